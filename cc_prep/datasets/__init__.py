@@ -1,0 +1,51 @@
+"""Readers: a module a layout, each with `pairs(manifest, split) -> list[ImagePair]`.
+
+A reader also has `inspect_extra(manifest) -> list[str]`: what is wrong beyond single pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cc_prep import storage
+from cc_prep.datasets import clevr_change, video
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+
+
+class Reader(Protocol):
+    """What every module here offers."""
+
+    WANTED: str
+    """The files that the layout consists of, and how to get them, for the message."""
+
+    def pairs(self, manifest: Manifest, split: str) -> list[ImagePair]:
+        """All pairs of a split in a fixed order. Raises UserError for a damaged data set."""
+        ...
+
+    def faults(self, manifest: Manifest) -> list[str]:
+        """What is wrong with the annotations, beyond what single pairs show."""
+        ...
+
+
+READERS: dict[str, Reader] = {"clevr_change": clevr_change, "video": video}  # type: ignore[dict-item]
+
+
+def reader(manifest: Manifest) -> Reader:
+    """The manifest's reader, once its data folder is known to be there. Raises UserError."""
+    found = READERS[manifest.layout]
+    if not storage.is_folder(manifest.root):
+        raise UserError(
+            f"{manifest.source}: root: no folder {manifest.root}", found.WANTED.format(m=manifest)
+        )
+    return found
+
+
+def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
+    """All pairs of a split. Raises UserError."""
+    if split not in manifest.splits:
+        raise UserError(
+            f"{manifest.source}: no split {split!r}", f"It has: {', '.join(manifest.splits)}"
+        )
+    return reader(manifest).pairs(manifest, split)

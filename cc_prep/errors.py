@@ -1,0 +1,47 @@
+"""What can go wrong because of a user, a file or a network, as types."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class UserError(Exception):
+    """A user's mistake: what is wrong, and how to mend it. The CLI turns it into exit code 2."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.remedy}" if self.remedy else self.what
+
+
+class JobFailed(Exception):
+    """The work itself failed, through no mistake in the call. The CLI turns it into exit code 1."""
+
+
+class Reason(str, Enum):
+    """Why a pair was set aside."""
+
+    MISSING_IMAGE = "missing image"
+    UNREADABLE_IMAGE = "unreadable image"
+    IMAGE_TOO_SMALL = "image too small"
+    IMAGE_TOO_LARGE = "image too large"
+    SIZES_DIFFER = "sizes differ"
+    UNREADABLE_VIDEO = "unreadable video"
+    OUT_OF_MEMORY = "out of memory"
+    FAILED = "failed"
+    KILLED_ITS_PROCESS = "killed its process"
+
+
+class RejectedPair(Exception):
+    """A pair that cannot be processed; it goes to the rejects and the job goes on."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason.value}: {self.detail}"

@@ -1,0 +1,64 @@
+"""`provenance.json`: where an output folder came from.
+
+    format, format_version   what lies in the folder
+    settings                 every key that decides its bytes
+    weights                  SHA-256 of each by name
+    software                 versions; noted, not enforced
+    complete                 whether every planned shard is there
+    planned                  pairs by shard
+    shards                   samples, rejected, bytes and SHA-256 by shard
+"""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+
+FILE = "provenance.json"
+PACKAGES = (
+    "change-captioning-toolkit",
+    "torch",
+    "ray",
+    "numpy",
+    "opencv-python",
+    "pillow",
+    "decord",
+)
+
+
+def software() -> dict[str, str]:
+    """Versions of what takes part in making bytes."""
+    return {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}}
+
+
+def write(folder: str, provenance: dict[str, Any]) -> None:
+    storage.write_json(storage.join(folder, FILE), provenance)
+
+
+def read(folder: str) -> dict[str, Any] | None:
+    """A folder's provenance; None where it has none. Raises UserError for a damaged one."""
+    place = storage.join(folder, FILE)
+    try:
+        found = storage.read_json(place)
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not JSON ({error})", "Restore it, or start anew") from None
+    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+        raise UserError(f"{place}: no provenance of ours", "Give a folder that cc-prep wrote")
+    return found
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """Each key whose value differs, as `interpolate.depth: 3 → 2`."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return [] if old == new else [f"{prefix}: {old} → {new}"]
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        name = f"{prefix}.{key}" if prefix else str(key)
+        found += differences(old.get(key), new.get(key), name)
+    return found

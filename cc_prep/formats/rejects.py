@@ -1,0 +1,49 @@
+"""`rejects.parquet`: the pairs that a job set aside, and why."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cc_prep import storage
+
+FILE = "rejects.parquet"
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("key", "id", "split", "kind", "shard", "reason", "message")]
+)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """One pair set aside: which, in which shard it belongs, why."""
+
+    key: str
+    id: str
+    split: str
+    kind: str
+    shard: str
+    reason: str
+    message: str
+
+
+def write(folder: str, rejects: Iterable[Reject]) -> None:
+    """Writes the table, sorted by shard and key; the same rows give the same bytes."""
+    rows = sorted((asdict(r) for r in rejects), key=lambda row: (row["shard"], row["key"]))
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), buffer)
+    storage.write_bytes(storage.join(folder, FILE), buffer.getvalue())
+
+
+def read(folder: str) -> list[Reject]:
+    """The rows; none where there is no such file. Raises pyarrow.ArrowInvalid for a damaged one."""
+    try:
+        data = storage.read_bytes(storage.join(folder, FILE))
+    except FileNotFoundError:
+        return []
+    # Not read_table: its prefetching threads can outlive the interpreter and abort the process.
+    table = pq.ParquetFile(pa.BufferReader(data)).read()
+    return [Reject(**row) for row in table.to_pylist()]

@@ -1,0 +1,133 @@
+"""Tar files in the WebDataset convention: members `key.extension`, those of a key adjacent.
+
+Written with fixed owner, mode and time, so that the same samples give the same bytes. Read without
+extracting: only regular members are looked at, their sizes are bounded, nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from cc_prep import storage
+
+KEY = re.compile(r"[A-Za-z0-9_-]+")
+LARGEST_MEMBER = 1 << 30
+
+
+class DamagedShard(Exception):
+    """A tar file that cannot be read to its end, or that breaks the convention."""
+
+
+@dataclass
+class Written:
+    """What a finished shard holds."""
+
+    samples: int = 0
+    bytes: int = 0
+    sha256: str = ""
+
+
+class ShardWriter:
+    """Adds samples to a tar stream; made by `write_shard`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = _HashingFile(file)
+        self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT)
+        self._keys: set[str] = set()
+
+    def add(self, key: str, members: Mapping[str, bytes]) -> None:
+        """A sample: its members by extension, written in the order given."""
+        assert KEY.fullmatch(key), key
+        assert key not in self._keys, f"{key} twice"
+        self._keys.add(key)
+        for extension, data in members.items():
+            member = tarfile.TarInfo(f"{key}.{extension}")
+            member.size, member.mode, member.mtime = len(data), 0o644, 0
+            self._tar.addfile(member, io.BytesIO(data))
+
+    def close(self) -> Written:
+        """Ends the tar; what it holds."""
+        self._tar.close()
+        return Written(len(self._keys), self._file.count, self._file.digest.hexdigest())
+
+
+@contextmanager
+def write_shard(place: str) -> Iterator[tuple[ShardWriter, Written]]:
+    """A shard that appears under its name only when complete.
+
+    The second value is filled in when the block ends.
+    """
+    written = Written()
+    with storage.write_whole(place) as file:
+        writer = ShardWriter(file)
+        yield writer, written
+        written.__dict__.update(writer.close().__dict__)
+
+
+def read_shard(place: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """(key, members by extension) of each sample in order, one sample in memory at a time.
+
+    Raises FileNotFoundError, and DamagedShard for what is no complete, well-formed shard.
+    """
+    key, members, done = None, dict[str, bytes](), set[str]()
+    try:
+        with (
+            storage.open_read(place) as file,
+            tarfile.open(fileobj=file, mode="r|", errorlevel=2) as tar,
+        ):
+            for member in tar:
+                name, _, extension = member.name.partition(".")
+                _check(member, name, extension, place)
+                if name != key:
+                    if key is not None:
+                        yield key, members
+                        done.add(key)
+                    if name in done:
+                        raise DamagedShard(f"{place}: the members of {name} are not adjacent")
+                    key, members = name, {}
+                if extension in members:
+                    raise DamagedShard(f"{place}: {member.name} twice")
+                content = tar.extractfile(member)
+                data = content.read() if content else b""
+                if len(data) != member.size:
+                    raise DamagedShard(f"{place}: ends inside {member.name}")
+                members[extension] = data
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise DamagedShard(f"{place}: {error}") from None
+    if key is not None:
+        yield key, members
+
+
+def _check(member: tarfile.TarInfo, key: str, extension: str, place: str) -> None:
+    if not member.isfile():
+        raise DamagedShard(f"{place}: {member.name!r} is no regular file")
+    if not KEY.fullmatch(key) or not extension:
+        raise DamagedShard(f"{place}: {member.name!r} is not key.extension")
+    if member.size > LARGEST_MEMBER:
+        raise DamagedShard(f"{place}: {member.name} declares {member.size:,} bytes")
+
+
+class _HashingFile(io.RawIOBase):
+    """Passes writes on and digests them, so that a shard need not be read back."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest, self.count = file, hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.count
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.file.write(data)
+        self.digest.update(data)
+        self.count += len(data)
+        return len(data)

@@ -1,0 +1,94 @@
+"""Images in: from a file, an object store or a video to uint8 RGB arrays, or a rejection."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from cc_prep import storage, video
+from cc_prep.errors import Reason, RejectedPair
+
+SMALLEST_SIDE = 16
+MOST_PIXELS = 64_000_000
+
+
+def read(reference: str, size: int | None = None) -> np.ndarray:
+    """The image at `reference` as uint8 [H, W, 3] RGB, resized to size × size if given.
+
+    `reference` is a path or URL of an image, or `video.mp4#frame=12`. Grey, palette, 16-bit, CMYK
+    and transparent images become 8-bit RGB (alpha is dropped, as the field's code does); a camera's
+    EXIF rotation is applied; of an animation the first frame is taken.
+
+    Raises RejectedPair for a file that is missing, damaged, no image, or outside the size limits.
+    """
+    place, is_frame, frame = reference.rpartition("#frame=")
+    if is_frame:
+        return resized(video.read_frame(place, int(frame)), size)
+    try:
+        data = storage.read_bytes(reference)
+    except FileNotFoundError:
+        raise RejectedPair(Reason.MISSING_IMAGE, reference) from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
+    return decode(data, reference, size)
+
+
+def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
+    """An encoded image's pixels, as `read` gives them. Raises RejectedPair naming `name`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)) as image:
+                _check_size(image, name)
+                rgb = _to_rgb(image)
+    except RejectedPair:
+        raise
+    except Image.DecompressionBombError:
+        raise RejectedPair(Reason.IMAGE_TOO_LARGE, f"{name}: a decompression bomb") from None
+    except Exception as error:  # Pillow raises nearly every type for some damaged file
+        said = str(error).replace("<_io.BytesIO object", "<bytes")
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {said}") from None
+    return resized(np.asarray(rgb), size)
+
+
+def resized(image: np.ndarray, size: int | None) -> np.ndarray:
+    """`image` uint8 [H, W, 3] as a size × size square: bicubic with antialiasing, as ProCap."""
+    if size is None or image.shape[:2] == (size, size):
+        return np.ascontiguousarray(image)
+    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def read_mask(reference: str, size: int | None = None) -> np.ndarray:
+    """A change mask as uint8 [H, W] of 0 and 255, resized by nearest neighbour."""
+    grey = read(reference).max(axis=2)
+    image = Image.fromarray(np.where(grey > 127, 255, 0).astype(np.uint8))
+    if size is not None:
+        image = image.resize((size, size), Image.Resampling.NEAREST)
+    return np.asarray(image)
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise RejectedPair(
+            Reason.IMAGE_TOO_LARGE, f"{name}: {width}×{height}, at most {MOST_PIXELS:,} pixels"
+        )
+    if min(width, height) < SMALLEST_SIDE:
+        raise RejectedPair(
+            Reason.IMAGE_TOO_SMALL, f"{name}: {width}×{height}, at least {SMALLEST_SIDE} a side"
+        )
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":  # Pillow clips these to 255: scale instead
+        values = np.asarray(image).astype(np.float64)
+        top = 1.0 if image.mode == "F" and values.max() <= 1 else 65535.0
+        eight_bit = np.rint(values.clip(0, top) * (255 / top)).astype(np.uint8)
+        image = Image.fromarray(eight_bit)
+    return image.convert("RGB")
+

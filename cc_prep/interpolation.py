@@ -1,0 +1,158 @@
+"""A pair becomes a sequence: the frames between before and after.
+
+`Interpolator.sequence` is the whole interface. RIFE (and any midpoint network, such as VFIformer)
+is applied by recursion; the training-free interpolators reach any time directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from cc_prep.manifest import Interpolate
+
+MIDPOINTS_A_PAIR = 4
+
+Midpoints = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Interpolator(Protocol):
+    """Pairs in, sequences out."""
+
+    def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
+        """Sequences uint8 [N, 2**depth + 1, H, W, 3] of pairs uint8 [N, H, W, 3].
+
+        The first and last frame are the images themselves, bit for bit.
+        """
+        ...
+
+
+def times(depth: int) -> list[float]:
+    """The time of each frame of a sequence, 0 for before and 1 for after."""
+    return [i / 2**depth for i in range(2**depth + 1)]
+
+
+def recurse(
+    midpoints: Midpoints, before: np.ndarray, after: np.ndarray, depth: int, most: int | None = None
+) -> np.ndarray:
+    """Sequences by recursion: level by level, the midpoint between every two neighbours.
+
+    midpoints: uint8 [M, H, W, 3] twice → uint8 [M, H, W, 3]. All midpoints of a level are
+        independent and go through it together, at most `most` in a call. Each level is rounded
+        to 8 bits: what is written is what the next level sees.
+    """
+    frames = np.stack((before, after), axis=1)  # [N, F, H, W, 3]
+    for _ in range(depth):
+        n, f, *image = frames.shape
+        left = frames[:, :-1].reshape(n * (f - 1), *image)
+        right = frames[:, 1:].reshape(n * (f - 1), *image)
+        step = most or len(left)
+        level = np.concatenate(
+            [midpoints(left[i : i + step], right[i : i + step]) for i in range(0, len(left), step)]
+        ).reshape(n, f - 1, *image)
+        grown = np.empty((n, 2 * f - 1, *image), np.uint8)
+        grown[:, 0::2], grown[:, 1::2] = frames, level
+        frames = grown
+    return frames
+
+
+class Dissolve:
+    """Linear cross-fade: the floor that every interpolator has to beat."""
+
+    def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
+        t = np.array(times(depth), np.float32).reshape(1, -1, 1, 1, 1)
+        blend = before[:, None] * (1 - t) + after[:, None] * t
+        return np.rint(blend).astype(np.uint8)
+
+
+class DenseFlow:
+    """OpenCV's DIS optical flow both ways, both ends warped to each time, linear blend."""
+
+    def __init__(self, threads: int = 1) -> None:
+        cv2.setNumThreads(threads)  # DIS splits its work by threads, and its result with it
+        self.flow = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+
+    def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
+        pairs = zip(before, after, strict=True)
+        return np.stack([self._one(b, a, times(depth)) for b, a in pairs])
+
+    def _one(self, before: np.ndarray, after: np.ndarray, when: list[float]) -> np.ndarray:
+        if np.array_equal(before, after):
+            return np.stack([before] * len(when))
+        grey_before, grey_after = (cv2.cvtColor(x, cv2.COLOR_RGB2GRAY) for x in (before, after))
+        forward = self.flow.calc(grey_before, grey_after, None)
+        backward = self.flow.calc(grey_after, grey_before, None)
+        frames = [before]
+        for t in when[1:-1]:
+            # The flow at time t is taken at the same place of an end: good for small motion.
+            from_before = warp_image(before, -t * forward)
+            from_after = warp_image(after, -(1 - t) * backward)
+            frames.append(np.rint((1 - t) * from_before + t * from_after).astype(np.uint8))
+        return np.stack([*frames, after])
+
+
+class RifeInterpolator:
+    """RIFE by recursion, on a device and in a precision.
+
+    On a CPU every pair goes through alone: with other batch sizes the sums round differently, and
+    so a pair's frames depend on nothing but the pair.
+    """
+
+    def __init__(
+        self, weights: dict[str, object], settings: Interpolate, device: str = "cpu"
+    ) -> None:
+        import torch
+
+        from cc_prep.models.rife import RIFE
+
+        self.torch = torch
+        self.device = device
+        self.dtype = getattr(torch, settings.precision)
+        network = RIFE(settings.pad_multiple, settings.refine)
+        wanted = network.state_dict().keys()
+        network.load_state_dict({name: weights[name] for name in wanted})  # type: ignore[misc]
+        self.network = network.to(device).eval()
+
+    def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
+        most = MIDPOINTS_A_PAIR * len(before)
+        return recurse(self._midpoints, before, after, depth, most)
+
+    def _midpoints(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        # Only the convolutions run in half precision: images keep all their levels.
+        half = self.torch.autocast(self.device, self.dtype, enabled=self.dtype.itemsize < 4)
+        with self.torch.inference_mode(), half:
+            middle = self.network(self._tensor(before), self._tensor(after))
+            levels = (middle.float() * 255).round().clamp(0, 255).to(self.torch.uint8)
+            result: np.ndarray = levels.permute(0, 2, 3, 1).cpu().numpy()
+            return result
+
+    def _tensor(self, images: np.ndarray) -> object:
+        # Copied, since Ray hands out read-only arrays.
+        tensor = self.torch.tensor(images, device=self.device)
+        return tensor.permute(0, 3, 1, 2).float() / 255
+
+
+def warp_image(image: np.ndarray, flow: np.ndarray) -> np.ndarray:
+    """`image` [H, W, 3] looked up at each pixel's place plus `flow` [H, W, 2] (x, y in px)."""
+    height, width = image.shape[:2]
+    x, y = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
+    return cv2.remap(
+        image.astype(np.float32),
+        x + flow[..., 0].astype(np.float32),
+        y + flow[..., 1].astype(np.float32),
+        cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+
+
+def make(settings: Interpolate, weights: dict[str, object] | None, device: str) -> Interpolator:
+    """The interpolator that a manifest asks for; `weights` are RIFE's tensors by name."""
+    if settings.method == "dissolve":
+        return Dissolve()
+    if settings.method == "dis":
+        return DenseFlow(settings.threads)
+    assert weights is not None
+    return RifeInterpolator(weights, settings, device)

@@ -1,0 +1,1 @@
+"""The manifests that come with the package, found by name."""

@@ -1,0 +1,1 @@
+"""The offline jobs on Ray Data, and the `cc-prep` command. The only place that knows Ray."""

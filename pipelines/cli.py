@@ -1,0 +1,134 @@
+"""`cc-prep`: a command a step. What a command needs is imported inside it, so `--help` is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cc_prep import __version__
+from cc_prep.errors import JobFailed, UserError
+
+if TYPE_CHECKING:
+    from pipelines.job import Summary
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="cc-prep")
+def cli() -> None:
+    """Prepares change-captioning data: image pairs → sequences → scores → training shards.
+
+    \b
+    Example, from nothing:
+      cc-prep synth data/synth --scenes 20
+      cc-prep interpolate synth --out out/synth
+      cc-prep report out/synth/sequences
+    """
+
+
+def main() -> None:
+    """Runs the command: exit code 2 for a user's mistake, 1 when the work found faults."""
+    try:
+        cli()
+    except UserError as error:
+        click.echo(f"cc-prep: {error}", err=True)
+        sys.exit(2)
+    except JobFailed as error:
+        click.echo(f"cc-prep: {error}", err=True)
+        sys.exit(1)
+
+
+def dataset_options(command: Callable[..., None]) -> Callable[..., None]:
+    """DATASET and the options that say which data is meant."""
+    for option in (
+        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+                     help="Override a manifest key, such as interpolate.depth=2 (repeatable)."),
+        click.option("--root", metavar="DIR", help="Where the raw data lies."),
+        click.argument("dataset"),
+    ):
+        command = option(command)
+    return command
+
+
+def job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every job on Ray."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+        click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
+        click.option("--retry-rejects", is_flag=True, help="Try the rejected pairs again."),
+        click.option("--max-rejects", type=click.FloatRange(0, 1), default=0.01, show_default=True,
+                     help="Share of rejected pairs above which the exit code is 1."),
+        click.option("--device", type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
+                     show_default=True, help="Where the networks run."),
+        click.option("--limit", type=click.IntRange(1), help="At most so many pairs of a split."),
+        click.option("--workers", type=click.IntRange(1),
+                     help="Workers; default: one a GPU, else one for each two cores."),
+        click.option("--split", "splits", multiple=True, help="Only this split (repeatable)."),
+        click.option("--out", required=True, metavar="OUT", help="Output folder or URL."),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@dataset_options
+@job_options
+def interpolate(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    out: str,
+    splits: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+    max_rejects: float,
+    **options: Any,
+) -> None:
+    """Interpolates every pair of DATASET to a sequence: OUT/sequences/*.tar.
+
+    Runs on Ray: locally, or on the cluster that RAY_ADDRESS names. A killed run is resumed by the
+    same command. DATASET is a name under manifests/ or a YAML file.
+
+    \b
+    Example:
+      cc-prep interpolate clevr --root /data/clevr --out out/clevr --split val --limit 100
+    """
+    from cc_prep import manifest
+    from pipelines.engine import messages
+    from pipelines.interpolate import interpolate as run
+    from pipelines.job import Options
+
+    settings = manifest.load(dataset, overrides, root)
+    summary = run(
+        settings,
+        out,
+        splits or settings.splits,
+        limit,
+        Options(max_rejects=max_rejects, **options),
+        messages(),
+    )
+    if summary is not None:
+        _print_summary(summary, as_json)
+        if summary.too_many_rejects(max_rejects):
+            raise JobFailed(
+                f"{summary.rejected} of {summary.planned} pairs rejected, more than --max-rejects "
+                f"{max_rejects:g}; reasons: {summary.folder}/rejects.parquet"
+            )
+
+
+def _print_summary(summary: Summary, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        click.echo(json.dumps(asdict(summary)))
+        return
+    made = summary.samples + summary.rejected
+    click.echo(
+        f"{summary.samples:,} sequences in {summary.shards:,} shards, "
+        f"{summary.bytes / 1e6:,.1f} MB; {summary.rejected:,} rejected; "
+        f"{summary.seconds:,.1f} worker seconds ({summary.seconds / max(made, 1):.2f} a pair)"
+    )
+    click.echo(f"in {summary.folder}")

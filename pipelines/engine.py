@@ -1,0 +1,172 @@
+"""Runs planned shards on Ray Data: one shard is one row, one block, one call of a worker.
+
+Ray's own checkpointing, error skipping and block splitting are not used; see docs/ray.md for why.
+What makes a run resumable and exact is the plan, the atomic shard and its done file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import ray
+from ray.data import ActorPoolStrategy, DataContext
+from rich.console import Console
+
+from cc_prep.errors import JobFailed, UserError
+from pipelines.plan import ShardPlan
+from pipelines.shard_worker import Job, ShardWorker, Step
+
+LOG = os.path.join(tempfile.gettempdir(), f"cc-prep-ray-{os.getuid()}.log")
+OBJECT_STORE_BYTES = 128 * 2**20
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What Ray has free."""
+
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The workers of a job: how many, and what each takes."""
+
+    workers: int
+    cpus: int
+    gpus: int
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.gpus else "cpu"
+
+
+def start() -> Resources:
+    """Starts a local Ray, or joins the cluster that `RAY_ADDRESS` names. Raises UserError."""
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS")
+        _divert_output()
+        # Our blocks are plans and file names of some kilobytes, so a small object store will do.
+        local = {} if address else {"object_store_memory": OBJECT_STORE_BYTES}
+        try:
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if not address else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **local,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            stop()
+            said = str(error).splitlines()[0]
+            raise UserError(
+                f"no Ray at RAY_ADDRESS={address} ({said})", "Start it, or unset it"
+            ) from None
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    free = ray.available_resources()
+    return Resources(int(free.get("CPU", 0)), int(free.get("GPU", 0)))
+
+
+def stop() -> None:
+    """Ends a local Ray, or leaves the cluster."""
+    ray.shutdown()
+    _restore_output()
+
+
+def messages() -> Console:
+    """A console on standard error that Ray's own chatter does not reach."""
+    return Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8"))
+
+
+_DIVERTED: dict[int, int] = {}
+
+
+def _divert_output() -> None:
+    """Sends both standard streams to a log: Ray writes to them whatever logging is set to."""
+    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        _DIVERTED[number] = os.dup(number)
+        os.dup2(log, number)
+    os.close(log)
+
+
+def _restore_output() -> None:
+    while _DIVERTED:
+        number, saved = _DIVERTED.popitem()
+        (sys.stdout if number == 1 else sys.stderr).flush()
+        os.dup2(saved, number)
+        os.close(saved)
+
+
+def size_pool(free: Resources, workers: int | None, threads: int, device: str) -> Pool:
+    """The pool for what is free. Raises UserError if more is asked for than there is.
+
+    device: `auto` takes GPUs where there are some. Default: a worker a GPU, or one for every
+    `threads` cores.
+    """
+    if device == "gpu" and not free.gpus:
+        raise UserError("--device gpu: Ray has no free GPU", "Use --device cpu, or free one")
+    if device == "gpu" or (device == "auto" and free.gpus):
+        count, there, what = workers or free.gpus, free.gpus, "GPUs"
+        pool = Pool(count, 1, 1)
+    else:
+        count, there, what = workers or max(1, free.cpus // threads), free.cpus, "CPUs"
+        pool = Pool(count, min(threads, max(1, free.cpus // count)), 0)
+    if count > there or count > free.cpus:
+        there, what = (free.cpus, "CPUs") if count > free.cpus else (there, what)
+        raise UserError(
+            f"{count} workers ask for {count} {what}, Ray has {there} free",
+            f"Say --workers {max(there, 1)} or fewer",
+        )
+    return pool
+
+
+def run(
+    shards: Sequence[ShardPlan], make_step: Callable[[], Step], job: Job, pool: Pool
+) -> Iterator[str]:
+    """Names of the shards as they are finished. Raises JobFailed with the worker's last error."""
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.target_max_block_size = None  # a block is never split: one row, one shard
+    context.execution_options.preserve_order = False
+    context.wait_for_min_actors_s = -1
+    context.execution_options.verbose_progress = False
+    context.raise_original_map_exception = True
+    # A shard may take an hour, and a cluster may keep us waiting: a worker that dies again and
+    # again is ended by its journal, not by a clock.
+    context.execution_no_progress_timeout_s = -1
+    rows = [{"shard": json.dumps(shard.to_json())} for shard in shards]
+    results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        ShardWorker,
+        fn_constructor_args=(make_step, job),
+        batch_size=1,
+        compute=ActorPoolStrategy(size=min(pool.workers, len(rows)), max_tasks_in_flight_per_actor=1),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus or None,
+    )
+    try:
+        for row in results.iter_rows():
+            yield row["shard"]
+    except (ray.exceptions.RayError, JobFailed, UserError, OSError) as error:
+        raise _cause(error) from error
+
+
+def _cause(error: BaseException) -> Exception:
+    """The worker's own error under Ray's wrappings."""
+    seen: BaseException = error
+    while (cause := getattr(seen, "cause", None)) is not None:  # RayTaskError, RayActorError
+        seen = cause
+    if isinstance(seen, UserError):
+        return seen
+    lines = str(seen).strip().splitlines() or ["no message"]
+    if isinstance(seen, JobFailed):
+        return JobFailed(lines[0])  # Ray adds lines of its own to it
+    return JobFailed(f"{type(seen).__name__}: {lines[0]} (Ray's log: {LOG})")

@@ -1,0 +1,264 @@
+"""The frame around every step's job: preflight, lock, resume, run, account.
+
+A step says what it makes (`Step`), under which settings, and about how large; everything that
+decides whether work is lost or doubled stands here once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from cc_prep import storage
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats import provenance, rejects
+from cc_prep.formats.state import Done, State
+from pipelines import engine, lock
+from pipelines.plan import ShardPlan, remaining
+from pipelines.progress import Watcher
+from pipelines.shard_worker import Job, Step
+
+# Beside the shards: temporary files of shards under way, the state folder, the report.
+DISK_MARGIN = 1.1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about a run without changing its result."""
+
+    workers: int | None = None
+    device: str = "auto"
+    max_rejects: float = 0.01
+    retry_rejects: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step's job: what to make, where, and what decides the bytes.
+
+    make_step: builds the step inside a worker, given the device. settings: all that decides the
+        bytes except the pairs. bytes_a_pair, memory_a_worker: estimates for the preflight.
+    """
+
+    format: str
+    version: int
+    folder: str
+    shards: list[ShardPlan]
+    make_step: Callable[[str], Callable[[], Step]]
+    settings: dict[str, Any]
+    weights: dict[str, str]
+    threads: int
+    bytes_a_pair: int
+    memory_a_worker: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What lies in the folder after a run, over all runs into it."""
+
+    folder: str
+    planned: int
+    samples: int
+    rejected: int
+    bytes: int
+    seconds: float
+    shards: int
+    made_now: int
+
+    def too_many_rejects(self, most: float) -> bool:
+        return self.rejected > most * self.planned
+
+
+def run(work: Work, options: Options, console: Console) -> Summary | None:
+    """Brings the folder to what is planned; None for a dry run.
+
+    Raises UserError before any work for what a user can mend, JobFailed when workers fail.
+    """
+    free = engine.start()
+    try:
+        pool = engine.size_pool(free, options.workers, work.threads, options.device)
+        _check_same_settings(work, {**work.settings, "device": pool.device})
+        if options.dry_run:
+            _print_plan(work, pool, console)
+            return None
+        with _writable(work.folder), lock.locked(work.folder), _interruptible():
+            return _locked(work, options, pool, console)
+    finally:
+        engine.stop()
+
+
+def _locked(work: Work, options: Options, pool: engine.Pool, console: Console) -> Summary:
+    state = State(work.folder)
+    settings = {**work.settings, "device": pool.device}
+    finished = _finished(state, work.folder)
+    todo = remaining(work.shards, finished, options.retry_rejects)
+    _check_disk(work, todo)
+    storage.remove_temporaries(work.folder)
+    storage.remove_temporaries(state.folder)
+    plan = {shard.name: len(shard.pairs) for shard in work.shards}
+    state.write_plan({**(state.plan() or {}), **plan})
+    _account(work, settings, state)
+    kept = len(work.shards) - len(todo)
+    if kept:
+        console.print(f"{kept} of {len(work.shards)} shards are done already", highlight=False)
+    made = 0
+    try:
+        if todo:
+            job = Job(work.folder, uuid.uuid4().hex)
+            with Watcher(state, plan, console):
+                for _ in engine.run(todo, work.make_step(pool.device), job, pool):
+                    made += 1
+    except KeyboardInterrupt:
+        raise JobFailed(f"stopped; {_resumable(state, plan)}") from None
+    except JobFailed as error:
+        raise JobFailed(f"{error}; {_resumable(state, plan)}") from error
+    finally:
+        with contextlib.suppress(OSError):  # on a full disk the first error is the one to show
+            _account(work, settings, state)
+    return _summary(work.folder, plan, state, made)
+
+
+def _check_same_settings(work: Work, settings: dict[str, Any]) -> None:
+    """Refuses to mix shards made in different ways in one folder."""
+    before = provenance.read(work.folder)
+    if before is None:
+        if storage.list_files(work.folder, ".tar"):
+            raise UserError(
+                f"{work.folder} has shards but no {provenance.FILE}", "Give another --out"
+            )
+        return
+    old = {"settings": before["settings"], "weights": before.get("weights", {})}
+    new = {"settings": settings, "weights": work.weights}
+    different = provenance.differences(old, new)
+    if different:
+        shown = "; ".join(d.removeprefix("settings.") for d in different[:5])
+        raise UserError(
+            f"{work.folder} was made with other settings ({shown})",
+            "Use the same settings, or another --out",
+        )
+
+
+def _finished(state: State, folder: str) -> dict[str, Done]:
+    """Done shards whose file is there in full; others are made again."""
+    finished = {}
+    for name, done in state.done().items():
+        try:
+            whole = storage.size(storage.join(folder, f"{name}.tar")) == done.bytes
+        except FileNotFoundError:
+            whole = False
+        if whole:
+            finished[name] = done
+    return finished
+
+
+def _check_disk(work: Work, todo: list[ShardPlan]) -> None:
+    there = storage.free_bytes(work.folder)
+    need = int(DISK_MARGIN * work.bytes_a_pair * sum(len(shard.pairs) for shard in todo))
+    if there is not None and need > there:
+        raise UserError(
+            f"{work.folder}: about {need / 1e9:.1f} GB needed, {there / 1e9:.1f} GB free",
+            "Free some space, give another --out, or take fewer pairs with --limit",
+        )
+
+
+def _account(work: Work, settings: dict[str, Any], state: State) -> None:
+    """Writes provenance and rejects from what is done so far."""
+    done, planned = state.done(), state.plan() or {}
+    shards = {
+        name: {
+            "samples": d.samples,
+            "rejected": len(d.rejects),
+            "bytes": d.bytes,
+            "sha256": d.sha256,
+        }
+        for name, d in done.items()
+    }
+    found = {
+        "format": work.format,
+        "format_version": work.version,
+        "settings": settings,
+        "weights": work.weights,
+        "software": provenance.software(),
+        "complete": shards.keys() >= planned.keys(),
+        "planned": planned,
+        "shards": shards,
+    }
+    provenance.write(work.folder, found)
+    rejects.write(work.folder, [reject for d in done.values() for reject in d.rejects])
+
+
+def _resumable(state: State, plan: dict[str, int]) -> str:
+    done = len(state.done().keys() & plan.keys())
+    return f"{done} of {len(plan)} shards are done, the same command resumes"
+
+
+def _summary(folder: str, plan: dict[str, int], state: State, made: int) -> Summary:
+    done = [d for name, d in state.done().items() if name in plan]
+    return Summary(
+        folder=folder,
+        planned=sum(plan.values()),
+        samples=sum(d.samples for d in done),
+        rejected=sum(len(d.rejects) for d in done),
+        bytes=sum(d.bytes for d in done),
+        seconds=sum(d.seconds for d in done),
+        shards=len(done),
+        made_now=made,
+    )
+
+
+def _print_plan(work: Work, pool: engine.Pool, console: Console) -> None:
+    pairs = sum(len(shard.pairs) for shard in work.shards)
+    largest = max(len(shard.pairs) for shard in work.shards)
+    finished = _finished(State(work.folder), work.folder)
+    todo = [shard for shard in work.shards if shard.name not in finished]
+    there = storage.free_bytes(work.folder)
+    rows = {
+        "output": work.folder,
+        "pairs": f"{pairs:,} in {len(work.shards):,} shards of up to {largest}",
+        "to do": f"{sum(len(s.pairs) for s in todo):,} pairs in {len(todo):,} shards",
+        "disk": f"about {work.bytes_a_pair * pairs / 1e9:.2f} GB"
+        + (f", {there / 1e9:.1f} GB free" if there is not None else ""),
+        "workers": f"{pool.workers} on {pool.device}, {work.threads} threads each",
+        "memory": f"about {work.memory_a_worker / 1e9:.1f} GB a worker, whatever the data's size",
+        "weights": ", ".join(f"{n} {d[:12]}" for n, d in work.weights.items()) or "none",
+    }
+    for name, value in rows.items():
+        console.print(f"{name:8} {value}", highlight=False)
+    console.print("nothing was written (--dry-run)", highlight=False)
+
+
+@contextlib.contextmanager
+def _writable(folder: str) -> Iterator[None]:
+    """Turns what the output place refuses into a message."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+            raise UserError(
+                f"{folder}: cannot write there ({error.strerror})", "Give another --out"
+            ) from None
+        if error.errno == errno.ENOSPC:
+            raise JobFailed(f"{folder}: the disk is full; free some space and run it again") from None
+        raise
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends a job like Ctrl-C does: with its account written."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,106 @@
+"""One job at a time in an output folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+
+HEARTBEAT_SECONDS = 10.0
+# A holder on another host cannot be asked whether it lives; this long without a sign, it does not.
+STALE_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock."""
+
+    host: str
+    pid: int
+    born: str
+    beat: float
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def alive(self) -> bool:
+        """Whether the holder still runs: certain on this host, by its heartbeat on another."""
+        if self.host != socket.gethostname():
+            return time.time() - self.beat < STALE_SECONDS
+        return _born(self.pid) == self.born
+
+
+def holder(folder: str) -> Holder | None:
+    """Who works in `folder` now; None if nobody does."""
+    try:
+        found = Holder(**storage.read_json(_place(folder)))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+    return found if found.alive() else None
+
+
+@contextlib.contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Holds the lock of `folder` for the block. Raises UserError if somebody alive has it."""
+    place = _place(folder)
+    me = Holder(socket.gethostname(), os.getpid(), _born(os.getpid()), time.time())
+    with _exclusive(place):
+        other = holder(folder)
+        if other is not None:
+            raise UserError(f"{folder}: a job is at work there, {other}", "Wait for it or stop it")
+        storage.write_json(place, asdict(me))
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):  # a full disk must not end the heartbeat
+                storage.write_json(place, {**asdict(me), "beat": time.time()}, durable=False)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        storage.remove(place)
+
+
+@contextlib.contextmanager
+def _exclusive(place: str) -> Iterator[None]:
+    """Closes the moment between looking and taking, where the file system can."""
+    if storage.is_remote(place):
+        yield
+        return
+    import fcntl
+
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    with open(f"{place}.guard", "w") as guard:
+        with contextlib.suppress(OSError):  # some network file systems have no flock
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
+
+
+def _place(folder: str) -> str:
+    return storage.join(folder, ".state", "lock.json")
+
+
+def _born(pid: int) -> str:
+    """When a process started, so that a reused process number is not taken for its predecessor."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        pass
+    try:  # no /proc: macOS
+        os.kill(pid, 0)
+    except OSError:
+        return ""
+    return "alive"

@@ -1,0 +1,116 @@
+"""Which pair goes to which shard, in which order: a pure function of manifest and data.
+
+The plan knows nothing of workers, of what is already there, or of Ray. So a run that is killed and
+resumed, or made by another number of workers, gives the same shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cc_prep import datasets
+from cc_prep.errors import UserError
+from cc_prep.formats.state import Done
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard: one unit of work, one Ray Data block.
+
+    reuse: take over the samples that the shard's present file holds, and make the others only.
+    """
+
+    split: str
+    index: int
+    pairs: tuple[ImagePair, ...]
+    reuse: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}-{self.index:06d}"
+
+    def digest(self, count: int | None = None) -> str:
+        """SHA-256 over the first `count` pairs, all by default."""
+        pairs = self.pairs[:count]
+        return hashlib.sha256("".join(p.digest() for p in pairs).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "pairs": [pair.to_json() for pair in self.pairs]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ShardPlan:
+        pairs = tuple(ImagePair.from_json(pair) for pair in value["pairs"])
+        return cls(**{**value, "pairs": pairs})
+
+
+def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) -> list[ShardPlan]:
+    """The shards of some splits; of each split at most `limit` pairs. Raises UserError."""
+    shards = []
+    for split in splits:
+        pairs = ordered(datasets.pairs(manifest, split), manifest.shards.shuffle_seed)
+        _check_keys(pairs)
+        size = manifest.shards.pairs_per_shard
+        shards += [
+            ShardPlan(split, start // size, tuple(pairs[:limit][start : start + size]))
+            for start in range(0, len(pairs[:limit]), size)
+        ]
+    if not shards:
+        raise UserError(
+            f"{manifest.root}: no pairs in {', '.join(splits)}",
+            f"Look at it with: cc-prep inspect {manifest.name}",
+        )
+    return shards
+
+
+def ordered(pairs: Sequence[ImagePair], seed: int | None) -> list[ImagePair]:
+    """Pairs shuffled by a digest of seed and id; those of one id stay together.
+
+    The published order has all colour changes first, so shards cut from it would each hold one
+    change type. A digest keeps its order in any version of any library. None keeps the data's.
+    """
+    if seed is None:
+        return list(pairs)
+    rank = {id: hashlib.sha256(f"{seed}:{id}".encode("utf-8", "surrogatepass")).digest()
+            for id in {pair.id for pair in pairs}}
+    return sorted(pairs, key=lambda pair: (rank[pair.id], pair.id))
+
+
+def remaining(
+    shards: Sequence[ShardPlan], done: dict[str, Done], retry_rejects: bool
+) -> list[ShardPlan]:
+    """The shards that still want work, given those that are finished.
+
+    A finished shard is left alone, unless its rejects are to be retried or the plan now has more
+    pairs for it (a larger --limit). Raises UserError if it was made from other pairs.
+    """
+    todo = []
+    for shard in shards:
+        before = done.get(shard.name)
+        if before is None:
+            todo.append(shard)
+        elif before.pairs > len(shard.pairs):
+            raise UserError(
+                f"{shard.name} holds {before.pairs} pairs, this run plans {len(shard.pairs)}",
+                "Give the same or a larger --limit, or another --out",
+            )
+        elif before.pairs_digest != shard.digest(before.pairs):
+            raise UserError(
+                f"the pairs of {shard.name} changed since it was made (images or captions)",
+                "Give another --out for the changed data",
+            )
+        elif before.pairs < len(shard.pairs) or (retry_rejects and before.rejects):
+            todo.append(ShardPlan(shard.split, shard.index, shard.pairs, reuse=True))
+    return todo
+
+
+def _check_keys(pairs: Sequence[ImagePair]) -> None:
+    keys = sorted(pair.key for pair in pairs)
+    for one, other in itertools.pairwise(keys):
+        if one == other:
+            raise UserError(f"two pairs have the key {one}", "Give each pair an id of its own")

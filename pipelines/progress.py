@@ -1,0 +1,107 @@
+"""What a person sees while a job runs: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from cc_prep.formats.state import State
+
+POLL_SECONDS = 1.0
+LINE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Pairs of a job: all planned, done and rejected so far, over every run into the folder."""
+
+    planned: int
+    done: int
+    rejected: int
+    shards: int
+    shards_done: int
+
+    @property
+    def finished(self) -> int:
+        return self.done + self.rejected
+
+
+def count(state: State, plan: dict[str, int]) -> Counts:
+    """Counts from what lies in the state folder, so the same from any process and any run."""
+    done = {name: d for name, d in state.done().items() if name in plan}
+    under_way = [j for j in state.journals() if j.shard in plan and j.shard not in done]
+    return Counts(
+        planned=sum(plan.values()),
+        done=sum(d.samples for d in done.values()) + sum(j.done for j in under_way),
+        rejected=sum(len(d.rejects) for d in done.values()) + sum(j.rejected for j in under_way),
+        shards=len(plan),
+        shards_done=len(done),
+    )
+
+
+class Watcher:
+    """Shows a job's counts from a thread of its own until the block ends."""
+
+    def __init__(self, state: State, plan: dict[str, int], console: Console) -> None:
+        self.state, self.plan, self.console = state, plan, console
+        self.started, self.first = time.monotonic(), count(state, plan)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop.set()
+        self.thread.join()
+
+    def _watch(self) -> None:
+        if self.console.is_terminal:
+            self._bar()
+        else:
+            self._lines()
+
+    def _bar(self) -> None:
+        columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task("starting", total=self.first.planned)
+            while not self.stop.wait(POLL_SECONDS):
+                now = count(self.state, self.plan)
+                bar.update(task, completed=now.finished, description=self._words(now))
+
+    def _lines(self) -> None:
+        shown, at = self.first.finished, time.monotonic()
+        while not self.stop.wait(POLL_SECONDS):
+            if time.monotonic() - at < LINE_SECONDS:
+                continue
+            now, at = count(self.state, self.plan), time.monotonic()
+            if now.finished != shown:
+                self.console.print(self._words(now), highlight=False)
+                shown = now.finished
+
+    def _words(self, now: Counts) -> str:
+        made = now.finished - self.first.finished
+        rate = made / (time.monotonic() - self.started)
+        left = f"{clock((now.planned - now.finished) / rate)} left" if made > 0 else "starting"
+        return (
+            f"{now.finished}/{now.planned} pairs, {now.rejected} rejected, "
+            f"{now.shards_done}/{now.shards} shards, {rate:.2f} pairs/s, {left}"
+        )
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `1:02:03` or `02:03`."""
+    hours, rest = divmod(int(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes:02d}:{seconds:02d}"

@@ -1,0 +1,207 @@
+"""What a worker does with one shard: every pair in it ends as a sample or as a reject.
+
+The worker notes in a journal which pairs are in flight before it touches them. If the process
+dies, the next one that takes up the shard finds them there: they are then tried one by one, and a
+pair that was in flight at two deaths is set aside and named. (Ray Data alone would retry for ever.)
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cc_prep import storage
+from cc_prep.errors import JobFailed, Reason, RejectedPair
+from cc_prep.formats import tar
+from cc_prep.formats.rejects import Reject
+from cc_prep.formats.state import Done, Journal, State
+from cc_prep.records import ImagePair
+from pipelines.plan import ShardPlan
+
+DEATHS_OF_A_PAIR = 2
+IDLE_DEATHS = 3
+# So many unexpected failures one after the other are no longer the pairs' fault.
+FAILURES_IN_A_ROW = 5
+
+Members = dict[str, bytes]
+
+
+class Step(Protocol):
+    """The work on some pairs, with the weights it needs held inside."""
+
+    pairs_per_batch: int
+
+    def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
+        """Each pair's members by extension, or why it was rejected, in the order given."""
+        ...
+
+    def free_memory(self) -> None:
+        """Called after an out-of-memory error, before a smaller batch is tried."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all workers of a run share: where to write, and the run's own name."""
+
+    folder: str
+    run: str
+
+
+class ShardWorker:
+    """A Ray Data actor: a row with a planned shard in, a row with its `Done` out."""
+
+    def __init__(self, make_step: Callable[[], Step], job: Job) -> None:
+        self.step = make_step()
+        self.job = job
+        self.state = State(job.folder)
+        self.batch = self.step.pairs_per_batch
+        self.failures = 0
+
+    def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
+        return {"shard": [self.run(ShardPlan.from_json(json.loads(row))) for row in rows["shard"]]}
+
+    def run(self, shard: ShardPlan) -> str:
+        """Makes the shard and its done file; the shard's name."""
+        started = time.monotonic()
+        journal = self._open_journal(shard)
+        place = storage.join(self.job.folder, f"{shard.name}.tar")
+        rejects: list[Reject] = []
+        with tar.write_shard(place) as (writer, written):
+            for pair, outcome in self._outcomes(shard, journal, place):
+                if isinstance(outcome, RejectedPair):
+                    rejects.append(_reject(pair, shard, outcome))
+                    journal.rejected += 1
+                else:
+                    writer.add(pair.key, outcome)
+                    journal.done += 1
+            journal.in_flight = []
+            self.state.write_journal(journal)
+        self.state.write_done(
+            Done(
+                shard.name,
+                len(shard.pairs),
+                shard.digest(),
+                written.samples,
+                written.bytes,
+                written.sha256,
+                round(time.monotonic() - started, 3),
+                tuple(rejects),
+            )
+        )
+        return shard.name
+
+    def _open_journal(self, shard: ShardPlan) -> Journal:
+        """A new journal that remembers the deaths of the one left behind, if there is one."""
+        journal = Journal(shard.name, self.job.run, socket.gethostname())
+        left = self.state.journal(shard.name)
+        if left is None:
+            return journal
+        journal.deaths = left.deaths
+        # Only a death that this run outlived is a worker's: otherwise the whole job was stopped.
+        if left.run == self.job.run:
+            for key in left.in_flight:
+                journal.deaths[key] = journal.deaths.get(key, 0) + 1
+            journal.idle_deaths = left.idle_deaths + (not left.in_flight)
+            if journal.idle_deaths >= IDLE_DEATHS:
+                raise JobFailed(f"{shard.name}: its worker died {IDLE_DEATHS} times between pairs")
+        return journal
+
+    def _outcomes(
+        self, shard: ShardPlan, journal: Journal, place: str
+    ) -> Iterator[tuple[ImagePair, Members | RejectedPair]]:
+        """Every pair of the shard in order, each with its sample or its rejection."""
+        kept = _Kept(place if shard.reuse else None)
+        waiting: list[ImagePair] = []
+        for pair in shard.pairs:
+            deaths = journal.deaths.get(pair.key, 0)
+            members = kept.take(pair.key)
+            if members is None and deaths == 0:
+                waiting.append(pair)
+                if len(waiting) < self.batch:
+                    continue
+            yield from self._batch(waiting, journal)
+            if members is not None:
+                yield pair, members
+            elif deaths >= DEATHS_OF_A_PAIR:
+                detail = f"{deaths} workers died with it in flight"
+                yield pair, RejectedPair(Reason.KILLED_ITS_PROCESS, detail)
+            elif deaths:
+                yield from self._batch([pair], journal)
+            waiting = []
+        yield from self._batch(waiting, journal)
+
+    def _batch(
+        self, pairs: Sequence[ImagePair], journal: Journal
+    ) -> Iterator[tuple[ImagePair, Members | RejectedPair]]:
+        if pairs:
+            journal.in_flight = [pair.key for pair in pairs]
+            self.state.write_journal(journal)
+            yield from zip(pairs, self._process(pairs), strict=True)
+
+    def _process(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
+        """The step's results; a batch that does not fit or fails is tried in smaller parts."""
+        try:
+            results = self.step(pairs)
+        except Exception as error:
+            failure = error.with_traceback(error.__traceback__)
+        else:
+            self.failures = 0
+            return results
+        # Outside the handler, so that the failed batch's tensors are no longer held by its frames.
+        out_of_memory = _is_out_of_memory(failure)
+        if out_of_memory:
+            failure.__traceback__ = None
+            self.step.free_memory()
+        if len(pairs) > 1:
+            half = (len(pairs) + 1) // 2 if out_of_memory else 1
+            if out_of_memory:
+                self.batch = min(self.batch, half)
+            parts = [pairs[i : i + half] for i in range(0, len(pairs), half)]
+            return [result for part in parts for result in self._process(part)]
+        if out_of_memory:
+            return [RejectedPair(Reason.OUT_OF_MEMORY, str(failure).splitlines()[0])]
+        return [self._failed(pairs[0], failure)]
+
+    def _failed(self, pair: ImagePair, error: Exception) -> RejectedPair:
+        self.failures += 1
+        said = f"{type(error).__name__}: {error}"
+        if self.failures >= FAILURES_IN_A_ROW:
+            raise JobFailed(
+                f"{self.failures} pairs failed one after the other, the last, {pair.key}, with {said}"
+            ) from error
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return RejectedPair(Reason.FAILED, f"{said} ({where.filename}:{where.lineno})")
+
+
+class _Kept:
+    """The samples of a shard's present file, taken over one by one in their order."""
+
+    def __init__(self, place: str | None) -> None:
+        self.samples = tar.read_shard(place) if place is not None else iter(())
+        self.next = next(self.samples, None)
+
+    def take(self, key: str) -> Members | None:
+        """The sample of `key` if it is the next one in the file."""
+        if self.next is None or self.next[0] != key:
+            return None
+        members = self.next[1]
+        self.next = next(self.samples, None)
+        return members
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch's type by name: a worker without torch must not import it to find out.
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def _reject(pair: ImagePair, shard: ShardPlan, error: RejectedPair) -> Reject:
+    message = error.detail.replace("\x00", "")[:500]
+    return Reject(
+        pair.key, pair.id, pair.split, pair.kind, shard.name, error.reason.value, message
+    )

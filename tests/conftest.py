@@ -1,0 +1,3 @@
+"""Fixtures that several tests share."""
+
+from __future__ import annotations

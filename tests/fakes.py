@@ -1,0 +1,80 @@
+"""Steps that make errors visible, for tests of the engine with real Ray and real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.records import ImagePair
+from pipelines.plan import ShardPlan
+from pipelines.shard_worker import Members
+
+CHANGE_CAPTIONS = ("the ball moved", "a ball is elsewhere")
+
+
+def pair(number: int, split: str = "train") -> ImagePair:
+    """Pair i of a data set that exists nowhere."""
+    return ImagePair("fake", split, f"{number:04d}", "change", "b.png", "a.png", CHANGE_CAPTIONS)
+
+
+def shards(pairs: int, per_shard: int, split: str = "train") -> list[ShardPlan]:
+    made = [pair(i, split) for i in range(pairs)]
+    starts = range(0, pairs, per_shard)
+    return [
+        ShardPlan(split, s // per_shard, tuple(made[s : s + per_shard])) for s in starts
+    ]
+
+
+class NumberStep:
+    """A sample that says its pair's number, and faults at pairs that the test names.
+
+    kills: pairs that SIGKILL the process, for ever. kills_once: only the first time, which a file
+    in `folder` remembers. rejects, fails: pairs that are rejected, that raise.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        batch: int = 1,
+        kills: Sequence[int] = (),
+        kills_once: Sequence[int] = (),
+        rejects: Sequence[int] = (),
+        fails: Sequence[int] = (),
+        most_at_once: int = 10**9,
+        seconds: float = 0.0,
+    ) -> None:
+        self.folder, self.pairs_per_batch, self.seconds = folder, batch, seconds
+        self.kills, self.kills_once = set(kills), set(kills_once)
+        self.rejects, self.fails, self.most_at_once = set(rejects), set(fails), most_at_once
+        self.freed = 0
+
+    def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
+        time.sleep(self.seconds * len(pairs))
+        if len(pairs) > self.most_at_once:
+            raise MemoryError(f"{len(pairs)} pairs do not fit")
+        numbers = [int(p.id) for p in pairs]
+        for number in numbers:
+            if number in self.kills or (number in self.kills_once and self._first_time(number)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if number in self.fails:
+                raise ZeroDivisionError(f"pair {number}")
+        return [self._one(number) for number in numbers]
+
+    def free_memory(self) -> None:
+        self.freed += 1
+
+    def _one(self, number: int) -> Members | RejectedPair:
+        if number in self.rejects:
+            return RejectedPair(Reason.UNREADABLE_IMAGE, f"number {number}")
+        return {"json": f'{{"number": {number}}}'.encode()}
+
+    def _first_time(self, number: int) -> bool:
+        mark = Path(self.folder, f"killed-{number}")
+        if mark.exists():
+            return False
+        mark.touch()
+        return True
