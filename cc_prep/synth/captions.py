@@ -1,0 +1,213 @@
+"""Sentences for scenes: a grammar of our own in the style of CLEVR-Change's vocabulary.
+
+Every sentence about a change names its object by an expression that fits no other object of the
+scene it speaks of: by its looks where they suffice, else by where it stands to a landmark.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from cc_prep.synth.scenes import CAMERA, Scene, Solid
+
+NOUNS = {
+    "cube": ("cube", "block"),
+    "sphere": ("sphere", "ball"),
+    "cylinder": ("cylinder",),
+}
+ADJECTIVES = {
+    "small": ("small", "tiny", "little"),
+    "large": ("large", "big"),
+    "rubber": ("rubber", "matte"),
+    "metal": ("metal", "shiny", "metallic"),
+}
+FEATURES = ("size", "color", "material", "shape")
+SENTENCES = {
+    "color": (
+        "the {it} changed to {new}",
+        "the {it} became {new}",
+        "the {it} turned {new}",
+        "the {it} is now {new}",
+        "the {it} has changed its color to {new}",
+        "the color of the {it} was changed to {new}",
+        "someone painted the {it} {new}",
+    ),
+    "material": (
+        "the {it} changed to {new}",
+        "the {it} became {new}",
+        "the {it} is now {new}",
+        "the {it} is now made of {new}",
+        "the material of the {it} changed to {new}",
+        "the {it} has been replaced by one of {new}",
+    ),
+    "add": (
+        "the {it} has been added",
+        "the {it} was newly placed",
+        "the {it} has appeared",
+        "someone added the {it}",
+        "there is now one more object, the {it}",
+        "the {it} is new",
+    ),
+    "drop": (
+        "the {it} is missing",
+        "the {it} has disappeared",
+        "the {it} is gone",
+        "someone removed the {it}",
+        "the {it} is no longer there",
+        "the {it} was taken away",
+    ),
+    "move": (
+        "the {it} moved",
+        "the {it} is in a different place",
+        "the {it} changed its location",
+        "someone moved the {it}",
+        "the {it} was moved from its original location",
+        "the {it} has been put elsewhere",
+    ),
+}
+NO_CHANGE_SENTENCES = (
+    "nothing has changed",
+    "no change was made",
+    "there is no change",
+    "the scene remains the same",
+    "the two scenes are identical",
+    "there is no difference",
+    "everything stays where it was",
+    "no change has occurred",
+    "the objects are the same as before",
+    "the two scenes seem the same",
+)
+# Towards the right and the far side of the image, on the floor; the camera's jitter is far too
+# small to turn them round.
+_FORWARD = -np.array(CAMERA[:2]) / np.hypot(*CAMERA[:2])
+_RIGHT = np.array((_FORWARD[1], -_FORWARD[0]))
+RELATIONS: dict[str, np.ndarray] = {
+    "to the right of": _RIGHT,
+    "to the left of": -_RIGHT,
+    "behind": _FORWARD,
+    "in front of": -_FORWARD,
+}
+CLEAR_DISTANCE = 0.3
+
+
+def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> list[str]:
+    """Up to `count` different sentences that say the change; none if it cannot be said clearly."""
+    # What was added is seen in the second image, everything else in the first.
+    there = scene.after if scene.change == "add" else scene.before
+    expressions = referring_expressions(there, scene.changed)
+    if not expressions:
+        return []
+    after = scene.after[scene.changed]
+    found: dict[str, None] = {}
+    for _ in range(20 * count):
+        if len(found) == count:
+            break
+        features = expressions[min(int(rng.geometric(0.4)) - 1, len(expressions) - 1)]
+        it = _in_words(there, scene.changed, features, rng)
+        sentence = str(rng.choice(SENTENCES[scene.change]))
+        new = ""
+        if after is not None and scene.change in ("color", "material"):
+            new = after.color if scene.change == "color" else after.material
+        found[sentence.format(it=it, new=new)] = None
+    return list(found)
+
+
+def no_change_captions(rng: np.random.Generator, count: int = 6) -> list[str]:
+    """`count` different sentences that say that nothing changed."""
+    return [str(s) for s in rng.choice(NO_CHANGE_SENTENCES, count, replace=False)]
+
+
+Expression = tuple[str, ...]
+
+
+def referring_expressions(there: Sequence[Solid | None], target: int) -> list[Expression]:
+    """Ways to single out an object, shortest first.
+
+    A way is the features to name; with a relation it ends in `relation` and the landmark's number.
+    The shape is always named, as the noun.
+    """
+    plain = [
+        features
+        for count in range(4)
+        for rest in itertools.combinations(FEATURES[:3], count)
+        if _matches(there, target, features := (*rest, "shape")) == [target]
+    ]
+    if plain:
+        return plain
+    return [
+        (*FEATURES, relation, str(landmark))
+        for relation in RELATIONS
+        for landmark in _landmarks(there, target)
+        if _related(there, _matches(there, target, FEATURES), relation, landmark) == [target]
+    ]
+
+
+def fits(there: Sequence[Solid | None], target: int, expression: Expression) -> list[int]:
+    """The objects that an expression, made for `target`, fits."""
+    features = tuple(f for f in expression if f in FEATURES)
+    found = _matches(there, target, features)
+    if len(expression) > len(features):
+        relation, landmark = expression[-2], int(expression[-1])
+        found = _related(there, found, relation, landmark)
+    return found
+
+
+def _matches(there: Sequence[Solid | None], target: int, features: Sequence[str]) -> list[int]:
+    wanted = there[target]
+    return [
+        number
+        for number, solid in enumerate(there)
+        if solid is not None and all(getattr(solid, f) == getattr(wanted, f) for f in features)
+    ]
+
+
+def _landmarks(there: Sequence[Solid | None], target: int) -> list[int]:
+    """Objects that their looks alone single out."""
+    return [
+        number
+        for number, solid in enumerate(there)
+        if solid is not None
+        and number != target
+        and _matches(there, number, FEATURES) == [number]
+    ]
+
+
+def _related(
+    there: Sequence[Solid | None], numbers: Sequence[int], relation: str, landmark: int
+) -> list[int]:
+    direction, mark = RELATIONS[relation], there[landmark]
+    assert mark is not None
+
+    def along(number: int) -> float:
+        solid = there[number]
+        assert solid is not None
+        return float(np.dot((solid.x - mark.x, solid.y - mark.y), direction))
+
+    distances = {n: along(n) for n in numbers if n != landmark}
+    # An object that stands neither clearly on this side nor clearly on the other would be a matter
+    # of taste, and then so would the sentence.
+    if any(abs(d) < CLEAR_DISTANCE for d in distances.values()):
+        return list(numbers)
+    return [n for n, d in distances.items() if d > 0]
+
+
+def _in_words(
+    there: Sequence[Solid | None], number: int, expression: Expression, rng: np.random.Generator
+) -> str:
+    solid = there[number]
+    assert solid is not None
+
+    def pick(words: Sequence[str]) -> str:
+        return str(rng.choice(list(words)))
+
+    words = [pick(ADJECTIVES[solid.size])] if "size" in expression else []
+    words += [solid.color] if "color" in expression else []
+    words += [pick(ADJECTIVES[solid.material])] if "material" in expression else []
+    words.append(pick(NOUNS[solid.shape]))
+    if expression[-1] not in FEATURES:
+        mark = _in_words(there, int(expression[-1]), FEATURES, rng)
+        words.append(f"{expression[-2]} the {mark}")
+    return " ".join(words)

@@ -1,0 +1,214 @@
+"""Writes a synthetic data set in CLEVR-Change's own layout; `datasets/clevr_change.py` reads it.
+
+Beyond the published files there are `scenes/000000.json` (what stands where; written last, so a
+scene whose file is there is whole), `masks/000000.png`, on request `truth/…`, and `synth.json`
+(the settings; a folder made with others is refused).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats.sequences import encode_image
+from cc_prep.synth import captions, scenes
+
+VERSION = 1
+MOST_SCENES = 10**6  # six digits in a file name
+TRUE_FRAMES = 7
+SPLIT_SHARES = {"val": 0.05, "test": 0.10}
+# Of the image: the changed object, and every other one, must show at least so much.
+CHANGED_SHARE, OTHER_SHARE = 0.006, 0.0012
+MOST_TRIES = 500
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides every byte of the data set, except how many scenes there are."""
+
+    seed: int = 0
+    size: int = 224
+    samples: int = 16
+    truth: bool = False
+
+
+def make(root: str, count: int, settings: Settings, workers: int | None = None) -> Iterator[int]:
+    """Renders scenes 0 … count - 1 into `root`, yielding the number of each when it is whole.
+
+    Scenes that are there already are kept, so a stopped run goes on where it was, and a larger
+    `count` extends a finished one. The JSON files are written at the end.
+
+    Raises UserError if `root` holds something else, JobFailed if a renderer dies.
+    """
+    if not 1 <= count < MOST_SCENES:
+        raise UserError(f"{count} scenes", f"Ask for 1 to {MOST_SCENES - 1}")
+    _check_settings(root, settings)
+    there = {int(n[:-5]) for n in storage.list_files(storage.join(root, "scenes"), ".json")}
+    missing = [index for index in range(count) if index not in there]
+    yield from (index for index in range(count) if index in there)
+    if missing:
+        yield from _render_all(root, missing, settings, workers)
+    _write_annotations(root, count, settings.seed)
+
+
+def _render_all(
+    root: str, missing: list[int], settings: Settings, workers: int | None
+) -> Iterator[int]:
+    # Every worker renders with one thread; a fresh interpreter, since Mitsuba does not survive fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        min(workers or os.cpu_count() or 1, len(missing)), context, initializer=_one_thread
+    ) as pool:
+        jobs = [pool.submit(write_scene, root, index, settings) for index in missing]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        except BrokenProcessPool:
+            raise JobFailed("a renderer was killed; the same command goes on where it was") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _one_thread() -> None:
+    import drjit
+
+    drjit.set_thread_count(1)
+
+
+def write_scene(root: str, index: int, settings: Settings) -> int:
+    """Renders one scene with all its files; its number."""
+    from cc_prep.synth import render
+
+    scene, mask, said = compose(index, settings)
+    before, after, distractor = scene.moments
+    number = f"{index:06d}"
+
+    def write(name: str, pixels: np.ndarray) -> None:
+        storage.write_bytes(storage.join(root, name), encode_image(pixels, "png", 0))
+
+    # Each image has its own noise, as two photographs have.
+    for serial, (name, moment) in enumerate(
+        {
+            f"images/CLEVR_default_{number}.png": before,
+            f"sc_images/CLEVR_semantic_{number}.png": after,
+            f"nsc_images/CLEVR_nonsemantic_{number}.png": distractor,
+        }.items()
+    ):
+        write(name, _render(render, moment, settings, index, serial))
+    write(f"masks/{number}.png", mask)
+    if settings.truth:
+        for offset, (kind, end) in enumerate((("sc", after), ("nsc", distractor))):
+            for step in range(1, TRUE_FRAMES + 1):
+                moment = scenes.between(before, end, step / (TRUE_FRAMES + 1))
+                serial = 3 + offset * TRUE_FRAMES + step
+                pixels = _render(render, moment, settings, index, serial)
+                write(f"truth/{kind}/{number}/{step:02d}.png", pixels)
+    facts = {"captions": said, "scene": asdict(scene)}
+    storage.write_json(storage.join(root, f"scenes/{number}.json"), facts)
+    return index
+
+
+def compose(
+    index: int, settings: Settings
+) -> tuple[scenes.Scene, np.ndarray, dict[str, list[str]]]:
+    """Scene `index`: the first one that the dice of its seed give whose change can be seen and said.
+
+    Returns the scene, its change mask uint8 [size, size], and its captions by kind.
+    """
+    change = change_type(index, settings.seed)
+    for attempt in range(MOST_TRIES):
+        rng = np.random.default_rng([settings.seed, index, attempt])
+        scene = scenes.sample(rng, index, change)
+        if scene is None:
+            continue
+        said = captions.change_captions(scene, rng)
+        mask = _visible_change(scene, settings.size) if len(said) >= 3 else None
+        if mask is not None:
+            unchanged = captions.no_change_captions(rng)
+            return scene, mask, {"change": said, "no_change": unchanged}
+    raise JobFailed(f"scene {index}: no {change} in {MOST_TRIES} tries")
+
+
+def change_type(index: int, seed: int) -> str:
+    """The change of scene `index`: each five in a row have all five types in a random order."""
+    block, place = divmod(index, len(scenes.CHANGE_TYPES))
+    order = np.random.default_rng([seed, 1, block]).permutation(len(scenes.CHANGE_TYPES))
+    return scenes.CHANGE_TYPES[order[place]]
+
+
+def splits(count: int, seed: int) -> dict[str, list[int]]:
+    """Shares as in CLEVR-Change (85, 5 and 10 %), none of them empty from three scenes on."""
+    order = [int(i) for i in np.random.default_rng([seed, 2]).permutation(count)]
+    least = 1 if count >= 3 else 0
+    val = max(least, round(SPLIT_SHARES["val"] * count))
+    test = max(least, round(SPLIT_SHARES["test"] * count))
+    return {
+        "train": sorted(order[val + test :]),
+        "val": sorted(order[:val]),
+        "test": sorted(order[val : val + test]),
+    }
+
+
+def _visible_change(scene: scenes.Scene, size: int) -> np.ndarray | None:
+    """Where the changed object is before or after; None if it or another one is hardly seen."""
+    from cc_prep.synth import render
+
+    maps = [render.object_map(moment, size) for moment in scene.moments]
+    for solids, seen in zip((scene.before, scene.after, scene.before), maps, strict=True):
+        for number, solid in enumerate(solids):
+            share = CHANGED_SHARE if number == scene.changed else OTHER_SHARE
+            if solid is not None and (seen == number).mean() < share:
+                return None
+    changed = (maps[0] == scene.changed) | (maps[1] == scene.changed)
+    return np.where(changed, 255, 0).astype(np.uint8)
+
+
+def _render(
+    render: Any, moment: scenes.Moment, settings: Settings, index: int, serial: int
+) -> np.ndarray:
+    seed = int(np.random.SeedSequence([settings.seed, index, serial]).generate_state(1)[0])
+    pixels: np.ndarray = render.image(moment, settings.size, settings.samples, seed)
+    return pixels
+
+
+def _check_settings(root: str, settings: Settings) -> None:
+    place = storage.join(root, "synth.json")
+    wanted = {"version": VERSION, **asdict(settings)}
+    try:
+        found = storage.read_json(place)
+    except FileNotFoundError:
+        if storage.is_folder(root) and storage.list_files(root):
+            raise UserError(f"{root}: holds other files", "Give a new or empty folder") from None
+        storage.write_json(place, wanted)
+        return
+    except ValueError:
+        raise UserError(f"{place}: not JSON", "Give another folder") from None
+    different = {k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]}
+    if different:
+        raise UserError(
+            f"{root} was made with another {', '.join(sorted(different))}",
+            "Use the same settings, or another folder",
+        )
+
+
+def _write_annotations(root: str, count: int, seed: int) -> None:
+    said: dict[str, dict[str, list[str]]] = {"change": {}, "no_change": {}}
+    types: dict[str, list[str]] = {name: [] for name in scenes.CHANGE_TYPES}
+    for index in range(count):
+        facts = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
+        for kind, captions_by_image in said.items():
+            captions_by_image[f"CLEVR_default_{index:06d}.png"] = facts["captions"][kind]
+        types[facts["scene"]["change"]].append(f"{index:06d}.png")
+    for kind, captions_by_image in said.items():
+        storage.write_json(storage.join(root, f"{kind}_captions.json"), captions_by_image)
+    storage.write_json(storage.join(root, "type_mapping.json"), types)
+    storage.write_json(storage.join(root, "splits.json"), splits(count, seed))

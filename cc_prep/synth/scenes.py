@@ -1,0 +1,234 @@
+"""Scenes of simple solids, their changes, and the moments between before and after.
+
+A `Moment` is everything that an image shows. Before, after, distractor and the true frames in
+between are all moments; `between` moves every parameter along a straight line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+SHAPES = ("cube", "sphere", "cylinder")
+SIZES = {"small": 0.4, "large": 0.75}
+COLORS = {
+    "gray": (87, 87, 87),
+    "red": (173, 35, 35),
+    "blue": (42, 75, 215),
+    "green": (29, 105, 20),
+    "brown": (129, 74, 25),
+    "purple": (129, 38, 192),
+    "cyan": (41, 208, 208),
+    "yellow": (255, 238, 51),
+}
+MATERIALS = ("rubber", "metal")
+CHANGE_TYPES = ("color", "material", "add", "drop", "move")
+# How each field of a look is drawn; a change of material moves these two numbers.
+SURFACES = {"rubber": (0.0, 0.65), "metal": (1.0, 0.2)}  # metallic, roughness
+
+FIELD = 2.7
+GAP = 0.25
+NEAREST_MOVE, FARTHEST_MOVE = 1.0, 3.5
+CAMERA = (7.0, -6.6, 5.3)
+CAMERA_JITTER = 0.9
+LIGHTS = ((6.4, -2.9, 8.0), (-4.6, -6.7, 6.0))
+LIGHT_JITTER = 1.0
+
+
+@dataclass(frozen=True)
+class Solid:
+    """An object on the floor: what a caption can say of it, and where it stands."""
+
+    shape: str
+    size: str
+    color: str
+    material: str
+    x: float
+    y: float
+    turn: float
+
+    @property
+    def radius(self) -> float:
+        return SIZES[self.size]
+
+
+@dataclass(frozen=True)
+class Look:
+    """An object as an image shows it, which a caption cannot always name: half blue, half there."""
+
+    shape: str
+    radius: float
+    rgb: tuple[float, float, float]
+    metallic: float
+    roughness: float
+    x: float
+    y: float
+    turn: float
+    presence: float = 1.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """All that an image shows. Looks stand at the number of their object; None is not there."""
+
+    looks: tuple[Look | None, ...]
+    camera: tuple[float, float, float]
+    lights: tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Before and after of a change, and the distractor in which only camera and light moved.
+
+    before, after: the objects; `changed` is the number of the one that changed. An added object is
+    None before, a dropped one None after.
+    """
+
+    index: int
+    change: str
+    changed: int
+    before: tuple[Solid | None, ...]
+    after: tuple[Solid | None, ...]
+    moments: tuple[Moment, Moment, Moment]  # before, after, distractor
+
+
+def sample(rng: np.random.Generator, index: int, change: str) -> Scene | None:
+    """A scene with a change of the given type; None where the dice left no room for it."""
+    solids = _solids(rng, int(rng.integers(3, 8)) + (change in ("add", "drop")))
+    if solids is None:
+        return None
+    changed = int(rng.integers(len(solids)))
+    before: list[Solid | None] = list(solids)
+    after: list[Solid | None] = list(solids)
+    if change == "add":
+        before[changed] = None
+    elif change == "drop":
+        after[changed] = None
+    else:
+        after[changed] = _altered(rng, solids, changed, change)
+        if after[changed] is None:
+            return None
+    views = [_view(rng, jitter) for jitter in (0.0, 1.0, 1.0)]
+    moments = tuple(
+        Moment(tuple(None if s is None else look(s) for s in there), *view)
+        for there, view in zip((before, after, before), views, strict=True)
+    )
+    return Scene(index, change, changed, tuple(before), tuple(after), moments)  # type: ignore[arg-type]
+
+
+def look(solid: Solid) -> Look:
+    """A solid as an image shows it."""
+    metallic, roughness = SURFACES[solid.material]
+    red, green, blue = (channel / 255 for channel in COLORS[solid.color])
+    return Look(
+        solid.shape, solid.radius, (red, green, blue), metallic, roughness,
+        solid.x, solid.y, solid.turn,
+    )  # fmt: skip
+
+
+def between(before: Moment, after: Moment, t: float) -> Moment:
+    """The moment at time t in [0, 1]: every parameter on the straight line between the two.
+
+    An object that comes or goes grows out of the floor or shrinks into it.
+    """
+    looks = []
+    for start, end in zip(before.looks, after.looks, strict=True):
+        if start is None and end is None:
+            looks.append(None)
+            continue
+        first = start or replace(end, presence=0.0)  # type: ignore[type-var]
+        last = end or replace(start, presence=0.0)  # type: ignore[type-var]
+        looks.append(_blend(first, last, t))  # type: ignore[arg-type]
+    lights = tuple(_line(a, b, t) for a, b in zip(before.lights, after.lights, strict=True))
+    return Moment(tuple(looks), _line(before.camera, after.camera, t), lights)
+
+
+def _blend(first: Look, last: Look, t: float) -> Look | None:
+    presence = first.presence + (last.presence - first.presence) * t
+    if presence <= 0:
+        return None
+    numbers = {
+        name: getattr(first, name) + (getattr(last, name) - getattr(first, name)) * t
+        for name in ("radius", "metallic", "roughness", "x", "y", "turn")
+    }
+    return replace(first, **numbers, rgb=_line(first.rgb, last.rgb, t), presence=presence)
+
+
+def _line(
+    a: tuple[float, float, float], b: tuple[float, float, float], t: float
+) -> tuple[float, float, float]:
+    x, y, z = (p + (q - p) * t for p, q in zip(a, b, strict=True))
+    return x, y, z
+
+
+def _solids(rng: np.random.Generator, count: int) -> tuple[Solid, ...] | None:
+    solids: list[Solid] = []
+    for _ in range(count):
+        for _ in range(100):
+            x, y = rng.uniform(-FIELD, FIELD, 2)
+            solid = Solid(
+                str(rng.choice(SHAPES)),
+                str(rng.choice(list(SIZES))),
+                str(rng.choice(list(COLORS))),
+                str(rng.choice(MATERIALS)),
+                float(x),
+                float(y),
+                float(rng.uniform(0, 90)),
+            )
+            if _free(solid, solids):
+                solids.append(solid)
+                break
+        else:
+            return None
+    return tuple(solids)
+
+
+def _free(solid: Solid, others: list[Solid]) -> bool:
+    return all(
+        np.hypot(solid.x - o.x, solid.y - o.y) > solid.radius + o.radius + GAP for o in others
+    )
+
+
+def _altered(
+    rng: np.random.Generator, solids: tuple[Solid, ...], changed: int, change: str
+) -> Solid | None:
+    solid = solids[changed]
+    if change == "color":
+        return replace(solid, color=str(rng.choice([c for c in COLORS if c != solid.color])))
+    if change == "material":
+        return replace(solid, material=MATERIALS[1 - MATERIALS.index(solid.material)])
+    others = [s for i, s in enumerate(solids) if i != changed]
+    for _ in range(100):
+        x, y = rng.uniform(-FIELD, FIELD, 2)
+        moved = replace(solid, x=float(x), y=float(y))
+        far = np.hypot(moved.x - solid.x, moved.y - solid.y)
+        if NEAREST_MOVE <= far <= FARTHEST_MOVE and _path_free(solid, moved, others):
+            return moved
+    return None
+
+
+def _path_free(start: Solid, end: Solid, others: list[Solid]) -> bool:
+    """No collision at the end nor on the way: the true frames show the way."""
+    steps = np.linspace(0, 1, 17)[1:]
+    return all(
+        _free(
+            replace(end, x=start.x + (end.x - start.x) * t, y=start.y + (end.y - start.y) * t),
+            others,
+        )
+        for t in steps
+    )
+
+
+def _view(
+    rng: np.random.Generator, jitter: float
+) -> tuple[tuple[float, float, float], tuple[tuple[float, float, float], ...]]:
+    """Camera and lights: every scene has its own, and a second view differs moderately."""
+    size = jitter or 0.3
+
+    def near(place: tuple[float, float, float], by: float) -> tuple[float, float, float]:
+        x, y, z = (float(p + d) for p, d in zip(place, rng.uniform(-by, by, 3), strict=True))
+        return x, y, z
+
+    camera = near(CAMERA, CAMERA_JITTER * size)
+    return camera, tuple(near(light, LIGHT_JITTER * size) for light in LIGHTS)
