@@ -186,3 +186,120 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         f"{summary.seconds:,.1f} worker seconds ({summary.seconds / max(made, 1):.2f} a pair)"
     )
     click.echo(f"in {summary.folder}")
+
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@cli.command()
+@dataset_options
+@click.option("--split", "splits", multiple=True, help="Only this split (repeatable).")
+@click.option("--limit", type=click.IntRange(1), help="Decode images of so many pairs a split.")
+@JSON_OPTION
+def inspect(**options: Any) -> None:
+    """Prints what DATASET holds and everything wrong with it (exit code 1 if anything is).
+
+    \b
+    Example:
+      cc-prep inspect clevr --root /data/clevr
+    """
+    from pipelines import commands
+
+    commands.inspect(**options)
+
+
+@cli.command()
+@click.argument("path")
+@JSON_OPTION
+def verify(**options: Any) -> None:
+    """Checks a job's output byte by byte against its provenance (exit code 1 on any fault).
+
+    \b
+    Example:
+      cc-prep verify out/clevr
+    """
+    from pipelines import commands
+
+    commands.verify(**options)
+
+
+@cli.command()
+@click.argument("path")
+@JSON_OPTION
+def stats(**options: Any) -> None:
+    """Prints counts, motion and quality of a job's output.
+
+    \b
+    Example:
+      cc-prep stats out/clevr
+    """
+    from pipelines import commands
+
+    commands.stats(**options)
+
+
+@cli.command()
+@click.argument("path")
+@click.option("--out", "target", metavar="FILE", help="The page; default: report.html in PATH.")
+@click.option("--samples", type=click.IntRange(1, 1000), default=24, show_default=True,
+              help="How many sequences to show.")
+def report(**options: Any) -> None:
+    """Writes one self-contained HTML page on a job's output.
+
+    \b
+    Example:
+      cc-prep report out/clevr --out clevr.html
+    """
+    from pipelines import commands
+
+    commands.report(**options)
+
+
+@cli.command()
+@click.argument("path")
+@JSON_OPTION
+def status(**options: Any) -> None:
+    """Prints which shards are done, under way and missing, during a run and after a crash.
+
+    \b
+    Example:
+      cc-prep status out/clevr
+    """
+    from pipelines import commands
+
+    commands.status(**options)
+
+
+@cli.group(invoke_without_command=True)
+@click.pass_context
+def weights(context: click.Context) -> None:
+    """Lists, fetches and verifies named weights.
+
+    \b
+    Example:
+      cc-prep weights fetch rife-v4.0
+    """
+    from pipelines import commands
+
+    if context.invoked_subcommand is None:
+        commands.list_weights()
+
+
+@weights.command()
+@click.argument("name")
+def fetch(name: str) -> None:
+    """Downloads NAME into the user's cache, unless it is there."""
+    from cc_prep import weights as library
+
+    found = library.fetch(name)
+    click.echo(f"{found.path}  {found.sha256}")
+
+
+@weights.command("verify")
+@click.argument("name")
+def verify_weights(name: str) -> None:
+    """Checks the digest of NAME in the user's cache."""
+    from cc_prep import weights as library
+
+    found = library.verify(name)
+    click.echo(f"{found.path}: all well")

@@ -1,0 +1,116 @@
+"""PSNR and SSIM of the interpolators against true frames → docs/interpolation.md.
+
+Synthetic moves (an object and the camera move; rendered true frames) and the three videos of
+`cc-prep videos` (real frames in between). Not a timing: the figures are the same on every run.
+
+    python benchmarks/interpolation_quality.py --write docs/interpolation.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cc_prep import figures, images, interpolation, manifest, storage, weights
+from cc_prep.datasets import pairs, samples
+from cc_prep.manifest import Interpolate
+from cc_prep.synth import dataset as synth
+
+METHODS = {
+    "dissolve": Interpolate(method="dissolve"),
+    "dis": Interpolate(method="dis"),
+    "rife, padded to 128": Interpolate(pad_multiple=128),
+    "rife, padded to 32": Interpolate(pad_multiple=32),
+    "rife, refined": Interpolate(refine=True),
+}
+SYNTHETIC_SCENES = 100
+HEADER = """# Interpolators against true frames
+
+Made by `python benchmarks/interpolation_quality.py --write docs/interpolation.md`.
+224×224 px, depth 3: 7 frames between the ends, each compared with the true one; PSNR in dB over
+8-bit RGB, SSIM with 7×7 windows, means over all frames. *Moves* are synthetic scenes in which one
+object and the camera move; the videos are those of `cc-prep videos`, ends 8 frames apart, every
+pair of the film.
+
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, help="the Markdown file to write")
+    parser.add_argument("--scenes", type=int, default=SYNTHETIC_SCENES)
+    arguments = parser.parse_args()
+    rows: dict[str, dict[str, tuple[float, float]]] = {}
+    counts: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        sets = dict(_sets(folder, arguments.scenes))
+        for method, settings in METHODS.items():
+            tensors = dict(weights.read_tensors(weights.locate(settings.weights).path))
+            interpolator = interpolation.make(settings, tensors, "cpu")
+            rows[method] = {}
+            for name, listed in sets.items():
+                rows[method][name] = _score(interpolator, listed)
+                counts[name] = len(listed)
+                print(f"{method}: {name}: {rows[method][name]}", flush=True)
+    text = HEADER + _table(rows, counts)
+    if arguments.write:
+        before = arguments.write.read_text() if arguments.write.exists() else ""
+        _, mark, kept = before.partition("\n## ")  # what a person wrote below the table stays
+        arguments.write.write_text(text + (mark + kept if mark else ""))
+    print(text)
+
+
+Pair = tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]
+
+
+def _sets(folder: str, scenes: int) -> Iterator[tuple[str, list[Pair]]]:
+    root = storage.join(folder, "scenes")
+    for _ in synth.make(root, scenes, synth.Settings(seed=7, truth=True)):
+        pass
+    settings = manifest.load("synth", root=root)
+    every = [pair for split in settings.splits for pair in pairs(settings, split)]
+    yield "moves", [_read(root, p) for p in every if p.change_type == "move"]
+    root = storage.join(folder, "videos")
+    samples.fetch(root)
+    settings = manifest.load("video", root=root)
+    for path in samples.fetch(root):
+        of_video = [p for p in pairs(settings, "train") if p.before.startswith(path.name)]
+        yield path.stem, [_read(root, pair) for pair in of_video]
+
+
+def _read(root: str, pair: object) -> Pair:
+    def image(reference: str) -> np.ndarray:
+        return images.read(storage.resolve(root, reference), 224)
+
+    truth = {round(t * 8): image(place) for t, place in pair.truth}  # type: ignore[attr-defined]
+    return image(pair.before), image(pair.after), truth  # type: ignore[attr-defined]
+
+
+def _score(interpolator: interpolation.Interpolator, listed: list[Pair]) -> tuple[float, float]:
+    psnr, ssim = [], []
+    for before, after, truth in listed:
+        frames = interpolator.sequence(before[None], after[None], 3)[0]
+        found = figures.against_truth(frames, truth)
+        psnr += found["PSNR"].values()
+        ssim += found["SSIM"].values()
+    return float(np.mean(psnr)), float(np.mean(ssim))
+
+
+def _table(rows: dict[str, dict[str, tuple[float, float]]], counts: dict[str, int]) -> str:
+    names = list(counts)
+    lines = [
+        "| | " + " | ".join(f"{name} ({counts[name]} pairs)" for name in names) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    for method, found in rows.items():
+        cells = [f"{found[name][0]:.2f} dB, {found[name][1]:.3f}" for name in names]
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

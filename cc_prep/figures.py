@@ -1,0 +1,79 @@
+"""Figures over a folder of sequences: `cc-prep stats`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cc_prep import quality, storage
+from cc_prep.formats import provenance, rejects, sequences
+
+MOTION_EDGES_PX = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+def sequence_figures(
+    folder: str, progress: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, Any]:
+    """Counts, sizes, motion, and quality against the true frames where there are any.
+
+    Raises UserError without provenance, DamagedShard for a damaged shard.
+    """
+    record = provenance.read(folder) or {}
+    counts: dict[str, Counter[str]] = {k: Counter() for k in ("split", "kind", "change_type")}
+    sizes: Counter[str] = Counter()
+    captions, moved, total = 0, [], 0
+    scores: dict[str, list[float]] = defaultdict(list)
+    shards = sorted(record.get("shards", {}))
+    for done, name in enumerate(shards, 1):
+        for sample in sequences.read(storage.join(folder, sequences.shard_file(name))):
+            total += 1
+            for field, counter in counts.items():
+                counter[str(sample.meta.get(field))] += 1
+            captions += len(sample.meta.get("captions", ()))
+            sizes[f"{sample.meta['width']}×{sample.meta['height']}"] += 1
+            frames = sample.frames()
+            moved.append(quality.motion(frames[0], frames[-1]))
+            for measure, values in against_truth(frames, sample.truth()).items():
+                scores[measure] += values.values()
+        progress(done, len(shards))
+    return {
+        "sequences": total,
+        "frames": total * (2 ** record["settings"]["interpolate"]["depth"] + 1),
+        "bytes": sum(facts["bytes"] for facts in record.get("shards", {}).values()),
+        "shards": len(shards),
+        **{f"by {field}": dict(sorted(counter.items())) for field, counter in counts.items()},
+        "image sizes": dict(sizes.most_common()),
+        "captions": captions,
+        "rejects by reason": dict(Counter(r.reason for r in rejects.read(folder)).most_common()),
+        "motion in px": motion_histogram(moved),
+        "against true frames": {
+            measure: {"mean": round(float(np.mean(values)), 4), "frames": len(values)}
+            for measure, values in scores.items()
+        },
+    }
+
+
+def against_truth(
+    frames: np.ndarray, truth: dict[int, np.ndarray]
+) -> dict[str, dict[int, float]]:
+    """PSNR in dB and SSIM of interpolated frames against the true ones, by frame number.
+
+    frames: uint8 [F, H, W, 3].
+    """
+    if not truth:
+        return {}
+    return {
+        "PSNR": {i: quality.psnr(frames[i], true) for i, true in sorted(truth.items())},
+        "SSIM": {i: quality.ssim(frames[i], true) for i, true in sorted(truth.items())},
+    }
+
+
+def motion_histogram(values: list[float]) -> dict[str, int]:
+    """How many pairs move how far, by ranges in px."""
+    counts, _ = np.histogram(values, (*MOTION_EDGES_PX, np.inf))
+    names = [f"{a:g}–{b:g}" for a, b in zip(MOTION_EDGES_PX, MOTION_EDGES_PX[1:], strict=False)]
+    names.append(f"over {MOTION_EDGES_PX[-1]:g}")
+    return {name: int(count) for name, count in zip(names, counts, strict=True)}

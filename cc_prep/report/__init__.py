@@ -1,0 +1,1 @@
+"""Self-contained HTML pages that show what a job made."""

