@@ -26,7 +26,7 @@ def is_remote(place: str) -> bool:
 
 def join(place: str, *parts: str) -> str:
     """`place` with `parts` below it."""
-    return "/".join([local_path(place).rstrip("/") or "/", *parts])
+    return "/".join([local_path(place).rstrip("/"), *parts])
 
 
 def resolve(root: str, reference: str) -> str:

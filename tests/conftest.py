@@ -1,3 +1,78 @@
-"""Fixtures that several tests share."""
+"""Fixtures that several tests share: golden vectors, a tiny rendered data set, a known video."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def golden(prefix: str) -> list[Path]:
+    """Folders of golden vectors whose name begins so; GOLDEN_DIR may name others than ours."""
+    folder = Path(os.environ.get("GOLDEN_DIR") or ROOT / "tests" / "golden")
+    return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))
+
+
+@pytest.fixture(scope="session")
+def cc_prep() -> Command:
+    """Runs the real `cc-prep` in a process of its own."""
+
+    def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "COLUMNS": "200", **options.pop("env", {})}  # type: ignore[dict-item]
+        return subprocess.run(
+            [str(BIN / "cc-prep"), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=environment,
+            check=False,
+            **options,  # type: ignore[call-overload]
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def synth_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six rendered scenes with truth at 64 px; read only."""
+    from cc_prep.synth import dataset
+
+    root = tmp_path_factory.mktemp("data") / "synth"
+    settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
+    assert sorted(dataset.make(str(root), 6, settings)) == list(range(6))
+    return root
+
+
+@pytest.fixture(scope="session")
+def video_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one video of 20 frames, frame i of brightness 10·i."""
+    root = tmp_path_factory.mktemp("videos")
+    write_video(root / "ramp.mp4", 20)
+    return root
+
+
+def write_video(path: Path, frames: int) -> None:
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 10, (64, 48))
+    for i in range(frames):
+        writer.write(np.full((48, 64, 3), 10 * i, np.uint8))
+    writer.release()
+    assert path.stat().st_size > 0
+
+
+@pytest.fixture(scope="session")
+def rife_weights() -> dict[str, object]:
+    """The real weights, fetched once a machine."""
+    from cc_prep import weights
+
+    return dict(weights.read_tensors(weights.locate("rife-v4.0").path))

@@ -1,0 +1,106 @@
+"""The CLEVR-Change reader on a miniature in the published layout, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cc_prep import datasets, manifest
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    numbers = range(4)
+    names = [f"CLEVR_default_{i:06d}.png" for i in numbers]
+    files = {
+        "change_captions.json": {name: [f"changed {name}", "two"] for name in names},
+        "no_change_captions.json": {name: ["no change was made"] for name in names},
+        "splits.json": {"train": [3, 0], "val": [1], "test": [2]},
+        "type_mapping.json": {"color": ["000000.png", "000001.png"], "move": ["000002.png", "000003.png"]},
+    }
+    for name, value in files.items():
+        (tmp_path / name).write_text(json.dumps(value))
+    return tmp_path
+
+
+def settings(root: Path) -> Manifest:
+    return manifest.load("clevr", root=str(root))
+
+
+def test_two_pairs_an_index(root: Path) -> None:
+    pairs = datasets.pairs(settings(root), "train")
+    assert [(p.id, p.kind, p.change_type) for p in pairs] == [
+        ("000000", "change", "color"),
+        ("000000", "no_change", None),
+        ("000003", "change", "move"),
+        ("000003", "no_change", None),
+    ]
+    assert pairs[0].before == pairs[1].before == "images/CLEVR_default_000000.png"
+    assert pairs[0].after == "sc_images/CLEVR_semantic_000000.png"
+    assert pairs[1].after == "nsc_images/CLEVR_nonsemantic_000000.png"
+    assert pairs[0].captions == ("changed CLEVR_default_000000.png", "two")
+    assert pairs[1].captions == ("no change was made",)
+    assert pairs[0].mask is None
+    assert datasets.reader(settings(root)).faults(settings(root)) == []
+
+
+def test_masks_and_truth_are_found(root: Path, synth_root: Path) -> None:
+    settings = manifest.load("synth", root=str(synth_root))
+    for pair in (p for split in settings.splits for p in datasets.pairs(settings, split)):
+        assert (pair.mask is not None) == (pair.kind == "change")
+        assert [t for t, _ in pair.truth] == [i / 8 for i in range(1, 8)]
+        assert all((synth_root / place).is_file() for _, place in pair.truth)
+
+
+def change(root: Path, name: str, value: object) -> None:
+    (root / name).write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("splits.json", None, "no file"),
+        ("splits.json", "{", "not JSON"),
+        ("splits.json", [1], "not a JSON object"),
+        ("splits.json", {"train": ["a"]}, "not a list of numbers"),
+        ("splits.json", {"train": [True]}, "not a list of numbers"),
+        ("splits.json", {"test": [1]}, "no split 'train'"),
+        ("change_captions.json", {"CLEVR_default_000000.png": "text"}, "no list of captions"),
+        ("change_captions.json", "[" * 100_000, "not JSON"),
+        ("type_mapping.json", {"color": ["x.png"]}, "not NNNNNN.png"),
+        ("type_mapping.json", {"color": 3}, "not a list of file names"),
+    ],
+)
+def test_damaged_annotations_are_named(root: Path, name: str, value: object, said: str) -> None:
+    if value is None:
+        (root / name).unlink()
+    else:
+        change(root, name, value)
+    with pytest.raises(UserError) as caught:
+        datasets.pairs(settings(root), "train")
+    assert said in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_faults_of_the_annotations(root: Path) -> None:
+    change(root, "splits.json", {"train": [0, 1, 1], "val": [1], "test": [9]})
+    change(root, "change_captions.json", {"CLEVR_default_000000.png": []})
+    faults = datasets.reader(settings(root)).faults(settings(root))
+    assert "splits.json: 1 is in train and in val" in faults
+    assert "splits.json: 1 is in train and in train" in faults
+    assert "type_mapping.json: no type for index 9" in faults
+    assert "change_captions.json: nothing for index 1 of val" in faults
+
+
+def test_missing_folder_says_where_it_belongs(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        datasets.pairs(settings(tmp_path / "none"), "train")
+    said = str(caught.value)
+    assert str(tmp_path / "none") in said
+    assert "cc-prep synth" in said
+    with pytest.raises(UserError, match="no split 'tests'"):
+        datasets.pairs(settings(tmp_path), "tests")

@@ -1,0 +1,101 @@
+"""A manifest's mistakes get one line each that names file, key and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cc_prep import manifest
+from cc_prep.errors import UserError
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "manifests").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_manifest_loads(path: Path) -> None:
+    assert manifest.load(str(path)).name == path.stem
+
+
+def test_found_by_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a package that only works from its own checkout."""
+    monkeypatch.chdir(tmp_path)
+    assert manifest.load("clevr").layout == "clevr_change"
+
+
+def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEVR_ROOT", "/somewhere")
+    found = manifest.load("clevr", ["interpolate.depth=2", "image_size=null"])
+    assert (found.interpolate.depth, found.image_size, found.root) == (2, None, "/somewhere")
+    assert manifest.load("clevr", root="/else").root == "/else"
+    monkeypatch.delenv("CLEVR_ROOT")
+    assert manifest.load("clevr").root == "data/clevr"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("interpolate: {dept: 2}", 'interpolate.dept: unknown key. Did you mean "depth"?'),
+        ("bogus: 1", "bogus: unknown key. Known here: name, layout"),
+        ("interpolate: {depth: three}", "interpolate.depth: input should be a valid integer"),
+        ("interpolate: {depth: 0}", "greater than or equal to 1, not 0"),
+        ("interpolate: {depth: true}", "interpolate.depth: input should be a valid integer"),
+        ("interpolate: {method: rive}", "interpolate.method"),
+        ("layout: clever", "layout"),
+        ("splits: []", "splits"),
+        ("splits: [a, a]", "named twice"),
+        ("splits: [a b]", "a split is named in letters"),
+        ("name: a/b", "name"),
+        ("interpolate: {pad_multiple: 40}", "pad_multiple"),
+        ("root: ${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE"),
+        ("interpolate: [", "line"),
+        ("a: !!python/object/apply:os.system [true]", "could not determine a constructor"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "mine.yaml"
+    fields = {"layout: video": "layout", "root: .": "root"}
+    base = [line for line, key in fields.items() if not text.startswith(f"{key}:")]
+    path.write_text("\n".join([*base, text]))
+    with pytest.raises(UserError) as caught:
+        manifest.load(str(path))
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "overrides", "said"),
+    [
+        ("clever", [], 'Did you mean "clevr"?'),
+        ("none.yaml", [], "no manifest none.yaml"),
+        ("clevr", ["depth"], "not key=value"),
+        ("clevr", ["interpolate.depth=["], "not YAML"),
+        ("clevr", ["name.x=1"], "name has no keys below it"),
+        ("clevr", ["interpolate.depht=2"], 'Did you mean "depth"?'),
+    ],
+)
+def test_wrong_names_and_overrides(dataset: str, overrides: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=None) as caught:
+        manifest.load(dataset, overrides)
+    assert said in str(caught.value)
+
+
+def test_readme_lists_every_key_with_its_default() -> None:
+    """Keeps away: a key that nobody can find."""
+    text = (ROOT / "manifests" / "README.md").read_text()
+    sections = {
+        "": manifest.Manifest,
+        "video.": manifest.Video,
+        "interpolate.": manifest.Interpolate,
+        "shards.": manifest.Shards,
+    }
+    for prefix, section in sections.items():
+        for key, field in section.model_fields.items():
+            if prefix + key in ("source", *(p.rstrip(".") for p in sections)):
+                continue
+            row = next(line for line in text.splitlines() if line.startswith(f"| `{prefix}{key}` "))
+            if not field.is_required():
+                assert yaml.safe_load(row.split("|")[2].strip().strip("`")) == (
+                    list(field.default) if isinstance(field.default, tuple) else field.default
+                ), row

@@ -1,0 +1,69 @@
+"""A file appears whole or not at all, on a disk and on an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cc_prep import storage
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "local" else f"memory://{tmp_path}"
+
+
+def test_round_trip(folder: str) -> None:
+    place = storage.join(folder, "a", "b.json")
+    assert not storage.exists(place)
+    storage.write_json(place, {"ü": [1, None]})
+    assert storage.read_json(place) == {"ü": [1, None]}
+    assert storage.list_files(storage.join(folder, "a"), ".json") == ["b.json"]
+    assert storage.is_folder(storage.join(folder, "a"))
+    assert storage.size(place) == len(storage.read_bytes(place))
+    storage.remove(place)
+    storage.remove(place)
+    with pytest.raises(FileNotFoundError):
+        storage.read_bytes(place)
+    assert storage.list_files(storage.join(folder, "nowhere")) == []
+
+
+def fail_half_way(place: str) -> None:
+    with storage.write_whole(place) as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+
+def test_a_failed_write_leaves_the_old_file(folder: str) -> None:
+    """Keeps away: a truncated shard under its final name."""
+    place = storage.join(folder, "shard.tar")
+    with pytest.raises(KeyboardInterrupt):
+        fail_half_way(place)
+    assert not storage.exists(place)
+    storage.write_bytes(place, b"whole")
+    with pytest.raises(KeyboardInterrupt):
+        fail_half_way(place)
+    assert storage.read_bytes(place) == b"whole"
+    assert storage.list_files(folder) == ["shard.tar"]
+
+
+def test_a_killed_writers_rest_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".shard.tar.0123456789ab.tmp").write_bytes(b"half")
+    (tmp_path / "mine.tmp").write_bytes(b"not ours")
+    assert storage.remove_temporaries(str(tmp_path)) == 1
+    assert storage.list_files(str(tmp_path)) == ["mine.tmp"]
+
+
+def test_references() -> None:
+    assert storage.resolve("/data", "a/b.png") == "/data/a/b.png"
+    assert storage.resolve("/data", "/else/b.png") == "/else/b.png"
+    assert storage.resolve("s3://bucket/x", "b.png") == "s3://bucket/x/b.png"
+    assert storage.resolve("/data", "s3://bucket/b.png") == "s3://bucket/b.png"
+    assert storage.join("file:///tmp/x", "y") == "/tmp/x/y"
+    assert storage.join("/", "y") == "/y"
+
+
+def test_free_bytes(tmp_path: Path) -> None:
+    assert storage.free_bytes(str(tmp_path / "not" / "there" / "yet")) > 0
+    assert storage.free_bytes("memory://x") is None
