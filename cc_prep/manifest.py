@@ -43,7 +43,7 @@ class Interpolate(Section):
     method: Literal["rife", "dis", "dissolve"] = "rife"
     weights: str = "rife-v4.0"
     depth: Annotated[int, Field(ge=1, le=6)] = 3
-    pad_multiple: Annotated[int, Field(ge=32, multiple_of=32)] = 128
+    pad_multiple: Annotated[int, Field(ge=32, multiple_of=32)] = 32
     refine: bool = False
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     threads: Positive = 2

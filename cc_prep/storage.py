@@ -83,7 +83,10 @@ def list_files(folder: str, suffix: str = "") -> list[str]:
 def open_read(place: str) -> BinaryIO:
     """A file for reading bytes. Raises FileNotFoundError."""
     if not is_remote(place):
-        return open(local_path(place), "rb")
+        try:
+            return open(local_path(place), "rb")
+        except NotADirectoryError as error:
+            raise FileNotFoundError(*error.args) from None
     fs, path = _remote(place)
     opened: BinaryIO = fs.open(path, "rb")
     return opened

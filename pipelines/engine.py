@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +25,7 @@ from pipelines.plan import ShardPlan
 from pipelines.shard_worker import Job, ShardWorker, Step
 
 LOG = os.path.join(tempfile.gettempdir(), f"cc-prep-ray-{os.getuid()}.log")
+CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20
 
 
@@ -51,6 +54,7 @@ def start() -> Resources:
     """Starts a local Ray, or joins the cluster that `RAY_ADDRESS` names. Raises UserError."""
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
+        _check_reachable(address)
         _divert_output()
         # Our blocks are plans and file names of some kilobytes, so a small object store will do.
         local = {} if address else {"object_store_memory": OBJECT_STORE_BYTES}
@@ -65,13 +69,26 @@ def start() -> Resources:
         except (ConnectionError, ValueError, RuntimeError) as error:
             stop()
             said = str(error).splitlines()[0]
-            raise UserError(
-                f"no Ray at RAY_ADDRESS={address} ({said})", "Start it, or unset it"
-            ) from None
+            raise _unreachable(address, said) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     free = ray.available_resources()
     return Resources(int(free.get("CPU", 0)), int(free.get("GPU", 0)))
+
+
+def _check_reachable(address: str | None) -> None:
+    """Asks a cluster's port for a connection: Ray itself would wait for it for many minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise _unreachable(address, error.strerror or str(error)) from None
+
+
+def _unreachable(address: str | None, said: str) -> UserError:
+    return UserError(f"no Ray at RAY_ADDRESS={address} ({said})", "Start it, or unset it")
 
 
 def stop() -> None:
@@ -157,6 +174,10 @@ def run(
             yield row["shard"]
     except (ray.exceptions.RayError, JobFailed, UserError, OSError) as error:
         raise _cause(error) from error
+    except KeyboardInterrupt as error:
+        # Ends Ray's executor now: when collected after Ray itself, it prints a traceback.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def _cause(error: BaseException) -> Exception:

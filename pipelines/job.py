@@ -82,10 +82,13 @@ def run(work: Work, options: Options, console: Console) -> Summary | None:
 
     Raises UserError before any work for what a user can mend, JobFailed when workers fail.
     """
+    # What can be refused without Ray is refused at once.
+    lock.refuse_if_held(work.folder)
+    _check_same_settings(work)
     free = engine.start()
     try:
         pool = engine.size_pool(free, options.workers, work.threads, options.device)
-        _check_same_settings(work, {**work.settings, "device": pool.device})
+        _check_same_settings(work, pool.device)
         if options.dry_run:
             _print_plan(work, pool, console)
             return None
@@ -126,8 +129,8 @@ def _locked(work: Work, options: Options, pool: engine.Pool, console: Console) -
     return _summary(work.folder, plan, state, made)
 
 
-def _check_same_settings(work: Work, settings: dict[str, Any]) -> None:
-    """Refuses to mix shards made in different ways in one folder."""
+def _check_same_settings(work: Work, device: str | None = None) -> None:
+    """Refuses to mix shards made in different ways in one folder; the device if it is known."""
     before = provenance.read(work.folder)
     if before is None:
         if storage.list_files(work.folder, ".tar"):
@@ -135,6 +138,8 @@ def _check_same_settings(work: Work, settings: dict[str, Any]) -> None:
                 f"{work.folder} has shards but no {provenance.FILE}", "Give another --out"
             )
         return
+    made_on = before["settings"].get("device")
+    settings = {**work.settings, "device": device or made_on}
     old = {"settings": before["settings"], "weights": before.get("weights", {})}
     new = {"settings": settings, "weights": work.weights}
     different = provenance.differences(old, new)

@@ -46,15 +46,20 @@ def holder(folder: str) -> Holder | None:
     return found if found.alive() else None
 
 
+def refuse_if_held(folder: str) -> None:
+    """Raises UserError if somebody works in `folder` now."""
+    other = holder(folder)
+    if other is not None:
+        raise UserError(f"{folder}: a job is at work there, {other}", "Wait for it or stop it")
+
+
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
     """Holds the lock of `folder` for the block. Raises UserError if somebody alive has it."""
     place = _place(folder)
     me = Holder(socket.gethostname(), os.getpid(), _born(os.getpid()), time.time())
     with _exclusive(place):
-        other = holder(folder)
-        if other is not None:
-            raise UserError(f"{folder}: a job is at work there, {other}", "Wait for it or stop it")
+        refuse_if_held(folder)
         storage.write_json(place, asdict(me))
     stop = threading.Event()
 

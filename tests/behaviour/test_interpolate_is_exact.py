@@ -1,0 +1,123 @@
+"""`cc-prep interpolate` in real processes: same bytes for any workers, killed or not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BIN, Command
+
+SMALL = ("--set", "shards.pairs_per_shard=2", "--set", "image_size=64", "--set", "interpolate.depth=2")
+
+
+def digests(out: Path) -> dict[str, str]:
+    files = [*out.glob("sequences/*.tar"), *out.glob("sequences/*.parquet")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+    out = tmp_path_factory.mktemp("one") / "out"
+    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert len(digests(out)) == 7
+    return out
+
+
+def test_two_workers_give_the_same_bytes(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", tmp_path, "--workers", 2, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == digests(undisturbed)
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_killed_and_resumed_gives_the_same_bytes(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command, whole_group: bool
+) -> None:
+    """SIGKILL to the driver alone, and to its whole process group, at a random shard."""
+    arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
+    job = subprocess.Popen(
+        [str(BIN / "cc-prep"), *arguments, "--workers", "1", *SMALL],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wanted = random.Random(whole_group).randint(1, 3)
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("sequences/*.tar"))) < wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    (os.killpg if whole_group else os.kill)(job.pid, signal.SIGKILL)
+    job.wait()
+    status = cc_prep("status", tmp_path, "--json")
+    found = json.loads(status.stdout)
+    assert wanted <= found["shards"]["done"] < 6
+    assert found["job"] == "none running"
+    done = cc_prep(*arguments, "--workers", "2", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == digests(undisturbed)
+    assert not list(tmp_path.glob("sequences/.*.tmp"))
+    verified = cc_prep("verify", tmp_path)
+    assert verified.returncode == 0, verified.stdout
+    found = json.loads(cc_prep("status", tmp_path, "--json").stdout)
+    assert found["pairs"] == {"planned": 12, "done": 12, "rejected": 0, "left": 0}
+
+
+def test_sigterm_ends_cleanly_and_says_how_to_go_on(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
+    job = subprocess.Popen(
+        [str(BIN / "cc-prep"), *arguments, "--workers", "1", *SMALL],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(tmp_path.glob("sequences/*.tar")):
+        time.sleep(0.02)
+    job.terminate()
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "the same command resumes" in said
+    assert "Traceback" not in said
+    done = cc_prep(*arguments, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == digests(undisturbed)
+
+
+def test_a_second_job_into_the_same_folder_is_refused(
+    tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path), *SMALL]
+    first = subprocess.Popen(
+        [str(BIN / "cc-prep"), *arguments, "--workers", "1"], stderr=subprocess.DEVNULL
+    )
+    while not (tmp_path / "sequences/.state/lock.json").exists():
+        time.sleep(0.02)
+    second = cc_prep(*arguments, "--workers", "1")
+    assert second.returncode == 2
+    assert f"process {first.pid} on" in second.stderr
+    assert first.wait(timeout=120) == 0
+
+
+def test_a_larger_limit_extends_and_other_settings_are_refused(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    arguments = ["interpolate", "synth", "--root", synth_root, "--out", tmp_path, *SMALL]
+    assert cc_prep(*arguments, "--limit", 3).returncode == 0
+    smaller = cc_prep(*arguments, "--limit", 1)
+    assert smaller.returncode == 2
+    assert "larger --limit" in smaller.stderr
+    other = cc_prep(*arguments, "--set", "interpolate.codec=jpg")
+    assert other.returncode == 2
+    assert "interpolate.codec: png → jpg" in other.stderr
+    assert cc_prep(*arguments).returncode == 0
+    assert digests(tmp_path) == digests(undisturbed)

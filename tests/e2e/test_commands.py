@@ -1,0 +1,58 @@
+"""Every command has help with an example; videos and weights can be had."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cc_prep.datasets import samples
+from tests.conftest import BIN, ROOT, Command
+
+COMMANDS = ["synth", "videos", "inspect", "interpolate", "verify", "stats", "report", "status", "weights"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str, cc_prep: Command) -> None:
+    done = cc_prep(command, "--help")
+    assert done.returncode == 0
+    assert f"cc-prep {command}" in done.stdout.split("Example:")[1]
+
+
+def test_help_lists_all(cc_prep: Command) -> None:
+    said = cc_prep("--help").stdout
+    assert all(f"\n  {command} " in said for command in COMMANDS)
+    done = subprocess.run([BIN / "cc-train", "--help"], capture_output=True, text=True, check=True)
+    assert "cc-train" in done.stdout
+
+
+def test_make_help_lists_every_target() -> None:
+    said = subprocess.run(
+        ["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True
+    ).stdout
+    for target in ("setup", "demo", "test", "lint", "bench", "interpolate"):
+        assert f"\n{target} " in f"\n{said}"
+
+
+def test_weights(cc_prep: Command, rife_weights: dict) -> None:
+    listed = cc_prep("weights")
+    assert "rife-v4.0" in listed.stdout
+    assert "MIT" in listed.stdout
+    assert cc_prep("weights", "verify", "rife-v4.0").returncode == 0
+
+
+def test_real_videos_to_sequences(tmp_path: Path, cc_prep: Command) -> None:
+    done = cc_prep("videos", tmp_path / "videos")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(samples.VIDEOS) == 3
+    assert cc_prep("videos", tmp_path / "videos").returncode == 0
+    made = cc_prep(
+        "interpolate", "video", "--root", tmp_path / "videos", "--out", tmp_path / "out",
+        "--set", "interpolate.method=dis", "--limit", 4, "--json",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["samples"] == 4
+    found = json.loads(cc_prep("stats", tmp_path / "out", "--json").stdout)
+    assert found["against true frames"]["PSNR"]["frames"] == 28

@@ -1,0 +1,148 @@
+"""What comes out: read by others' tools, verified, counted, and looked at in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command
+
+MARK = "<script>document.title='RAN'</script>"
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+    """Sequences of a data set with one broken image and a caption that is HTML."""
+    folder = tmp_path_factory.mktemp("outputs")
+    root = folder / "root"
+    shutil.copytree(synth_root, root)
+    (root / "nsc_images/CLEVR_nonsemantic_000003.png").write_text("hello")
+    said = json.loads((root / "change_captions.json").read_text())
+    for captions in said.values():
+        captions.insert(0, MARK)
+    (root / "change_captions.json").write_text(json.dumps(said))
+    done = cc_prep(
+        "interpolate", "synth", "--root", root, "--out", folder / "out", "--max-rejects", 0.5,
+        "--set", "image_size=64", "--set", "shards.pairs_per_shard=4",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_plain_webdataset_reads_it(out: Path) -> None:
+    """In a process that imports nothing of ours."""
+    program = """
+import glob, io, json, sys, webdataset, PIL.Image
+shards = sorted(glob.glob(sys.argv[1] + '/sequences/*.tar'))
+samples = list(webdataset.WebDataset(shards, shardshuffle=False))
+for sample in samples:
+    meta = json.loads(sample['json'])
+    frames = [PIL.Image.open(io.BytesIO(sample[f'f{i:02d}.png'])) for i in range(9)]
+    assert {f.size for f in frames} == {(64, 64)} and meta['key'] == sample['__key__']
+    assert PIL.Image.open(io.BytesIO(sample['t04.png'])).size == (64, 64)
+    assert ('mask.png' in sample) == (meta['kind'] == 'change')
+import pyarrow.parquet
+assert pyarrow.parquet.read_table(sys.argv[1] + '/sequences/rejects.parquet').num_rows == 1
+assert not [m for m in sys.modules if m.startswith(('cc_prep', 'pipelines'))]
+print(len(samples))
+"""
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(out)], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout == "11\n"
+
+
+def test_provenance_names_everything(out: Path) -> None:
+    found = json.loads((out / "sequences/provenance.json").read_text())
+    assert found["complete"] is True
+    assert found["weights"] == {
+        "rife-v4.0": "b234ad8d0acfcb6d9eaf2791eb7ddebdaab58bd862b229c703f8073e56d99c29"
+    }
+    assert found["settings"]["interpolate"]["depth"] == 3
+    assert found["settings"]["device"] == "cpu"
+    assert {"torch", "ray", "python"} <= found["software"].keys()
+    assert sum(s["samples"] for s in found["shards"].values()) == 11
+
+
+def test_stats(out: Path, cc_prep: Command) -> None:
+    found = json.loads(cc_prep("stats", out, "--json").stdout)
+    assert (found["sequences"], found["frames"]) == (11, 99)
+    assert found["by kind"] == {"change": 6, "no_change": 5}
+    assert found["rejects by reason"] == {"unreadable image": 1}
+    assert sum(found["motion in px"].values()) == 11
+    assert found["against true frames"]["PSNR"]["frames"] == 77
+    assert found["against true frames"]["PSNR"]["mean"] > 18
+    assert "PSNR" in cc_prep("stats", out).stdout
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "extra", "rejects", "temporary"])
+def test_verify_finds_every_damage(out: Path, tmp_path: Path, cc_prep: Command, damage: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    shard = copy / "sequences/train-000000.tar"
+    data = bytearray(shard.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+        shard.write_bytes(data)
+    elif damage == "cut":
+        shard.write_bytes(data[: len(data) // 2])
+    elif damage == "remove":
+        shard.unlink()
+    elif damage == "extra":
+        shutil.copy(shard, copy / "sequences/train-000009.tar")
+    elif damage == "rejects":
+        (copy / "sequences/rejects.parquet").unlink()
+    else:
+        (copy / "sequences/.train-000000.tar.0123456789ab.tmp").touch()
+    done = cc_prep("verify", copy, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["faults"]
+    assert "Traceback" not in done.stderr
+    assert cc_prep("verify", out).returncode == 0
+
+
+def browser() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    assert found, "no Chromium on the PATH: `make browser` installs one"
+    return found
+
+
+def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+    """Every picture is loaded, nothing lies outside the page, and no caption runs."""
+    page = tmp_path / "report.html"
+    done = cc_prep("report", out, "--out", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert MARK not in text
+    assert html.escape(MARK).replace("&#x27;", "&#39;") in text
+    # The page allows no script, so the copy that the browser is asked about drops that rule.
+    probe = """<script>addEventListener('load', () => {
+      const all = [...document.images];
+      const good = all.filter(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 50);
+      document.body.dataset.pictures = good.length + '/' + all.length;
+      document.body.dataset.wide = document.documentElement.scrollWidth;
+    })</script></body>"""
+    copy = tmp_path / "probe.html"
+    copy.write_text(re.sub(r"<meta http-equiv.*?>", "", text, flags=re.S).replace("</body>", probe))
+    dom = subprocess.run(
+        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         f"--user-data-dir={tmp_path}/profile", "--window-size=1560,1000",
+         "--virtual-time-budget=5000", "--dump-dom", copy.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True, env={**os.environ, "HOME": str(tmp_path)},
+    ).stdout  # fmt: skip
+    # 11 strips of 9 frames, 7 true ones and a difference, 6 masks.
+    assert 'data-pictures="193/193"' in dom
+    assert int(re.search(r'data-wide="(\d+)"', dom)[1]) <= 1560
+    assert "<title>RAN</title>" not in dom

@@ -1,0 +1,175 @@
+"""Synthetic scenes are possible, their captions single out, their files are official and exact."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from cc_prep.errors import UserError
+from cc_prep.synth import captions, dataset, scenes
+
+SEEDS = st.integers(0, 10**6)
+CHANGES = st.sampled_from(scenes.CHANGE_TYPES)
+
+
+def sampled(seed: int, change: str) -> tuple[scenes.Scene, np.random.Generator]:
+    for attempt in range(100):
+        rng = np.random.default_rng([seed, attempt])
+        scene = scenes.sample(rng, seed, change)
+        if scene is not None:
+            return scene, rng
+    raise AssertionError("no scene in 100 tries")
+
+
+@given(SEEDS, CHANGES)
+@settings(max_examples=80, deadline=None)
+def test_only_the_said_change_happens(seed: int, change: str) -> None:
+    scene, _ = sampled(seed, change)
+    changed = scene.changed
+    assert 3 <= sum(s is not None for s in scene.before) <= 8
+    for number, (one, other) in enumerate(zip(scene.before, scene.after, strict=True)):
+        if number != changed:
+            assert one == other
+    one, other = scene.before[changed], scene.after[changed]
+    if change in ("add", "drop"):
+        assert (one is None) == (change == "add")
+        assert (other is None) == (change == "drop")
+        return
+    fields = {"color": {"color"}, "material": {"material"}, "move": {"x", "y"}}[change]
+    differing = {k for k in asdict(one) if asdict(one)[k] != asdict(other)[k]}
+    assert differing == fields
+
+
+@given(SEEDS, CHANGES)
+@settings(max_examples=60, deadline=None)
+def test_no_collision_at_any_time(seed: int, change: str) -> None:
+    scene, _ = sampled(seed, change)
+    before, after, _ = scene.moments
+    for t in np.linspace(0, 1, 33):
+        looks = [look for look in scenes.between(before, after, float(t)).looks if look]
+        for i, a in enumerate(looks):
+            for b in looks[:i]:
+                # 33 steps look between the 17 that the sampler checks.
+                assert np.hypot(a.x - b.x, a.y - b.y) > a.radius + b.radius + scenes.GAP - 0.1
+
+
+@given(SEEDS, CHANGES)
+@settings(max_examples=40, deadline=None)
+def test_moments_meet_their_ends(seed: int, change: str) -> None:
+    scene, _ = sampled(seed, change)
+    before, after, distractor = scene.moments
+    assert scenes.between(before, after, 0.0) == before
+    last = scenes.between(before, after, 1.0)
+    assert [look is None for look in last.looks] == [look is None for look in after.looks]
+    assert np.allclose(last.camera, after.camera)
+    assert distractor.looks == before.looks
+    assert distractor.camera != before.camera
+
+
+@given(SEEDS, CHANGES)
+@settings(max_examples=150, deadline=None)
+def test_expressions_single_out(seed: int, change: str) -> None:
+    """Keeps away: "the cube moved" in a scene of three cubes."""
+    scene, rng = sampled(seed, change)
+    there = scene.after if change == "add" else scene.before
+    for expression in captions.referring_expressions(there, scene.changed):
+        assert captions.fits(there, scene.changed, expression) == [scene.changed]
+    said = captions.change_captions(scene, rng)
+    assert len(said) == len(set(said)) <= 6
+    for sentence in said:
+        assert "{" not in sentence
+        if change == "color":
+            assert scene.after[scene.changed].color in sentence.split()
+
+
+def test_twins_need_a_relation() -> None:
+    def solid(shape: str, x: float) -> scenes.Solid:
+        return scenes.Solid(shape, "large", "red", "metal", x, 0.0, 0.0)
+
+    there = (solid("cube", -2), solid("cube", 2), solid("sphere", 0))
+    expressions = captions.referring_expressions(there, 0)
+    assert expressions
+    assert all(len(e) == 6 and e[-1] == "2" for e in expressions)
+    assert captions.referring_expressions(there, 2) == [("shape",), *[
+        e for e in captions.referring_expressions(there, 2) if len(e) > 1]]
+    # Three in a row: the middle one is on neither side of anything alone.
+    row = (solid("cube", -2), solid("cube", 0), solid("cube", 2))
+    assert captions.referring_expressions(row, 1) == []
+
+
+def test_official_layout(synth_root: Path) -> None:
+    names = {p.name for p in synth_root.iterdir()}
+    assert names >= {
+        "images", "sc_images", "nsc_images", "change_captions.json", "no_change_captions.json",
+        "splits.json", "type_mapping.json", "scenes", "masks", "truth",
+    }  # fmt: skip
+    for folder, name in (("images", "default"), ("sc_images", "semantic"), ("nsc_images", "nonsemantic")):
+        files = sorted(p.name for p in (synth_root / folder).iterdir())
+        assert files == [f"CLEVR_{name}_{i:06d}.png" for i in range(6)]
+    said = json.loads((synth_root / "change_captions.json").read_text())
+    assert all(3 <= len(sentences) <= 6 for sentences in said.values())
+    split = json.loads((synth_root / "splits.json").read_text())
+    assert sorted(i for part in split.values() for i in part) == list(range(6))
+    assert all(split.values())
+    types = json.loads((synth_root / "type_mapping.json").read_text())
+    assert sorted(file for files in types.values() for file in files) == [f"{i:06d}.png" for i in range(6)]
+    assert len(types) == 5
+
+
+def image(root: Path, place: str) -> np.ndarray:
+    return np.asarray(Image.open(root / place)).astype(int)
+
+
+def test_mask_is_where_the_change_is(synth_root: Path) -> None:
+    """The changed object shows in the mask, and the true frames lead from before to after."""
+    for index in range(6):
+        mask = image(synth_root, f"masks/{index:06d}.png") > 0
+        assert 0.004 < mask.mean() < 0.4
+        facts = json.loads((synth_root / f"scenes/{index:06d}.json").read_text())
+        assert facts["scene"]["index"] == index
+        before = image(synth_root, f"images/CLEVR_default_{index:06d}.png")
+        after = image(synth_root, f"sc_images/CLEVR_semantic_{index:06d}.png")
+        first, last = (
+            image(synth_root, f"truth/sc/{index:06d}/{step:02d}.png") for step in (1, 7)
+        )
+        assert np.abs(first - before).mean() < np.abs(first - after).mean()
+        assert np.abs(last - after).mean() < np.abs(last - before).mean()
+
+
+def test_same_seed_same_bytes_resumed_or_not(tmp_path: Path) -> None:
+    settings = dataset.Settings(seed=9, size=48, samples=2)
+    one, other = tmp_path / "one", tmp_path / "other"
+    list(dataset.make(str(one), 3, settings, workers=2))
+    list(dataset.make(str(other), 1, settings, workers=1))
+    (other / "images" / "CLEVR_default_000001.png").write_bytes(b"half")  # a killed run's rest
+    assert sorted(dataset.make(str(other), 3, settings, workers=1)) == [0, 1, 2]
+    files = [str(p.relative_to(one)) for p in one.rglob("*") if p.is_file()]
+    assert filecmp.cmpfiles(one, other, files, shallow=False)[0] == files
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    list(dataset.make(str(tmp_path / "a"), 1, dataset.Settings(size=32, samples=1)))
+    with pytest.raises(UserError, match="another seed"):
+        list(dataset.make(str(tmp_path / "a"), 1, dataset.Settings(seed=1, size=32, samples=1)))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine.txt").touch()
+    with pytest.raises(UserError, match="holds other files"):
+        list(dataset.make(str(tmp_path / "b"), 1, dataset.Settings()))
+
+
+@given(st.integers(1, 400), st.integers(0, 5))
+def test_splits_and_types(count: int, seed: int) -> None:
+    found = dataset.splits(count, seed)
+    assert sorted(i for part in found.values() for i in part) == list(range(count))
+    if count >= 3:
+        assert all(found.values())
+    if count >= 5:
+        assert {dataset.change_type(i, seed) for i in range(5)} == set(scenes.CHANGE_TYPES)
