@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +57,7 @@ def sequence_figures(
     }
 
 
-def against_truth(
-    frames: np.ndarray, truth: dict[int, np.ndarray]
-) -> dict[str, dict[int, float]]:
+def against_truth(frames: np.ndarray, truth: dict[int, np.ndarray]) -> dict[str, dict[int, float]]:
     """PSNR in dB and SSIM of interpolated frames against the true ones, by frame number.
 
     frames: uint8 [F, H, W, 3].
@@ -74,6 +73,6 @@ def against_truth(
 def motion_histogram(values: list[float]) -> dict[str, int]:
     """How many pairs move how far, by ranges in px."""
     counts, _ = np.histogram(values, (*MOTION_EDGES_PX, np.inf))
-    names = [f"{a:g}–{b:g}" for a, b in zip(MOTION_EDGES_PX, MOTION_EDGES_PX[1:], strict=False)]
+    names = [f"{a:g}–{b:g}" for a, b in itertools.pairwise(MOTION_EDGES_PX)]
     names.append(f"over {MOTION_EDGES_PX[-1]:g}")
     return {name: int(count) for name, count in zip(names, counts, strict=True)}

@@ -91,4 +91,3 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         eight_bit = np.rint(values.clip(0, top) * (255 / top)).astype(np.uint8)
         image = Image.fromarray(eight_bit)
     return image.convert("RGB")
-

@@ -73,7 +73,7 @@ class DenseFlow:
 
     def __init__(self, threads: int = 1) -> None:
         cv2.setNumThreads(threads)  # DIS splits its work by threads, and its result with it
-        self.flow = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+        self.flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         pairs = zip(before, after, strict=True)
@@ -113,7 +113,7 @@ class RifeInterpolator:
         self.dtype = getattr(torch, settings.precision)
         network = RIFE(settings.pad_multiple, settings.refine)
         wanted = network.state_dict().keys()
-        network.load_state_dict({name: weights[name] for name in wanted})  # type: ignore[misc]
+        network.load_state_dict({name: weights[name] for name in wanted})
         self.network = network.to(device).eval()
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:

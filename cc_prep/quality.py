@@ -25,6 +25,9 @@ def motion(before: np.ndarray, after: np.ndarray) -> float:
     """Mean length in px of the DIS optical flow between two uint8 [H, W, 3] images."""
     if np.array_equal(before, after):
         return 0.0
-    grey = [cv2.cvtColor(np.ascontiguousarray(x), cv2.COLOR_RGB2GRAY) for x in (before, after)]
-    flow = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST).calc(*grey, None)
+    grey_before, grey_after = (
+        cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY) for image in (before, after)
+    )
+    dis = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+    flow = dis.calc(grey_before, grey_after, None)
     return float(np.linalg.norm(flow, axis=2).mean())

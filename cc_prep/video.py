@@ -7,6 +7,7 @@ process along; so it runs in a child of its own, one a calling process, started 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import select
 import struct
@@ -68,7 +69,8 @@ class _Decoder:
             stderr=subprocess.DEVNULL,
             bufsize=0,  # so that `select` sees all there is to read
         )
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         self.requests: BinaryIO = self.process.stdin  # type: ignore[assignment]
         self.answers: BinaryIO = self.process.stdout  # type: ignore[assignment]
 
@@ -111,10 +113,8 @@ def _stop() -> None:
         decoder.process.kill()
         decoder.process.wait()
         for pipe in (decoder.requests, decoder.answers):
-            try:
+            with contextlib.suppress(OSError):  # what was not yet written to a dead child
                 pipe.close()
-            except OSError:  # what was not yet written to a dead child
-                pass
 
 
 atexit.register(_stop)

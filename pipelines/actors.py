@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cc_prep import images, interpolation, storage, weights
-from cc_prep.errors import RejectedPair, Reason, UserError
+from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import sequences
 from cc_prep.manifest import Manifest
 from cc_prep.records import FrameSequence, ImagePair
@@ -27,7 +27,7 @@ class Interpolate:
         settings = manifest.interpolate
         self.manifest, self.device = manifest, device
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
-        self.about = {"method": settings.method, "depth": settings.depth}
+        self.about: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors: dict[str, object] | None = None
         if settings.method == "rife":
             import torch
@@ -52,7 +52,8 @@ class Interpolate:
         frames: dict[int, np.ndarray] = {}
         for shape in sizes:
             same = [
-                (i, r) for i, r in enumerate(read)
+                (i, r)
+                for i, r in enumerate(read)
                 if not isinstance(r, RejectedPair) and r[0].shape == shape
             ]
             before = np.stack([r[0] for _, r in same])

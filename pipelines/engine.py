@@ -165,7 +165,9 @@ def run(
         ShardWorker,
         fn_constructor_args=(make_step, job),
         batch_size=1,
-        compute=ActorPoolStrategy(size=min(pool.workers, len(rows)), max_tasks_in_flight_per_actor=1),
+        compute=ActorPoolStrategy(
+            size=min(pool.workers, len(rows)), max_tasks_in_flight_per_actor=1
+        ),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus or None,
     )

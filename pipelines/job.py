@@ -251,7 +251,9 @@ def _writable(folder: str) -> Iterator[None]:
                 f"{folder}: cannot write there ({error.strerror})", "Give another --out"
             ) from None
         if error.errno == errno.ENOSPC:
-            raise JobFailed(f"{folder}: the disk is full; free some space and run it again") from None
+            raise JobFailed(
+                f"{folder}: the disk is full; free some space and run it again"
+            ) from None
         raise
 
 

@@ -76,8 +76,10 @@ def ordered(pairs: Sequence[ImagePair], seed: int | None) -> list[ImagePair]:
     """
     if seed is None:
         return list(pairs)
-    rank = {id: hashlib.sha256(f"{seed}:{id}".encode("utf-8", "surrogatepass")).digest()
-            for id in {pair.id for pair in pairs}}
+    rank = {
+        id: hashlib.sha256(f"{seed}:{id}".encode("utf-8", "surrogatepass")).digest()
+        for id in {pair.id for pair in pairs}
+    }
     return sorted(pairs, key=lambda pair: (rank[pair.id], pair.id))
 
 

@@ -173,7 +173,8 @@ class ShardWorker:
         said = f"{type(error).__name__}: {error}"
         if self.failures >= FAILURES_IN_A_ROW:
             raise JobFailed(
-                f"{self.failures} pairs failed one after the other, the last, {pair.key}, with {said}"
+                f"{self.failures} pairs failed one after the other, the last, {pair.key}, "
+                f"with {said}"
             ) from error
         where = traceback.extract_tb(error.__traceback__)[-1]
         return RejectedPair(Reason.FAILED, f"{said} ({where.filename}:{where.lineno})")
@@ -202,6 +203,4 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _reject(pair: ImagePair, shard: ShardPlan, error: RejectedPair) -> Reject:
     message = error.detail.replace("\x00", "")[:500]
-    return Reject(
-        pair.key, pair.id, pair.split, pair.kind, shard.name, error.reason.value, message
-    )
+    return Reject(pair.key, pair.id, pair.split, pair.kind, shard.name, error.reason.value, message)

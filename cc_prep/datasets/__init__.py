@@ -29,7 +29,7 @@ class Reader(Protocol):
         ...
 
 
-READERS: dict[str, Reader] = {"clevr_change": clevr_change, "video": video}  # type: ignore[dict-item]
+READERS: dict[str, Reader] = {"clevr_change": clevr_change, "video": video}
 
 
 def reader(manifest: Manifest) -> Reader:

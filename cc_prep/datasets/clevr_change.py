@@ -92,9 +92,10 @@ def _pair(
 
 
 def _truth(root: str, folder: str) -> tuple[tuple[float, str], ...]:
-    names = [n for n in storage.list_files(storage.join(root, folder), ".png") if n[:-4].isdecimal()]
-    steps = len(names) + 1
-    return tuple((int(name[:-4]) / steps, f"{folder}/{name}") for name in names)
+    stems = [name[:-4] for name in storage.list_files(storage.join(root, folder), ".png")]
+    numbered = [stem for stem in stems if stem.isdecimal()]
+    steps = len(numbered) + 1
+    return tuple((int(stem) / steps, f"{folder}/{stem}.png") for stem in numbered)
 
 
 def _splits(root: str) -> dict[str, list[int]]:

@@ -22,9 +22,7 @@ WANTED = (
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
     found = [
-        pair
-        for place in _videos(manifest, split)
-        for pair in _of_video(manifest, split, place)
+        pair for place in _videos(manifest, split) for pair in _of_video(manifest, split, place)
     ]
     if not found and split == "train":
         raise UserError(f"{manifest.root}: no videos in it", WANTED.format(m=manifest))

@@ -1,12 +1,12 @@
 """`provenance.json`: where an output folder came from.
 
-    format, format_version   what lies in the folder
-    settings                 every key that decides its bytes
-    weights                  SHA-256 of each by name
-    software                 versions; noted, not enforced
-    complete                 whether every planned shard is there
-    planned                  pairs by shard
-    shards                   samples, rejected, bytes and SHA-256 by shard
+format, format_version   what lies in the folder
+settings                 every key that decides its bytes
+weights                  SHA-256 of each by name
+software                 versions; noted, not enforced
+complete                 whether every planned shard is there
+planned                  pairs by shard
+shards                   samples, rejected, bytes and SHA-256 by shard
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def software() -> dict[str, str]:
 
 
 def write(folder: str, provenance: dict[str, Any]) -> None:
+    """Writes a folder's provenance."""
     storage.write_json(storage.join(folder, FILE), provenance)
 
 

@@ -1,9 +1,9 @@
 """Sequence shards: `sequences/<split>-000000.tar`, a sample a pair.
 
-    <key>.json      ids, kind, change type, captions, sizes, interpolator
-    <key>.f00.png … frames, before first and after last (png, jpg or webp)
-    <key>.t01.png … true frames at the same times, where the data set has them
-    <key>.mask.png  255 where something changed, where the data set has it
+<key>.json      ids, kind, change type, captions, sizes, interpolator
+<key>.f00.png … frames, before first and after last (png, jpg or webp)
+<key>.t01.png … true frames at the same times, where the data set has them
+<key>.mask.png  255 where something changed, where the data set has it
 """
 
 from __future__ import annotations

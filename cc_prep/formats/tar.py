@@ -39,7 +39,9 @@ class ShardWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = _HashingFile(file)
-        self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT)
+        self._tar = tarfile.open(  # noqa: SIM115, closed by `close`
+            fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT
+        )
         self._keys: set[str] = set()
 
     def add(self, key: str, members: Mapping[str, bytes]) -> None:

@@ -27,7 +27,9 @@ def find(folder: str, format: str = sequences.FORMAT, inside: str = sequences.FO
     )
 
 
-def verify(folder: str, progress: Callable[[int, int], None] = lambda done, total: None) -> list[str]:
+def verify(
+    folder: str, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[str]:
     """Everything wrong with a folder of sequence shards, each one line; nothing if all is well.
 
     Reads every byte: digests, sample counts against plan and rejects, members, decodable images.
@@ -114,4 +116,3 @@ def _digest(place: str) -> str:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
-

@@ -177,10 +177,12 @@ class ConvPair(nn.Module):
 
 
 def conv_prelu(channels: int, width: int, stride: int = 1) -> nn.Sequential:
+    """A 3×3 convolution and its activation, which has one slope a channel."""
     return nn.Sequential(nn.Conv2d(channels, width, 3, stride, padding=1), nn.PReLU(width))
 
 
 def deconv_prelu(channels: int, width: int) -> nn.Sequential:
+    """A transposed convolution that doubles the size, and its activation."""
     return nn.Sequential(
         nn.ConvTranspose2d(channels, width, 4, stride=2, padding=1), nn.PReLU(width)
     )

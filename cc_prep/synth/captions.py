@@ -169,9 +169,7 @@ def _landmarks(there: Sequence[Solid | None], target: int) -> list[int]:
     return [
         number
         for number, solid in enumerate(there)
-        if solid is not None
-        and number != target
-        and _matches(there, number, FEATURES) == [number]
+        if solid is not None and number != target and _matches(there, number, FEATURES) == [number]
     ]
 
 

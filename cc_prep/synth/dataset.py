@@ -63,7 +63,7 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
 def _render_all(
     root: str, missing: list[int], settings: Settings, workers: int | None
 ) -> Iterator[int]:
-    # Every worker renders with one thread; a fresh interpreter, since Mitsuba does not survive fork.
+    # One thread a worker; fresh interpreters, since Mitsuba does not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         min(workers or os.cpu_count() or 1, len(missing)), context, initializer=_one_thread
@@ -73,7 +73,9 @@ def _render_all(
             for job in as_completed(jobs):
                 yield job.result()
         except BrokenProcessPool:
-            raise JobFailed("a renderer was killed; the same command goes on where it was") from None
+            raise JobFailed(
+                "a renderer was killed; the same command goes on where it was"
+            ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -120,7 +122,7 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
 def compose(
     index: int, settings: Settings
 ) -> tuple[scenes.Scene, np.ndarray, dict[str, list[str]]]:
-    """Scene `index`: the first one that the dice of its seed give whose change can be seen and said.
+    """Scene `index`: the first that its dice give whose change can be seen and said.
 
     Returns the scene, its change mask uint8 [size, size], and its captions by kind.
     """

@@ -18,7 +18,8 @@ try:
     import mitsuba as mi
 except ModuleNotFoundError:
     raise UserError(
-        "Mitsuba 3 is not installed", "Install the extra: pip install 'change-captioning-toolkit[synth]'"
+        "Mitsuba 3 is not installed",
+        "Install the extra: pip install 'change-captioning-toolkit[synth]'",
     ) from None
 
 mi.set_variant("scalar_rgb")

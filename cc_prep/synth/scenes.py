@@ -132,7 +132,7 @@ def between(before: Moment, after: Moment, t: float) -> Moment:
 
     An object that comes or goes grows out of the floor or shrinks into it.
     """
-    looks = []
+    looks: list[Look | None] = []
     for start, end in zip(before.looks, after.looks, strict=True):
         if start is None and end is None:
             looks.append(None)

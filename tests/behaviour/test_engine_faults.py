@@ -145,6 +145,6 @@ def test_no_room_and_no_permission(tmp_path: Path) -> None:
 def test_an_unreachable_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     started = time.monotonic()
-    with pytest.raises(UserError, match="no Ray at RAY_ADDRESS=127.0.0.1:1"):
+    with pytest.raises(UserError, match=r"no Ray at RAY_ADDRESS=127\.0\.0\.1:1"):
         run(work(tmp_path))
     assert time.monotonic() - started < 60, "Ray by itself waits for many minutes"

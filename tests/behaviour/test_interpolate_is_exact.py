@@ -15,7 +15,14 @@ import pytest
 
 from tests.conftest import BIN, Command
 
-SMALL = ("--set", "shards.pairs_per_shard=2", "--set", "image_size=64", "--set", "interpolate.depth=2")
+SMALL = (
+    "--set",
+    "shards.pairs_per_shard=2",
+    "--set",
+    "image_size=64",
+    "--set",
+    "interpolate.depth=2",
+)
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -24,9 +31,13 @@ def digests(out: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command
+) -> Path:
     out = tmp_path_factory.mktemp("one") / "out"
-    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
+    done = cc_prep(
+        "interpolate", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL
+    )
     assert done.returncode == 0, done.stderr
     assert len(digests(out)) == 7
     return out
@@ -35,7 +46,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_p
 def test_two_workers_give_the_same_bytes(
     undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
 ) -> None:
-    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", tmp_path, "--workers", 2, *SMALL)
+    done = cc_prep(
+        "interpolate", "synth", "--root", synth_root, "--out", tmp_path, "--workers", 2, *SMALL
+    )
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(undisturbed)
 

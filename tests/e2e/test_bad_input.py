@@ -78,7 +78,10 @@ def test_faulty_images_are_rejected_or_handled(
     summary = json.loads(again.stdout)
     assert (summary["samples"], summary["rejected"]) == (12, 0)
     fresh = tmp_path / "fresh"
-    assert cc_prep("interpolate", "synth", "--root", faulty_root, "--out", fresh, *FAST).returncode == 0
+    assert (
+        cc_prep("interpolate", "synth", "--root", faulty_root, "--out", fresh, *FAST).returncode
+        == 0
+    )
     for shard in (out / "sequences").glob("*.tar"):
         assert shard.read_bytes() == (fresh / "sequences" / shard.name).read_bytes()
 
@@ -86,14 +89,41 @@ def test_faulty_images_are_rejected_or_handled(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("interpolate", "clevr", "--root", "/nowhere", "--out", "{out}"), "cc-prep synth /nowhere"),
+        (
+            ("interpolate", "clevr", "--root", "/nowhere", "--out", "{out}"),
+            "cc-prep synth /nowhere",
+        ),
         (("interpolate", "clever", "--out", "{out}"), 'Did you mean "clevr"?'),
-        (("interpolate", "synth", "--root", "{synth}", "--out", "{out}", "--set", "interpolate.weights=x"),
-         "neither a known name nor a file"),
-        (("interpolate", "synth", "--root", "{synth}", "--out", "{out}", "--split", "tests"),
-         "no split 'tests'"),
-        (("interpolate", "synth", "--root", "{synth}", "--out", "{out}", "--set", "interpolate.dept=2"),
-         'Did you mean "depth"?'),
+        (
+            (
+                "interpolate",
+                "synth",
+                "--root",
+                "{synth}",
+                "--out",
+                "{out}",
+                "--set",
+                "interpolate.weights=x",
+            ),
+            "neither a known name nor a file",
+        ),
+        (
+            ("interpolate", "synth", "--root", "{synth}", "--out", "{out}", "--split", "tests"),
+            "no split 'tests'",
+        ),
+        (
+            (
+                "interpolate",
+                "synth",
+                "--root",
+                "{synth}",
+                "--out",
+                "{out}",
+                "--set",
+                "interpolate.dept=2",
+            ),
+            'Did you mean "depth"?',
+        ),
         (("verify", "{out}"), "no provenance.json"),
         (("stats", "{out}"), "no provenance.json"),
         (("report", "{out}"), "no provenance.json"),
@@ -116,7 +146,16 @@ def test_a_users_mistake_gets_one_line(
 def test_make_without_data_says_where_it_belongs(tmp_path: Path) -> None:
     """`make interpolate DATASET=clevr` with the environment that the tests run in."""
     recipe = subprocess.run(
-        ["make", "-n", "-s", "-C", str(ROOT), "interpolate", "DATASET=clevr", f"OUT={tmp_path}/out"],
+        [
+            "make",
+            "-n",
+            "-s",
+            "-C",
+            str(ROOT),
+            "interpolate",
+            "DATASET=clevr",
+            f"OUT={tmp_path}/out",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -125,14 +164,18 @@ def test_make_without_data_says_where_it_belongs(tmp_path: Path) -> None:
         ".venv/bin/cc-prep", "interpolate", "clevr", "--out", f"{tmp_path}/out"
     ]  # fmt: skip
     command = recipe.replace(".venv/bin/cc-prep", str(BIN / "cc-prep"))
-    done = subprocess.run(command.split(), cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command.split(), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "no folder data/clevr" in done.stderr
     assert "cc-prep synth data/clevr" in done.stderr
 
 
 def test_dry_run_writes_nothing(tmp_path: Path, synth_root: Path, cc_prep: Command) -> None:
-    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", tmp_path / "o", "--dry-run")
+    done = cc_prep(
+        "interpolate", "synth", "--root", synth_root, "--out", tmp_path / "o", "--dry-run"
+    )
     assert done.returncode == 0
     for part in ("12 in 3 shards", "workers", "GB a worker", "GB free", "rife-v4.0 b234ad8d0acf"):
         assert part in done.stderr

@@ -11,7 +11,17 @@ import pytest
 from cc_prep.datasets import samples
 from tests.conftest import BIN, ROOT, Command
 
-COMMANDS = ["synth", "videos", "inspect", "interpolate", "verify", "stats", "report", "status", "weights"]
+COMMANDS = [
+    "synth",
+    "videos",
+    "inspect",
+    "interpolate",
+    "verify",
+    "stats",
+    "report",
+    "status",
+    "weights",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

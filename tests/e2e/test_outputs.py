@@ -56,7 +56,11 @@ print(len(samples))
     import sys
 
     done = subprocess.run(
-        [sys.executable, "-c", program, str(out)], capture_output=True, text=True, check=True, cwd="/"
+        [sys.executable, "-c", program, str(out)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
     )
     assert done.stdout == "11\n"
 
@@ -85,7 +89,9 @@ def test_stats(out: Path, cc_prep: Command) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "extra", "rejects", "temporary"])
-def test_verify_finds_every_damage(out: Path, tmp_path: Path, cc_prep: Command, damage: str) -> None:
+def test_verify_finds_every_damage(
+    out: Path, tmp_path: Path, cc_prep: Command, damage: str
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
     shard = copy / "sequences/train-000000.tar"
@@ -140,7 +146,8 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -
          "--disable-background-networking", "--disable-component-update", "--disable-sync",
          f"--user-data-dir={tmp_path}/profile", "--window-size=1560,1000",
          "--virtual-time-budget=5000", "--dump-dom", copy.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True, env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
     ).stdout  # fmt: skip
     # 11 strips of 9 frames, 7 true ones and a difference, 6 masks.
     assert 'data-pictures="193/193"' in dom

@@ -20,7 +20,10 @@ def root(tmp_path: Path) -> Path:
         "change_captions.json": {name: [f"changed {name}", "two"] for name in names},
         "no_change_captions.json": {name: ["no change was made"] for name in names},
         "splits.json": {"train": [3, 0], "val": [1], "test": [2]},
-        "type_mapping.json": {"color": ["000000.png", "000001.png"], "move": ["000002.png", "000003.png"]},
+        "type_mapping.json": {
+            "color": ["000000.png", "000001.png"],
+            "move": ["000002.png", "000003.png"],
+        },
     }
     for name, value in files.items():
         (tmp_path / name).write_text(json.dumps(value))

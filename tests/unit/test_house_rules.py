@@ -68,7 +68,9 @@ def test_documents_name_only_files_that_are_there() -> None:
     """Keeps away: docs that lie after a move."""
     for document in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/formats.md"):
         text = (ROOT / document).read_text()
-        for name in re.findall(r"`((?:cc_prep|pipelines|cc_train|docs|tests|benchmarks)/[\w./-]+)`", text):
+        for name in re.findall(
+            r"`((?:cc_prep|pipelines|cc_train|docs|tests|benchmarks)/[\w./-]+)`", text
+        ):
             assert (ROOT / name).exists(), f"{document}: {name}"
 
 

@@ -59,6 +59,7 @@ def test_first_frame_of_an_animation() -> None:
 
 def bomb() -> bytes:
     """A PNG that declares 100,000 × 100,000 pixels in a few bytes."""
+
     def chunk(kind: bytes, data: bytes) -> bytes:
         crc = zlib.crc32(kind + data).to_bytes(4, "big")
         return len(data).to_bytes(4, "big") + kind + data + crc
@@ -89,7 +90,10 @@ def test_faulty_files_are_rejected(name: str) -> None:
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    for place, reason in ((tmp_path / "no.png", Reason.MISSING_IMAGE), (tmp_path, Reason.UNREADABLE_IMAGE)):
+    for place, reason in (
+        (tmp_path / "no.png", Reason.MISSING_IMAGE),
+        (tmp_path, Reason.UNREADABLE_IMAGE),
+    ):
         with pytest.raises(RejectedPair) as caught:
             images.read(str(place))
         assert caught.value.reason is reason

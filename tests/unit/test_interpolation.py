@@ -35,7 +35,9 @@ def test_recursion_is_ordered_and_level_batched(depth: int, pairs: int, most: in
     assert frames.shape == (pairs, 2**depth + 1, 4, 5, 3)
     for number in range(pairs):
         top = int(after[number].max())
-        assert [int(f.max()) for f in frames[number]] == [top * i // 2**depth for i in range(2**depth + 1)]
+        assert [int(f.max()) for f in frames[number]] == [
+            top * i // 2**depth for i in range(2**depth + 1)
+        ]
     assert max(calls) <= most
     assert sum(calls) == pairs * (2**depth - 1)
 
@@ -61,7 +63,9 @@ def test_dis_follows_a_shift() -> None:
     true = wide[:, 16:144]
     inner = np.s_[16:-16, 16:-16]
     error = np.abs(frames[1][inner].astype(int) - true[inner]).mean()
-    faded = np.abs(Dissolve().sequence(before, after, 1)[0][1][inner].astype(int) - true[inner]).mean()
+    faded = np.abs(
+        Dissolve().sequence(before, after, 1)[0][1][inner].astype(int) - true[inner]
+    ).mean()
     assert error < faded / 4
 
 

@@ -20,16 +20,22 @@ def test_second_job_is_refused_with_the_firsts_name(tmp_path: Path) -> None:
     folder = str(tmp_path)
     with lock.locked(folder):
         assert lock.holder(folder).pid == os.getpid()
-        with pytest.raises(UserError, match=f"process {os.getpid()} on {socket.gethostname()}"):
-            with lock.locked(folder):
-                pass
+        said = f"process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(UserError, match=said), lock.locked(folder):
+            pass
     assert lock.holder(folder) is None
     with lock.locked(folder):
         pass
 
 
 def test_a_killed_jobs_lock_is_taken_over(tmp_path: Path) -> None:
-    code = f"import time; from pipelines import lock\nwith lock.locked({str(tmp_path)!r}):\n print('in', flush=True); time.sleep(60)"
+    code = f"""
+import time
+from pipelines import lock
+with lock.locked({str(tmp_path)!r}):
+    print("in", flush=True)
+    time.sleep(60)
+"""
     job = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert job.stdout.readline() == b"in\n"
     with pytest.raises(UserError), lock.locked(str(tmp_path)):
@@ -57,8 +63,7 @@ def test_a_reused_process_number_is_not_the_holder(tmp_path: Path) -> None:
 
 
 def test_works_on_an_object_store() -> None:
-    with lock.locked("memory://lock-test"):
-        with pytest.raises(UserError):
-            with lock.locked("memory://lock-test"):
-                pass
+    place = "memory://lock-test"
+    with lock.locked(place), pytest.raises(UserError), lock.locked(place):
+        pass
     assert lock.holder("memory://lock-test") is None

@@ -23,7 +23,9 @@ def test_ssim() -> None:
 def test_motion_of_a_shift() -> None:
     import cv2
 
-    wide = cv2.GaussianBlur(np.random.default_rng(1).integers(0, 256, (96, 140, 3), np.uint8), (0, 0), 3)
+    wide = cv2.GaussianBlur(
+        np.random.default_rng(1).integers(0, 256, (96, 140, 3), np.uint8), (0, 0), 3
+    )
     assert quality.motion(wide[:, :128], wide[:, 5:133]) == pytest.approx(5, abs=0.7)
     assert quality.motion(wide, wide) == 0
 

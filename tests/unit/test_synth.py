@@ -98,8 +98,10 @@ def test_twins_need_a_relation() -> None:
     expressions = captions.referring_expressions(there, 0)
     assert expressions
     assert all(len(e) == 6 and e[-1] == "2" for e in expressions)
-    assert captions.referring_expressions(there, 2) == [("shape",), *[
-        e for e in captions.referring_expressions(there, 2) if len(e) > 1]]
+    assert captions.referring_expressions(there, 2) == [
+        ("shape",),
+        *[e for e in captions.referring_expressions(there, 2) if len(e) > 1],
+    ]
     # Three in a row: the middle one is on neither side of anything alone.
     row = (solid("cube", -2), solid("cube", 0), solid("cube", 2))
     assert captions.referring_expressions(row, 1) == []
@@ -111,7 +113,11 @@ def test_official_layout(synth_root: Path) -> None:
         "images", "sc_images", "nsc_images", "change_captions.json", "no_change_captions.json",
         "splits.json", "type_mapping.json", "scenes", "masks", "truth",
     }  # fmt: skip
-    for folder, name in (("images", "default"), ("sc_images", "semantic"), ("nsc_images", "nonsemantic")):
+    for folder, name in (
+        ("images", "default"),
+        ("sc_images", "semantic"),
+        ("nsc_images", "nonsemantic"),
+    ):
         files = sorted(p.name for p in (synth_root / folder).iterdir())
         assert files == [f"CLEVR_{name}_{i:06d}.png" for i in range(6)]
     said = json.loads((synth_root / "change_captions.json").read_text())
@@ -120,7 +126,9 @@ def test_official_layout(synth_root: Path) -> None:
     assert sorted(i for part in split.values() for i in part) == list(range(6))
     assert all(split.values())
     types = json.loads((synth_root / "type_mapping.json").read_text())
-    assert sorted(file for files in types.values() for file in files) == [f"{i:06d}.png" for i in range(6)]
+    assert sorted(file for files in types.values() for file in files) == [
+        f"{i:06d}.png" for i in range(6)
+    ]
     assert len(types) == 5
 
 
@@ -137,9 +145,7 @@ def test_mask_is_where_the_change_is(synth_root: Path) -> None:
         assert facts["scene"]["index"] == index
         before = image(synth_root, f"images/CLEVR_default_{index:06d}.png")
         after = image(synth_root, f"sc_images/CLEVR_semantic_{index:06d}.png")
-        first, last = (
-            image(synth_root, f"truth/sc/{index:06d}/{step:02d}.png") for step in (1, 7)
-        )
+        first, last = (image(synth_root, f"truth/sc/{index:06d}/{step:02d}.png") for step in (1, 7))
         assert np.abs(first - before).mean() < np.abs(first - after).mean()
         assert np.abs(last - after).mean() < np.abs(last - before).mean()
 
