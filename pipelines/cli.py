@@ -207,13 +207,19 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(summary)))
         return
-    made = summary.samples + summary.rejected
-    click.echo(
-        f"{summary.samples:,} sequences in {summary.shards:,} shards, "
-        f"{summary.bytes / 1e6:,.1f} MB; {summary.rejected:,} rejected; "
-        f"{summary.seconds:,.1f} worker seconds ({summary.seconds / max(made, 1):.2f} a pair)"
+    from pipelines.commands import print_tree
+
+    pairs = max(summary.samples + summary.rejected, 1)
+    print_tree(
+        {
+            "written": f"{summary.samples:,} of {summary.planned:,} pairs",
+            "rejected": summary.rejected,
+            "shards": f"{summary.shards:,}, {summary.made_now:,} of them in this run",
+            "size": f"{summary.bytes / 1e6:,.1f} MB, {summary.bytes / 1e6 / pairs:.2f} a pair",
+            "work": f"{summary.seconds:,.1f} worker seconds, {summary.seconds / pairs:.2f} a pair",
+            "folder": summary.folder,
+        }
     )
-    click.echo(f"in {summary.folder}")
 
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

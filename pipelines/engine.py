@@ -88,7 +88,10 @@ def _check_reachable(address: str | None) -> None:
 
 
 def _unreachable(address: str | None, said: str) -> UserError:
-    return UserError(f"no Ray at RAY_ADDRESS={address} ({said})", "Start it, or unset it")
+    return UserError(
+        f"no Ray at RAY_ADDRESS={address} ({said})",
+        "Start it, or unset it; if it wants a token, set RAY_AUTH_MODE=token",
+    )
 
 
 def stop() -> None:

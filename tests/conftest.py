@@ -12,6 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
+# The nodes of the cluster test and the driver here have to agree; Ray reads it when imported.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 

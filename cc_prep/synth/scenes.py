@@ -95,7 +95,8 @@ class Scene:
 
 def sample(rng: np.random.Generator, index: int, change: str) -> Scene | None:
     """A scene with a change of the given type; None where the dice left no room for it."""
-    solids = _solids(rng, int(rng.integers(3, 8)) + (change in ("add", "drop")))
+    # Both images show at least 3 and at most 7 objects, also where one comes or goes.
+    solids = _solids(rng, int(rng.integers(4 if change in ("add", "drop") else 3, 8)))
     if solids is None:
         return None
     changed = int(rng.integers(len(solids)))
