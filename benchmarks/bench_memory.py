@@ -36,12 +36,10 @@ def main() -> None:
 
 def peaks(folder: str, pairs: int) -> tuple[int, int]:
     """Peak MB of the worker's and of the driver's process in one run."""
-    job = subprocess.Popen(
-        [Path(sys.executable).parent / "cc-prep", "interpolate", "video"]
-        + ["--root", f"{folder}/videos", "--out", f"{folder}/{pairs}", "--workers", "1"]
-        + ["--limit", str(pairs), "--set", "video.stride=3", "--set", "shards.pairs_per_shard=512"],
-        stdout=subprocess.DEVNULL,
-    )
+    command = f"""{Path(sys.executable).parent}/cc-prep interpolate video --workers 1
+        --root {folder}/videos --out {folder}/{pairs} --limit {pairs}
+        --set video.stride=3 --set shards.pairs_per_shard=512"""
+    job = subprocess.Popen(command.split(), stdout=subprocess.DEVNULL)
     worker = driver = 0
     while job.poll() is None:
         driver = max(driver, peak(job.pid))

@@ -18,7 +18,7 @@ from pipelines.shard_worker import Step
 
 # Of the raw pixels; measured on CLEVR-like renders and on video frames at 224 px, the larger one.
 STORED_SHARE = {"png": 0.75, "jpg": 0.2, "webp": 0.15}
-# A process with torch, the network and its largest activations at 224 px; see docs/performance.md.
+# Peak at 224 px, benchmarks/bench_memory.py: 1.04 GB for 8, 32 and 128 pairs a shard alike.
 MEMORY_A_WORKER = 1_200_000_000
 
 
