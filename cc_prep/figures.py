@@ -16,21 +16,27 @@ MOTION_EDGES_PX = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 def sequence_figures(
-    folder: str, progress: Callable[[int, int], None] = lambda done, total: None
+    folder: str,
+    most: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Counts, sizes, motion, and quality against the true frames where there are any.
+
+    most: look at about so many sequences only, in shards spread over the folder.
 
     Raises UserError without provenance, DamagedShard for a damaged shard.
     """
     record = provenance.read(folder) or {}
     counts: dict[str, Counter[str]] = {k: Counter() for k in ("split", "kind", "change_type")}
     sizes: Counter[str] = Counter()
-    captions, moved, total = 0, [], 0
+    captions, moved, looked_at = 0, [], 0
     scores: dict[str, list[float]] = defaultdict(list)
-    shards = sorted(record.get("shards", {}))
+    made: dict[str, dict[str, Any]] = record.get("shards", {})
+    sequences_there = sum(facts["samples"] for facts in made.values())
+    shards = _spread(made, most)
     for done, name in enumerate(shards, 1):
         for sample in sequences.read(storage.join(folder, sequences.shard_file(name))):
-            total += 1
+            looked_at += 1
             for field, counter in counts.items():
                 counter[str(sample.meta.get(field))] += 1
             captions += len(sample.meta.get("captions", ()))
@@ -41,10 +47,11 @@ def sequence_figures(
                 scores[measure] += values.values()
         progress(done, len(shards))
     return {
-        "sequences": total,
-        "frames": total * (2 ** record["settings"]["interpolate"]["depth"] + 1),
-        "bytes": sum(facts["bytes"] for facts in record.get("shards", {}).values()),
-        "shards": len(shards),
+        "sequences": sequences_there,
+        "frames": sequences_there * (2 ** record["settings"]["interpolate"]["depth"] + 1),
+        "bytes": sum(facts["bytes"] for facts in made.values()),
+        "shards": len(made),
+        "looked at": looked_at,
         **{f"by {field}": dict(sorted(counter.items())) for field, counter in counts.items()},
         "image sizes": dict(sizes.most_common()),
         "captions": captions,
@@ -55,6 +62,16 @@ def sequence_figures(
             for measure, values in scores.items()
         },
     }
+
+
+def _spread(made: dict[str, dict[str, Any]], most: int | None) -> list[str]:
+    """Shards, evenly spread, that hold at least `most` samples; all by default."""
+    names = sorted(made)
+    for step in range(len(names), 1, -1):
+        chosen = names[::step]
+        if most is not None and sum(made[name]["samples"] for name in chosen) >= most:
+            return chosen
+    return names
 
 
 def against_truth(frames: np.ndarray, truth: dict[int, np.ndarray]) -> dict[str, dict[int, float]]:

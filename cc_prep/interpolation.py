@@ -6,15 +6,17 @@ is applied by recursion; the training-free interpolators reach any time directly
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 
+from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate
 
 MIDPOINTS_A_PAIR = 4
+HOW_TO_GET = "Give interpolate.weights=rife-v4.0, or a file with that network's tensors"
 
 Midpoints = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -102,7 +104,7 @@ class RifeInterpolator:
     """
 
     def __init__(
-        self, weights: dict[str, object], settings: Interpolate, device: str = "cpu"
+        self, weights: Mapping[str, Any], settings: Interpolate, device: str = "cpu"
     ) -> None:
         import torch
 
@@ -112,8 +114,7 @@ class RifeInterpolator:
         self.device = device
         self.dtype = getattr(torch, settings.precision)
         network = RIFE(settings.pad_multiple, settings.refine)
-        wanted = network.state_dict().keys()
-        network.load_state_dict({name: weights[name] for name in wanted})
+        network.load_state_dict(_fitting(weights, network.state_dict()))
         self.network = network.to(device).eval()
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
@@ -148,7 +149,18 @@ def warp_image(image: np.ndarray, flow: np.ndarray) -> np.ndarray:
     )
 
 
-def make(settings: Interpolate, weights: dict[str, object] | None, device: str) -> Interpolator:
+def _fitting(weights: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors that the network wants, and no others. Raises UserError if they don't fit."""
+    for name, tensor in wanted.items():
+        if name not in weights:
+            raise UserError(f"these are no RIFE v4.0 weights: no {name} in them", HOW_TO_GET)
+        if weights[name].shape != tensor.shape:
+            shapes = f"{tuple(weights[name].shape)}, not {tuple(tensor.shape)}"
+            raise UserError(f"these are no RIFE v4.0 weights: {name} is {shapes}", HOW_TO_GET)
+    return {name: weights[name] for name in wanted}
+
+
+def make(settings: Interpolate, weights: Mapping[str, Any] | None, device: str) -> Interpolator:
     """The interpolator that a manifest asks for; `weights` are RIFE's tensors by name."""
     if settings.method == "dissolve":
         return Dissolve()

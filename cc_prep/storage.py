@@ -110,12 +110,12 @@ def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
     durable: wait until the disk has it, so that a power cut cannot leave an empty file.
     """
     if is_remote(place):
-        with tempfile.TemporaryFile() as file:
-            yield file
-            file.seek(0)
+        with tempfile.NamedTemporaryFile() as file:
+            yield file  # type: ignore[misc]
+            file.flush()
             fs, path = _remote(place)
-            with fs.open(path, "wb") as target:  # fsspec uploads on close: a put is all or nothing
-                shutil.copyfileobj(file, target)
+            # Not a copy into an opened file, whose closing would keep what a broken copy left.
+            fs.put_file(file.name, path)
         return
     place = local_path(place)
     os.makedirs(os.path.dirname(place) or ".", exist_ok=True)

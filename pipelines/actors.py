@@ -28,7 +28,7 @@ class Interpolate:
         self.manifest, self.device = manifest, device
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.about: dict[str, object] = {"method": settings.method, "depth": settings.depth}
-        tensors: dict[str, object] | None = None
+        tensors = None
         if settings.method == "rife":
             import torch
 
@@ -40,7 +40,7 @@ class Interpolate:
                     f"{found.path} on this node is not the file that the driver has",
                     "Put the same weights on every node",
                 )
-            tensors = dict(weights.read_tensors(found.path))
+            tensors = weights.read_tensors(found.path)
             self.about["weights"] = found.name
         self.interpolator = interpolation.make(settings, tensors, device)
 

@@ -39,6 +39,9 @@ def main() -> None:
     except JobFailed as error:
         click.echo(f"cc-prep: {error}", err=True)
         sys.exit(1)
+    except OSError as error:  # a file or a disk that no command can say more about
+        click.echo(f"cc-prep: {error}", err=True)
+        sys.exit(1)
 
 
 def dataset_options(command: Callable[..., None]) -> Callable[..., None]:

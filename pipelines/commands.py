@@ -92,7 +92,7 @@ def stats(path: str, as_json: bool) -> None:
 
     try:
         with progress_bar("reading shards") as progress:
-            found = figures.sequence_figures(verification.find(path), progress)
+            found = figures.sequence_figures(verification.find(path), progress=progress)
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
     if as_json:

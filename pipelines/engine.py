@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,11 @@ from ray.data import ActorPoolStrategy, DataContext
 from rich.console import Console
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.wheels import cache_folder
 from pipelines.plan import ShardPlan
 from pipelines.shard_worker import Job, ShardWorker, Step
 
-LOG = os.path.join(tempfile.gettempdir(), f"cc-prep-ray-{os.getuid()}.log")
+LOG = cache_folder() / "ray.log"
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20
 
@@ -110,6 +110,7 @@ _DIVERTED: dict[int, int] = {}
 
 def _divert_output() -> None:
     """Sends both standard streams to a log: Ray writes to them whatever logging is set to."""
+    LOG.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
         stream.flush()

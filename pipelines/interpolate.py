@@ -7,7 +7,7 @@ from functools import partial
 
 from rich.console import Console
 
-from cc_prep import images, storage, weights
+from cc_prep import images, interpolation, storage, weights
 from cc_prep.errors import RejectedPair
 from cc_prep.formats import sequences
 from cc_prep.manifest import Manifest
@@ -37,6 +37,8 @@ def interpolate(
     if settings.method == "rife":
         found = weights.locate(settings.weights)
         digests[found.name] = found.sha256
+        if settings.weights not in weights.REGISTRY:  # those have a digest to be known by
+            interpolation.make(settings, weights.read_tensors(found.path), "cpu")
     work = job.Work(
         format=sequences.FORMAT,
         version=sequences.VERSION,

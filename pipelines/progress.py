@@ -50,7 +50,7 @@ class Watcher:
     def __init__(self, state: State, plan: dict[str, int], console: Console) -> None:
         self.state, self.plan, self.console = state, plan, console
         self.started, self.first = time.monotonic(), count(state, plan)
-        self.stop = threading.Event()
+        self.stop, self.pause = threading.Event(), POLL_SECONDS
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Watcher:
@@ -76,19 +76,26 @@ class Watcher:
         columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"))
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task("starting", total=self.first.planned)
-            while not self.stop.wait(POLL_SECONDS):
-                now = count(self.state, self.plan)
+            while not self.stop.wait(self.pause):
+                now = self._count()
                 bar.update(task, completed=now.finished, description=self._words(now))
 
     def _lines(self) -> None:
         shown, at = self.first.finished, time.monotonic()
-        while not self.stop.wait(POLL_SECONDS):
+        while not self.stop.wait(self.pause):
             if time.monotonic() - at < LINE_SECONDS:
                 continue
-            now, at = count(self.state, self.plan), time.monotonic()
+            now, at = self._count(), time.monotonic()
             if now.finished != shown:
                 self.console.print(self._words(now), highlight=False)
                 shown = now.finished
+
+    def _count(self) -> Counts:
+        began = time.monotonic()
+        now = count(self.state, self.plan)
+        # Looking takes long on an object store with many shards: spend a twentieth of the time.
+        self.pause = max(POLL_SECONDS, 20 * (time.monotonic() - began))
+        return now
 
     def _words(self, now: Counts) -> str:
         made = now.finished - self.first.finished

@@ -38,8 +38,10 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     captions = {CHANGE: _captions(root, "change"), NO_CHANGE: _captions(root, "no_change")}
     types = _types(root)
     masks = frozenset(storage.list_files(storage.join(root, "masks"), ".png"))
+    # Asked once: on an object store a look for each of 80,000 pairs would take an hour.
+    has_truth = storage.is_folder(storage.join(root, "truth"))
     return [
-        _pair(manifest, split, index, kind, captions[kind], types, masks)
+        _pair(manifest, split, index, kind, captions[kind], types, masks, has_truth)
         for index in sorted(set(indices))
         for kind in (CHANGE, NO_CHANGE)
     ]
@@ -72,6 +74,7 @@ def _pair(
     captions: dict[str, list[str]],
     types: dict[int, str],
     masks: frozenset[str],
+    has_truth: bool,
 ) -> ImagePair:
     number = f"{index:06d}"
     folder, name = ("sc", "semantic") if kind == CHANGE else ("nsc", "nonsemantic")
@@ -87,7 +90,7 @@ def _pair(
         captions=tuple(captions.get(before, ())),
         change_type=types.get(index) if kind == CHANGE else None,
         mask=f"masks/{number}.png" if has_mask else None,
-        truth=_truth(manifest.root, f"truth/{folder}/{number}"),
+        truth=_truth(manifest.root, f"truth/{folder}/{number}") if has_truth else (),
     )
 
 

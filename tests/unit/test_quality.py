@@ -37,6 +37,14 @@ def test_against_truth() -> None:
     assert figures.against_truth(frames, {}) == {}
 
 
+def test_a_spread_of_shards_holds_enough() -> None:
+    made = {f"train-{i:06d}": {"samples": 10} for i in range(12)}
+    assert len(figures._spread(made, None)) == 12
+    assert figures._spread(made, 25) == ["train-000000", "train-000005", "train-000010"]
+    assert len(figures._spread(made, 10**6)) == 12
+    assert figures._spread({}, 5) == []
+
+
 def test_histogram() -> None:
     found = figures.motion_histogram([0.0, 0.3, 3, 50, 1000])
     assert sum(found.values()) == 5
