@@ -20,36 +20,58 @@ from tests.conftest import BIN, ROOT
 PORT = 46379
 
 
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[subprocess.Popen]]:
-    """A head without CPUs and two nodes with two CPUs and a logical GPU each."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+TRIES = 5
 
-    def node(*arguments: str) -> subprocess.Popen:
-        log = subprocess.DEVNULL
-        command = [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", *arguments]
-        common = ["--object-store-memory", "80000000"]
-        return subprocess.Popen(
-            [*command, *common], stdout=log, stderr=log, env=environment, start_new_session=True
+
+class Cluster:
+    """A head without CPUs, and nodes with two CPUs and a logical GPU each."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.processes = log, list[subprocess.Popen]()
+        subprocess.run(
+            [BIN / "ray", "get-auth-token", "--generate"], check=True, capture_output=True
         )
+        self.start("--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false")
+        deadline = time.monotonic() + 60
+        while not listens() and time.monotonic() < deadline:
+            time.sleep(0.2)
 
-    subprocess.run([BIN / "ray", "get-auth-token", "--generate"], check=True, capture_output=True)
-    head = node("--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false")
-    deadline = time.monotonic() + 60
-    while not listens() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    workers = [
-        node(f"--address=127.0.0.1:{PORT}", "--num-cpus=2", "--num-gpus=1") for _ in range(2)
-    ]
-    nodes = [head, *workers]
-    try:
-        yield nodes
-    finally:
-        for process in nodes:
+    def start(self, *arguments: str) -> subprocess.Popen:
+        command = [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", *arguments]
+        command += ["--object-store-memory", "80000000"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        self.processes.append(process)
+        return process
+
+    def add_node(self, gpus: int) -> subprocess.Popen:
+        """A node, once the cluster has so many GPUs with it."""
+        for _ in range(TRIES):  # Ray gives a node up after 30 s, too few on a busy machine
+            process = self.start(f"--address=127.0.0.1:{PORT}", "--num-cpus=2", "--num-gpus=1")
+            while process.poll() is None:
+                if free_gpus() == gpus:
+                    return process
+                time.sleep(1)
+        raise AssertionError(f"no node came up:\n{self.log.read_text()[-3000:]}")
+
+    def stop(self) -> None:
+        for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
-        for process in nodes:
+        for process in self.processes:
             process.wait(timeout=60)
+
+
+def free_gpus() -> int:
+    try:
+        return engine.start().gpus
+    except job.UserError:
+        return -1
+    finally:
+        engine.stop()
 
 
 def listens() -> bool:
@@ -81,27 +103,20 @@ def work(tmp_path: Path, name: str, seconds: float = 0.0) -> job.Work:
     )
 
 
-def wait_for(gpus: int) -> None:
-    """Until the nodes have joined."""
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        try:
-            if engine.start().gpus == gpus:
-                return
-        except job.UserError:
-            pass
-        finally:
-            engine.stop()
-        time.sleep(1)
-    raise AssertionError(f"the cluster did not come up: {Path(engine.LOG).read_text()[-2000:]}")
-
-
-def test_gpu_workers_on_two_nodes_and_one_node_lost(
-    tmp_path: Path, cluster: list[subprocess.Popen], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node is killed in the middle; the job ends on the other one, with the same bytes."""
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{PORT}")
-    wait_for(gpus=2)
+    made = Cluster(tmp_path / "nodes.log")
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Cluster) -> None:
+    """A node is killed in the middle; the job ends on the other one, with the same bytes."""
+    cluster.add_node(gpus=1)
+    lost = cluster.add_node(gpus=2)
     summary = job.run(work(tmp_path, "whole"), job.Options(), engine.messages())
     assert summary is not None
     assert (summary.samples, summary.rejected) == (40, 0)
@@ -112,11 +127,11 @@ def test_gpu_workers_on_two_nodes_and_one_node_lost(
     lossy = work(tmp_path, "lossy", seconds=0.3)
     kill = subprocess.Popen(
         ["sh", "-c", 'while [ ! -e "$0"/*-000001.tar ]; do sleep 0.1; done; kill -9 -"$1"',
-         lossy.folder, str(cluster[-1].pid)]
+         lossy.folder, str(lost.pid)]
     )  # fmt: skip
     summary = job.run(lossy, job.Options(), engine.messages())
     kill.wait()
-    cluster[-1].wait(timeout=30)
+    lost.wait(timeout=30)
     assert summary is not None
     assert (summary.samples, summary.rejected) == (40, 0)
     for shard in sorted((tmp_path / "whole").glob("*.tar")):

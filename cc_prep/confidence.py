@@ -1,0 +1,76 @@
+"""Which frames of a sequence tell most: similarity scores → penalties → keyframes.
+
+Pure arrays. A frame's penalty is low when the pair (before, frame) says as much of the captions as
+the pair (frame, after): then it stands in the middle of the change. Source: ProCap, section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
+
+
+def penalties(bef_inter_sim: np.ndarray, inter_aft_sim: np.ndarray) -> np.ndarray:
+    """Penalty of every frame, float32 [F].
+
+    bef_inter_sim, inter_aft_sim: raw logits [captions, F] of (before, frame) and (frame, after).
+    """
+    assert bef_inter_sim.shape == inter_aft_sim.shape
+    assert bef_inter_sim.ndim == 2
+    difference = bef_inter_sim.mean(axis=0) - inter_aft_sim.mean(axis=0)
+    return np.square(difference).astype(np.float32)
+
+
+def weights(penalty: np.ndarray) -> np.ndarray:
+    """Weight of every interior frame for being drawn, float64 [F - 2]: 1 − softmax(penalty)."""
+    interior = penalty[1:-1].astype(np.float64)
+    exponent = np.exp(interior - interior.max())
+    return 1 - exponent / exponent.sum()
+
+
+def probabilities(penalty: np.ndarray) -> np.ndarray:
+    """Chance of every interior frame to be drawn first, float64 [F - 2]."""
+    found = weights(penalty)
+    total = found.sum()
+    # With one interior frame its softmax is 1 and its weight 0.
+    return found / total if total > 0 else np.full(len(found), 1 / len(found))
+
+
+def keyframes(
+    penalty: np.ndarray, k: int, strategy: Strategy, rng: np.random.Generator | None = None
+) -> list[int]:
+    """Numbers of the keyframes in order: both ends and `k` interior frames.
+
+    penalty: [F]; for `visual` the penalties of an image-only distance. rng: for `confidence`,
+        `visual` and `random`, which draw without replacement.
+    `top` takes the smallest penalties (the earlier frame where two are equal), `uniform` spaces
+    evenly, `random` draws every frame with equal chance.
+
+    Raises ValueError if there are fewer than `k` interior frames.
+    """
+    last = len(penalty) - 1
+    interior = np.arange(1, last)
+    if not 0 <= k <= len(interior):
+        raise ValueError(f"{k} keyframes asked for, {len(interior)} interior frames there")
+    if strategy == "top":
+        chosen = interior[np.argsort(penalty[1:-1], kind="stable")[:k]]
+    elif strategy == "uniform":
+        chosen = np.array([round(last * (i + 1) / (k + 1)) for i in range(k)], dtype=int)
+    else:
+        assert rng is not None, f"{strategy} draws"
+        chance = np.ones(len(interior)) if strategy == "random" else probabilities(penalty)
+        chosen = _draw(interior, chance, k, rng)
+    return [0, *sorted(int(i) for i in chosen), last]
+
+
+def _draw(frames: np.ndarray, chance: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """`k` different frames; those without any chance only when there are not enough others."""
+    possible, impossible = frames[chance > 0], frames[chance <= 0]
+    if len(possible) < k:
+        rest = rng.choice(impossible, k - len(possible), replace=False)
+        return np.concatenate((possible, rest))
+    some = chance[chance > 0]
+    return rng.choice(possible, k, replace=False, p=some / some.sum())

@@ -1,0 +1,115 @@
+"""CLIP's transformer, text encoder, and the parts that its image encoders share.
+
+Module names follow OpenAI's checkpoints, so their tensors load by name. Blocks are pre-norm with
+QuickGELU: weights trained with it evaluate wrong, silently, under the exact GELU.
+Source: Radford et al., 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Every CLIP has heads of 64 channels.
+HEAD_WIDTH = 64
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; parameters are named as `nn.MultiheadAttention` names them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = max(1, width // HEAD_WIDTH)
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+        nn.init.normal_(self.in_proj_weight, std=width**-0.5)
+
+    def forward(self, x: Tensor, causal: bool = False) -> Tensor:
+        batch, length, width = x.shape
+        joined = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        split = joined.view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each [B, heads, L, head width]
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return out
+
+
+class MLP(nn.Module):
+    """Two layers, four times as wide between, QuickGELU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.c_proj = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.c_fc(x)
+        out: Tensor = self.c_proj(x * torch.sigmoid(1.702 * x))
+        return out
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attn, self.mlp = Attention(width), MLP(width)
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, causal: bool = False) -> Tensor:
+        x = x + self.attn(self.ln_1(x), causal)
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """Blocks; `forward` runs those from `start` to before `stop`."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.resblocks = nn.ModuleList(Block(width) for _ in range(layers))
+
+    def forward(
+        self, x: Tensor, causal: bool = False, start: int = 0, stop: int | None = None
+    ) -> Tensor:
+        for block in self.resblocks[start:stop]:
+            x = block(x, causal)
+        return x
+
+
+class TextEncoder(nn.Module):
+    """Captions → embeddings; a mixin of parameters that CLIP keeps at its top level."""
+
+    def __init__(
+        self, vocabulary: int, context: int, width: int, layers: int, embedding: int
+    ) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocabulary, width)
+        self.positional_embedding = nn.Parameter(torch.randn(context, width) * 0.01)
+        self.transformer = Transformer(width, layers)
+        self.ln_final = nn.LayerNorm(width)
+        self.text_projection = nn.Parameter(torch.randn(width, embedding) * width**-0.5)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def encode_text(self, tokens: Tensor) -> Tensor:
+        """tokens: int64 [N, L], L at most the context, padded with 0 → embeddings [N, E].
+
+        The embedding is taken at the largest token id, which is the end of the text.
+        """
+        x = self.token_embedding(tokens) + self.positional_embedding[: tokens.shape[1]]
+        x = self.ln_final(self.transformer(x, causal=True))
+        ends = x[torch.arange(len(x), device=x.device), tokens.argmax(dim=-1)]
+        return ends @ self.text_projection
+
+
+def count_layers(shapes: Mapping[str, object], prefix: str) -> int:
+    """How many blocks a checkpoint has below `prefix`."""
+    start = f"{prefix}.resblocks."
+    numbers = {name[len(start) :].split(".")[0] for name in shapes if name.startswith(start)}
+    return len(numbers)

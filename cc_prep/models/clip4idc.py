@@ -1,0 +1,159 @@
+"""CLIP4IDC: CLIP made into an encoder of image pairs, to score a change against a caption.
+
+The first blocks see each image alone, the others both images of a pair together. So the first
+("intra") blocks run once a frame, however many pairs the frame is part of.
+Source: Guo et al., "CLIP4IDC: CLIP for Image Difference Captioning", AACL 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cc_prep.errors import UserError
+from cc_prep.models.clip import TextEncoder, Transformer, count_layers
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a CLIP4IDC; the defaults are ViT-B/32."""
+
+    embedding: int = 512
+    resolution: int = 224
+    patch: int = 32
+    vision_width: int = 768
+    vision_layers: int = 12
+    intra_layers: int = 9
+    vocabulary: int = 49408
+    context: int = 77
+    text_width: int = 512
+    text_layers: int = 12
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an image: its patches and the class token."""
+        return (self.resolution // self.patch) ** 2 + 1
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], intra_layers: int = 9) -> Config:
+        """Read off a checkpoint's shapes; only `intra_layers` leaves no trace in them."""
+        patches = len(tensors["visual.positional_embedding"]) - 1
+        patch = tensors["visual.conv1.weight"].shape[-1]
+        return cls(
+            embedding=tensors["text_projection"].shape[1],
+            resolution=round(patches**0.5) * patch,
+            patch=patch,
+            vision_width=tensors["visual.conv1.weight"].shape[0],
+            vision_layers=count_layers(tensors, "visual.transformer"),
+            intra_layers=intra_layers,
+            vocabulary=len(tensors["token_embedding.weight"]),
+            context=len(tensors["positional_embedding"]),
+            text_width=tensors["ln_final.weight"].shape[0],
+            text_layers=count_layers(tensors, "transformer"),
+        )
+
+
+class PairEncoder(nn.Module):
+    """The visual half: frames → tokens (intra), two frames' tokens → an embedding (inter)."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        width, scale = config.vision_width, config.vision_width**-0.5
+        self.tokens, self.intra_layers = config.tokens, config.intra_layers
+        self.conv1 = nn.Conv2d(3, width, config.patch, config.patch, bias=False)
+        self.class_embedding = nn.Parameter(scale * torch.randn(width))
+        self.positional_embedding = nn.Parameter(scale * torch.randn(config.tokens, width))
+        self.joint_positional_embedding = nn.Parameter(
+            scale * torch.randn(2 * config.tokens, width)
+        )
+        self.bef_embedding = nn.Parameter(scale * torch.randn(width))
+        self.aft_embedding = nn.Parameter(scale * torch.randn(width))
+        self.ln_pre, self.ln_mid = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.transformer = Transformer(width, config.vision_layers)
+        self.ln_post = nn.LayerNorm(width)
+        self.proj = nn.Parameter(scale * torch.randn(width, config.embedding))
+
+    def encode_frames(self, images: Tensor) -> Tensor:
+        """Normalised images [N, 3, R, R] → tokens of each image alone [N, T, W]."""
+        patches = self.conv1(images).flatten(2).transpose(1, 2)  # [N, T - 1, W]
+        heads = self.class_embedding.expand(len(images), 1, -1)
+        x = torch.cat((heads, patches), dim=1) + self.positional_embedding
+        return self.transformer(self.ln_pre(x), stop=self.intra_layers)
+
+    def encode_pairs(self, before: Tensor, after: Tensor) -> Tensor:
+        """Tokens of two images, each [N, T, W] → the pair's embedding [N, E]."""
+        x = torch.cat((before + self.bef_embedding, after + self.aft_embedding), dim=1)
+        x = self.ln_mid(x + self.joint_positional_embedding)
+        x = self.ln_post(self.transformer(x, start=self.intra_layers))
+        # The mean of both class tokens.
+        return (x[:, 0] + x[:, self.tokens]) / 2 @ self.proj
+
+
+class CLIP4IDC(TextEncoder):
+    """Pairs of images and captions in one space."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(
+            config.vocabulary,
+            config.context,
+            config.text_width,
+            config.text_layers,
+            config.embedding,
+        )
+        self.config = config
+        self.visual = PairEncoder(config)
+        self.logit_scale = nn.Parameter(torch.tensor(1 / 0.07).log())
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], intra_layers: int = 9) -> CLIP4IDC:
+        """A network with a checkpoint's tensors.
+
+        Names may carry the prefix `clip.` of CLIP4IDC's own files. Raises UserError naming what is
+        missing or left over.
+        """
+        own = {name.removeprefix("clip."): tensor.float() for name, tensor in tensors.items()}
+        own = {name: tensor for name, tensor in own.items() if name not in UNUSED}
+        try:
+            config = Config.of(own, intra_layers)
+        except KeyError as error:
+            raise UserError(f"these are no CLIP4IDC weights: no {error.args[0]} in them") from None
+        network = cls(config)
+        wanted = network.state_dict().keys()
+        missing, surplus = sorted(wanted - own.keys()), sorted(own.keys() - wanted)
+        if missing or surplus:
+            said = [
+                f"{len(names)} {what} ({', '.join(names[:4])}{', …' if len(names) > 4 else ''})"
+                for what, names in (("missing", missing), ("left over", surplus))
+                if names
+            ]
+            raise UserError(
+                f"these are no CLIP4IDC weights: {'; '.join(said)}",
+                "Plain CLIP weights are where training starts, they cannot score",
+            )
+        network.load_state_dict(own)
+        return network.eval()
+
+    def similarity(self, text: Tensor, pairs: Tensor) -> Tensor:
+        """Logits [texts, pairs] of embeddings [texts, E] and [pairs, E], any length each."""
+        text = text / text.norm(dim=-1, keepdim=True)
+        pairs = pairs / pairs.norm(dim=-1, keepdim=True)
+        return self.logit_scale.exp() * text @ pairs.T
+
+    def score(self, frames: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        """How well (before, frame) and (frame, after) fit the captions, for every frame.
+
+        frames: normalised [F, 3, R, R], before first and after last. text: embeddings [C, E].
+        Returns `bef_inter_sim` and `inter_aft_sim`, logits [C, F] each.
+        """
+        tokens = self.visual.encode_frames(frames)
+        first, last = (end.expand_as(tokens) for end in (tokens[:1], tokens[-1:]))
+        pairs = self.visual.encode_pairs(torch.cat((first, tokens)), torch.cat((tokens, last)))
+        before, after = self.similarity(text, pairs).chunk(2, dim=1)
+        return before, after
+
+
+# Buffers of OpenAI's archives that say sizes and are no weights.
+UNUSED = frozenset({"input_resolution", "context_length", "vocab_size"})

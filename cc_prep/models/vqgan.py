@@ -1,0 +1,310 @@
+"""VQGAN: an image to a grid of codebook indices and back (taming-transformers' `VQModel`).
+
+Module names follow its checkpoints, so their tensors load by name. Where attention stands is read
+off the keys that are there: the reference's `attn_resolutions: [16]` at 224 px names a resolution
+that never occurs, and a checkpoint made at 256 px silently loses 50 tensors under it. Whoever wants
+just that gives the configuration, and is told the names.
+Source: Esser et al., "Taming Transformers for High-Resolution Image Synthesis", CVPR 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_prep.errors import UserError
+
+GROUPS, EPS = 32, 1e-6
+CODES_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a VQGAN. attention: the levels (0 is full size) that have attention blocks."""
+
+    channels: int = 128
+    multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)
+    blocks: int = 2
+    latent: int = 256
+    codes: int = 1024
+    code_width: int = 256
+    attention: tuple[int, ...] = ()
+
+    @property
+    def factor(self) -> int:
+        """Pixels a token, along a side."""
+        return int(2 ** (len(self.multipliers) - 1))
+
+    @classmethod
+    def of(
+        cls, shapes: Mapping[str, tuple[int, ...]], ddconfig: Mapping[str, Any] | None = None
+    ) -> Config:
+        """Read off a checkpoint's shapes, its attention as `ddconfig` has it if that is given.
+
+        Raises KeyError for what is no VQGAN.
+        """
+        base = shapes["encoder.conv_in.weight"][0]
+        levels = _count(shapes, "encoder.down.")
+        blocks = _count(shapes, "encoder.down.0.block.")
+        outs = [shapes[f"encoder.down.{i}.block.0.conv2.weight"][0] for i in range(levels)]
+        attention = [i for i in range(levels) if f"encoder.down.{i}.attn.0.q.weight" in shapes]
+        if ddconfig is not None:
+            size, wanted = int(ddconfig["resolution"]), ddconfig["attn_resolutions"]
+            attention = [i for i in range(levels) if size // 2**i in wanted]
+        codes, code_width = shapes["quantize.embedding.weight"]
+        return cls(
+            channels=base,
+            multipliers=tuple(out // base for out in outs),
+            blocks=blocks,
+            latent=shapes["encoder.conv_out.weight"][0],
+            codes=codes,
+            code_width=code_width,
+            attention=tuple(attention),
+        )
+
+
+class VQGAN(nn.Module):
+    """Encoder, codebook, decoder.
+
+    Images are [N, 3, H, W] in [0, 1], their sides multiples of `config.factor`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.quantize = Codebook(config.codes, config.code_width)
+        self.quant_conv = nn.Conv2d(config.latent, config.code_width, 1)
+        self.post_quant_conv = nn.Conv2d(config.code_width, config.latent, 1)
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], ddconfig: Mapping[str, Any] | None = None
+    ) -> tuple[VQGAN, list[str]]:
+        """A network with a checkpoint's tensors, and the names in it that were not used.
+
+        ddconfig: the reference's configuration, to drop the attention that it drops (ProCap's
+        published tokens were made so). Without it every attention in the file is used.
+        The training's `loss.*` is not counted among the unused. Raises UserError for what is no
+        VQGAN.
+        """
+        own = {name: t.float() for name, t in tensors.items() if not name.startswith("loss.")}
+        try:
+            network = cls(Config.of({n: tuple(t.shape) for n, t in own.items()}, ddconfig))
+        except (KeyError, ValueError) as error:
+            raise UserError(f"these are no VQGAN weights: no {error.args[0]} in them") from None
+        wanted = network.state_dict()
+        for name, tensor in wanted.items():
+            if name not in own:
+                raise UserError(f"these are no VQGAN weights: no {name} in them")
+            if own[name].shape != tensor.shape:
+                raise UserError(
+                    f"these are no VQGAN weights: {name} is {tuple(own[name].shape)}, "
+                    f"not {tuple(tensor.shape)}"
+                )
+        network.load_state_dict({name: own[name] for name in wanted})
+        return network.eval(), sorted(own.keys() - wanted.keys())
+
+    def features(self, images: Tensor) -> Tensor:
+        """Encoder output before `quant_conv`, [N, latent, h, w]; of 2x − 1, as it was trained."""
+        out: Tensor = self.encoder(2 * images - 1)
+        return out
+
+    def indices(self, images: Tensor) -> Tensor:
+        """Codebook indices, int64 [N, h, w]."""
+        return self.quantize.nearest(self.quant_conv(self.features(images)))
+
+    def decode(self, indices: Tensor) -> Tensor:
+        """Indices [N, h, w] → images [N, 3, H, W] in [0, 1]."""
+        vectors = self.quantize.embedding(indices).permute(0, 3, 1, 2)
+        pixels = self.decoder(self.post_quant_conv(vectors))
+        return (pixels.clamp(-1, 1) + 1) / 2
+
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """Images through the codebook and back."""
+        return self.decode(self.indices(images))
+
+
+class Codebook(nn.Module):
+    """The code vectors."""
+
+    def __init__(self, codes: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(codes, width)
+        nn.init.uniform_(self.embedding.weight, -1 / codes, 1 / codes)
+
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """Index of the nearest code by squared distance: [N, C, h, w] → int64 [N, h, w].
+
+        Goes through the positions in slices, so the full distance matrix is never in memory.
+        """
+        n, c, h, w = vectors.shape
+        flat = vectors.permute(0, 2, 3, 1).reshape(-1, c)
+        codes = self.embedding.weight
+        # |v|² is the same for all codes of a position, so it does not decide.
+        squares = codes.square().sum(1)
+        found = [(squares - 2 * part @ codes.T).argmin(1) for part in flat.split(CODES_AT_ONCE)]
+        return torch.cat(found).view(n, h, w)
+
+
+class Level(nn.Module):
+    """Residual blocks of one size, each with its attention where the level has it.
+
+    Encoder and decoder add the module that leads on to the next size.
+    """
+
+    def __init__(self, channels: int, out: int, blocks: int, attention: bool) -> None:
+        super().__init__()
+        widths = [channels, *[out] * blocks]
+        self.block = nn.ModuleList(ResidualBlock(widths[i], out) for i in range(blocks))
+        self.attn = nn.ModuleList(AttentionBlock(out) for _ in range(blocks if attention else 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, block in enumerate(self.block):
+            x = block(x)
+            if len(self.attn):
+                x = self.attn[number](x)
+        for name in ("downsample", "upsample"):
+            if name in self._modules:
+                x = self.get_submodule(name)(x)
+        return x
+
+
+class Encoder(nn.Module):
+    """Images in [−1, 1] → features [N, latent, h, w]."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        widths = [config.channels * m for m in (1, *config.multipliers)]
+        last = len(config.multipliers) - 1
+        self.conv_in = nn.Conv2d(3, config.channels, 3, padding=1)
+        self.down = nn.ModuleList()
+        for i in range(last + 1):
+            level = Level(widths[i], widths[i + 1], config.blocks, i in config.attention)
+            if i < last:
+                level.add_module("downsample", Downsample(widths[i + 1]))
+            self.down.append(level)
+        self.mid = Middle(widths[-1])
+        self.norm_out = norm(widths[-1])
+        self.conv_out = nn.Conv2d(widths[-1], config.latent, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv_in(x)
+        for level in self.down:
+            x = level(x)
+        out: Tensor = self.conv_out(F.silu(self.norm_out(self.mid(x))))
+        return out
+
+
+class Decoder(nn.Module):
+    """Features [N, latent, h, w] → images in about [−1, 1]."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        widths = [config.channels * m for m in config.multipliers]
+        self.conv_in = nn.Conv2d(config.latent, widths[-1], 3, padding=1)
+        self.mid = Middle(widths[-1])
+        self.up = nn.ModuleList()
+        for i, width in enumerate(widths):
+            coarser = widths[min(i + 1, len(widths) - 1)]
+            level = Level(coarser, width, config.blocks + 1, i in config.attention)
+            if i > 0:
+                level.add_module("upsample", Upsample(width))
+            self.up.append(level)
+        self.norm_out = norm(widths[0])
+        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.mid(self.conv_in(x))
+        for level in reversed(self.up):
+            x = level(x)
+        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))
+        return out
+
+
+class Middle(nn.Module):
+    """Residual, attention, residual at the coarsest size."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.block_1 = ResidualBlock(channels, channels)
+        self.attn_1 = AttentionBlock(channels)
+        self.block_2 = ResidualBlock(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.block_2(self.attn_1(self.block_1(x)))
+        return out
+
+
+class ResidualBlock(nn.Module):
+    """Norm, swish, convolution, twice, around a shortcut."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = norm(channels), norm(out)
+        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
+        self.nin_shortcut = nn.Conv2d(channels, out, 1) if channels != out else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))
+        h = self.conv2(F.silu(self.norm2(h)))
+        out: Tensor = h + (x if self.nin_shortcut is None else self.nin_shortcut(x))
+        return out
+
+
+class AttentionBlock(nn.Module):
+    """Single-head self-attention over all positions."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = norm(channels)
+        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(channels, channels, 1) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        query, key, value = (
+            layer(h).flatten(2).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value)  # [N, h·w, C]
+        out: Tensor = x + self.proj_out(mixed.transpose(1, 2).reshape(x.shape))
+        return out
+
+
+class Downsample(nn.Module):
+    """Half the size: a zero row and column right and bottom, then a stride-2 convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(F.pad(x, (0, 1, 0, 1)))
+        return out
+
+
+class Upsample(nn.Module):
+    """Twice the size by nearest neighbour, then a convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        return out
+
+
+def norm(channels: int) -> nn.GroupNorm:
+    """Group normalisation as the reference has it."""
+    return nn.GroupNorm(GROUPS, channels, eps=EPS)
+
+
+def _count(names: Iterable[str], prefix: str) -> int:
+    """How many numbered modules stand below `prefix`."""
+    return len({n[len(prefix) :].split(".")[0] for n in names if n.startswith(prefix)})

@@ -1,0 +1,74 @@
+"""Penalties, weights and probabilities are ProCap's; drawing follows them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cc_prep import confidence
+from tests.conftest import golden
+
+CASES = [
+    case
+    for folder in golden("confidence_sampling")
+    for case in json.loads((folder / "cases.json").read_text())["cases"]
+]
+STRATEGIES = ("confidence", "top", "uniform", "random", "visual")
+
+
+def test_there_are_golden_vectors() -> None:
+    assert CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_same_penalties_and_probabilities(case: dict) -> None:
+    scores = (np.array(case[name], np.float32) for name in ("bef_inter_sim", "inter_aft_sim"))
+    penalty = confidence.penalties(*scores)
+    assert np.allclose(penalty, case["penalty"], rtol=1e-4, atol=1e-5)
+    assert np.allclose(confidence.weights(penalty), case["weights"], atol=1e-4)
+    if "probabilities" in case:
+        assert np.allclose(confidence.probabilities(penalty), case["probabilities"], atol=1e-4)
+    assert set(case["drawn"]) <= set(range(len(penalty)))
+
+
+def test_drawing_follows_the_probabilities() -> None:
+    case = CASES[0]
+    penalty = np.array(case["penalty"], np.float32)
+    rng = np.random.default_rng(0)
+    first = Counter(confidence.keyframes(penalty, 1, "confidence", rng)[1] for _ in range(20_000))
+    found = [first[i] / 20_000 for i in range(1, len(penalty) - 1)]
+    assert np.allclose(found, confidence.probabilities(penalty), atol=0.015)
+
+
+@given(
+    st.lists(st.floats(0, 1e4, width=32), min_size=3, max_size=33),
+    st.integers(0, 31),
+    st.sampled_from(STRATEGIES),
+)
+def test_keyframes_are_ordered_distinct_and_have_both_ends(
+    penalty: list[float], k: int, strategy: confidence.Strategy
+) -> None:
+    array, rng = np.array(penalty, np.float32), np.random.default_rng(0)
+    if k > len(penalty) - 2:
+        with pytest.raises(ValueError, match="keyframes asked for"):
+            confidence.keyframes(array, k, strategy, rng)
+        return
+    found = confidence.keyframes(array, k, strategy, rng)
+    assert found == sorted(set(found))
+    assert len(found) == k + 2
+    assert (found[0], found[-1]) == (0, len(penalty) - 1)
+    if strategy == "top":
+        left = set(range(1, len(penalty) - 1)) - set(found)
+        assert all(array[i] <= array[j] for i in found[1:-1] for j in left)
+
+
+def test_uniform_is_even() -> None:
+    penalty = np.zeros(9, np.float32)
+    assert confidence.keyframes(penalty, 1, "uniform") == [0, 4, 8]
+    assert confidence.keyframes(penalty, 3, "uniform") == [0, 2, 4, 6, 8]
+    assert confidence.keyframes(penalty, 7, "uniform") == list(range(9))
