@@ -54,14 +54,26 @@ class Job:
 
 
 class ShardWorker:
-    """A Ray Data actor: a row with a planned shard in, a row with its `Done` out."""
+    """A Ray Data actor: a row with a planned shard in, a row with its name out.
+
+    The step is made at the first shard and not here: Ray would restart for ever, without a word, an
+    actor whose constructor dies. In a shard the journal counts that death like any other.
+    """
 
     def __init__(self, make_step: Callable[[], Step], job: Job) -> None:
-        self.step = make_step()
+        self.make_step = make_step
+        self.made: Step | None = None
         self.job = job
         self.state = State(job.folder)
-        self.batch = self.step.pairs_per_batch
+        self.batch = 1
         self.failures = 0
+
+    def step(self) -> Step:
+        """The step, made when first asked for."""
+        if self.made is None:
+            self.made = self.make_step()
+            self.batch = self.made.pairs_per_batch
+        return self.made
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
         return {"shard": [self.run(ShardPlan.from_json(json.loads(row))) for row in rows["shard"]]}
@@ -70,6 +82,8 @@ class ShardWorker:
         """Makes the shard and its done file; the shard's name."""
         started = time.monotonic()
         journal = self._open_journal(shard)
+        self.state.write_journal(journal)
+        self.step()  # if it cannot be made, before anything is written
         place = storage.join(self.job.folder, f"{shard.name}.tar")
         rejects: list[Reject] = []
         with tar.write_shard(place) as (writer, written):
@@ -147,7 +161,7 @@ class ShardWorker:
     def _process(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
         """The step's results; a batch that does not fit or fails is tried in smaller parts."""
         try:
-            results = self.step(pairs)
+            results = self.step()(pairs)
         except Exception as error:
             failure = error.with_traceback(error.__traceback__)
         else:
@@ -157,7 +171,7 @@ class ShardWorker:
         out_of_memory = _is_out_of_memory(failure)
         if out_of_memory:
             failure.__traceback__ = None
-            self.step.free_memory()
+            self.step().free_memory()
         if len(pairs) > 1:
             half = (len(pairs) + 1) // 2 if out_of_memory else 1
             if out_of_memory:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cc_prep.errors import Reason, RejectedPair
+from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
 from pipelines.plan import ShardPlan
 from pipelines.shard_worker import Members
@@ -25,6 +25,15 @@ def shards(pairs: int, per_shard: int, split: str = "train") -> list[ShardPlan]:
     made = [pair(i, split) for i in range(pairs)]
     starts = range(0, pairs, per_shard)
     return [ShardPlan(split, s // per_shard, tuple(made[s : s + per_shard])) for s in starts]
+
+
+class BrokenStep:
+    """A step that cannot even start: its weights are missing, or take the process along."""
+
+    def __init__(self, how: str) -> None:
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise UserError("no weights on this node", "Put them there")
 
 
 class NumberStep:

@@ -87,6 +87,26 @@ def test_a_broken_machine_ends_the_job_with_its_error_and_resumes(tmp_path: Path
     assert 1 <= summary.made_now <= 3
 
 
+def broken(how: str, device: str) -> Callable[[], fakes.BrokenStep]:
+    return partial(fakes.BrokenStep, how)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "said"),
+    [("raises", UserError, "no weights on this node. Put them there"),
+     ("dies", JobFailed, "its worker died 3 times between pairs")],
+)  # fmt: skip
+def test_a_worker_that_cannot_start_ends_the_job(
+    tmp_path: Path, how: str, error: type[Exception], said: str
+) -> None:
+    """Keeps away: Ray's silent restarts of an actor whose constructor dies."""
+    hopeless = work(tmp_path)
+    object.__setattr__(hopeless, "make_step", partial(broken, how))
+    with pytest.raises(error) as caught:
+        run(hopeless)
+    assert said in str(caught.value)
+
+
 def test_a_second_run_does_nothing_and_other_settings_are_refused(tmp_path: Path) -> None:
     first = run(work(tmp_path, rejects=[2]))
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.tar")}
