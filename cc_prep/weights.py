@@ -1,6 +1,7 @@
 """Named weights: where they come from, their digests, and their tensors.
 
-Tensors are read with `weights_only=True` or from safetensors: nothing in a file is executed.
+Tensors are read with `weights_only=True`, from safetensors, or from a TorchScript archive by a
+reader of our own: nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cc_prep import wheels
+from cc_prep import torchscript, wheels
 from cc_prep.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             found: object = load_file(path)
+        elif torchscript.is_archive(path):
+            found = torchscript.read_tensors(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file makes either library raise nearly anything

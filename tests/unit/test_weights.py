@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,38 @@ def test_a_planted_pickle_never_runs(tmp_path: Path) -> None:
         with pytest.raises(UserError):
             weights.read_tensors(tmp_path / name)
     assert not mark.exists()
+
+
+class Scripted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+        self.scale = torch.nn.Parameter(torch.tensor(2.0).half())
+        self.register_buffer("sizes", torch.tensor([7, 9]))
+        self.view = torch.nn.Parameter(torch.arange(12.0).view(3, 4).T)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x) * self.scale
+
+
+def test_torchscript_archives_are_read_without_running(tmp_path: Path) -> None:
+    """OpenAI's CLIP comes as one."""
+    module = Scripted()
+    torch.jit.script(module).save(str(tmp_path / "a.pt"))
+    found = weights.read_tensors(tmp_path / "a.pt")
+    wanted = module.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert found["scale"].dtype == torch.float16
+
+
+def test_a_pickle_in_a_torchscript_archive_never_runs(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("a/constants.pkl", b"")
+        archive.writestr("a/data.pkl", pickle.dumps(Payload(tmp_path / "RAN"), 2))
+    with pytest.raises(UserError, match="has no place in a checkpoint"):
+        weights.read_tensors(tmp_path / "a.pt")
+    assert not (tmp_path / "RAN").exists()
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])

@@ -1,0 +1,102 @@
+"""Tensors of a TorchScript archive, such as OpenAI's `ViT-B-32.pt`, without running any of it.
+
+The archive's `data.pkl` is read by an unpickler that knows tensors, lists and attribute holders and
+refuses every other name; its code is not looked at.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STORAGES = {
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "DoubleStorage": "float64",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "BoolStorage": "bool",
+}
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is a TorchScript archive rather than a plain checkpoint."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Parameters and buffers by dotted name.
+
+    Raises pickle.UnpicklingError, KeyError and ValueError for what is no such archive.
+    """
+    with zipfile.ZipFile(path) as archive:
+        data = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        folder = data.removesuffix("data.pkl")
+        module = _Unpickler(archive, folder, io.BytesIO(archive.read(data))).load()
+    return dict(_tensors(module, ""))
+
+
+class _Module:
+    """Whatever a scripted module was: its attributes."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, archive: zipfile.ZipFile, folder: str, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.archive, self.folder = archive, folder
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__torch__" or module.startswith("__torch__."):
+            return _Module
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _rebuild
+        if module == "torch.jit._pickle" and name.startswith("build_"):
+            return list
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        import torch
+
+        kind, dtype, key, _, count = pid
+        if kind != "storage" or not isinstance(dtype, str) or not str(key).isalnum():
+            raise pickle.UnpicklingError(f"{kind!r} has no place in a checkpoint")
+        data = bytearray(self.archive.read(f"{self.folder}data/{key}"))
+        found = torch.frombuffer(data, dtype=getattr(torch, dtype)) if data else torch.empty(0)
+        if len(found) != count:
+            raise ValueError(f"storage {key} has {len(found)} numbers, not {count}")
+        return found
+
+
+def _rebuild(
+    storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object
+) -> Tensor:
+    return storage.as_strided(size, stride, offset).clone()
+
+
+def _tensors(module: object, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    import torch
+
+    for name, value in vars(module).items():
+        if isinstance(value, torch.Tensor):
+            yield prefix + name, value
+        elif isinstance(value, _Module):
+            yield from _tensors(value, f"{prefix}{name}.")
