@@ -211,6 +211,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         click.echo(json.dumps(asdict(summary)))
         return
     from pipelines.commands import print_tree
+    from pipelines.progress import amount
 
     pairs = max(summary.samples + summary.rejected, 1)
     print_tree(
@@ -218,7 +219,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
             "written": f"{summary.samples:,} of {summary.planned:,} pairs",
             "rejected": summary.rejected,
             "shards": f"{summary.shards:,}, {summary.made_now:,} of them in this run",
-            "size": f"{summary.bytes / 1e6:,.1f} MB, {summary.bytes / 1e6 / pairs:.2f} a pair",
+            "size": f"{amount(summary.bytes)}, {amount(summary.bytes // pairs)} a pair",
             "work": f"{summary.seconds:,.1f} worker seconds, {summary.seconds / pairs:.2f} a pair",
             "folder": summary.folder,
         }

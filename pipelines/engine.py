@@ -193,6 +193,8 @@ def _cause(error: BaseException) -> Exception:
         seen = cause
     if isinstance(seen, UserError):
         return seen
+    if isinstance(seen, OSError) and seen.errno:
+        return JobFailed(f"a worker met: {os.strerror(seen.errno)}")
     lines = str(seen).strip().splitlines() or ["no message"]
     if isinstance(seen, JobFailed):
         return JobFailed(lines[0])  # Ray adds lines of its own to it

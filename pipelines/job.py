@@ -22,7 +22,7 @@ from cc_prep.formats import provenance, rejects
 from cc_prep.formats.state import Done, State
 from pipelines import engine, lock
 from pipelines.plan import ShardPlan, remaining
-from pipelines.progress import Watcher
+from pipelines.progress import Watcher, amount
 from pipelines.shard_worker import Job, Step
 
 # Beside the shards: temporary files of shards under way, the state folder, the report.
@@ -169,7 +169,7 @@ def _check_disk(work: Work, todo: list[ShardPlan]) -> None:
     need = int(DISK_MARGIN * work.bytes_a_pair * sum(len(shard.pairs) for shard in todo))
     if there is not None and need > there:
         raise UserError(
-            f"{work.folder}: about {need / 1e9:.1f} GB needed, {there / 1e9:.1f} GB free",
+            f"{work.folder}: about {amount(need)} needed, {amount(there)} free",
             "Free some space, give another --out, or take fewer pairs with --limit",
         )
 
@@ -229,10 +229,10 @@ def _print_plan(work: Work, pool: engine.Pool, console: Console) -> None:
         "output": work.folder,
         "pairs": f"{pairs:,} in {len(work.shards):,} shards of up to {largest}",
         "to do": f"{sum(len(s.pairs) for s in todo):,} pairs in {len(todo):,} shards",
-        "disk": f"about {work.bytes_a_pair * pairs / 1e9:.2f} GB"
-        + (f", {there / 1e9:.1f} GB free" if there is not None else ""),
+        "disk": f"about {amount(work.bytes_a_pair * pairs)}"
+        + (f", {amount(there)} free" if there is not None else ""),
         "workers": f"{pool.workers} on {pool.device}, {work.threads} threads each",
-        "memory": f"about {work.memory_a_worker / 1e9:.1f} GB a worker, whatever the data's size",
+        "memory": f"about {amount(work.memory_a_worker)} a worker, whatever the data's size",
         "weights": ", ".join(f"{n} {d[:12]}" for n, d in work.weights.items()) or "none",
     }
     for name, value in rows.items():

@@ -112,3 +112,13 @@ def clock(seconds: float) -> str:
     hours, rest = divmod(int(seconds), 3600)
     minutes, seconds = divmod(rest, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes:02d}:{seconds:02d}"
+
+
+def amount(count: int) -> str:
+    """Bytes as `12.3 MB`."""
+    number, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if number < 1000:
+            break
+        number, unit = number / 1000, larger
+    return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
