@@ -93,7 +93,11 @@ def run(work: Work, options: Options, console: Console) -> Summary | None:
             _print_plan(work, pool, console)
             return None
         with _writable(work.folder), lock.locked(work.folder), _interruptible():
-            return _locked(work, options, pool, console)
+            try:
+                return _locked(work, options, pool, console)
+            finally:
+                engine.stop()  # the workers first: they may be at a file still
+                storage.remove_temporaries(work.folder)
     finally:
         engine.stop()
 
