@@ -36,6 +36,11 @@ def resolve(root: str, reference: str) -> str:
     return join(root, reference)
 
 
+def absolute(place: str) -> str:
+    """`place` as a process in another folder finds it."""
+    return place if is_remote(place) else os.path.abspath(local_path(place))
+
+
 def local_path(place: str) -> str:
     """`place` without `file://`; URLs of object stores stay as they are."""
     return place[len("file://") :] if place.startswith("file://") else place

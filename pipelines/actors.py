@@ -46,27 +46,21 @@ class Interpolate:
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
         read = [self._read(pair) for pair in pairs]
-        results: list[Members | RejectedPair] = []
-        # Only images of one size go through the network together.
-        sizes = {r[0].shape: None for r in read if not isinstance(r, RejectedPair)}
+        frames = self._frames({i: r for i, r in enumerate(read) if not isinstance(r, RejectedPair)})
+        return [
+            outcome if isinstance(outcome, RejectedPair) else self._encode(pair, frames[i])
+            for i, (pair, outcome) in enumerate(zip(pairs, read, strict=True))
+        ]
+
+    def _frames(self, ends: dict[int, tuple[np.ndarray, np.ndarray]]) -> dict[int, np.ndarray]:
+        """Sequences by number; only pairs of one size go through the network together."""
         frames: dict[int, np.ndarray] = {}
-        for shape in sizes:
-            same = [
-                (i, r)
-                for i, r in enumerate(read)
-                if not isinstance(r, RejectedPair) and r[0].shape == shape
-            ]
-            before = np.stack([r[0] for _, r in same])
-            after = np.stack([r[1] for _, r in same])
-            depth = self.manifest.interpolate.depth
-            made = self.interpolator.sequence(before, after, depth)
-            frames.update(zip((i for i, _ in same), made, strict=True))
-        for i, (pair, outcome) in enumerate(zip(pairs, read, strict=True)):
-            if isinstance(outcome, RejectedPair):
-                results.append(outcome)
-            else:
-                results.append(self._encode(pair, frames[i]))
-        return results
+        for shape in {before.shape for before, _ in ends.values()}:
+            same = [i for i, (before, _) in ends.items() if before.shape == shape]
+            before, after = (np.stack([ends[i][end] for i in same]) for end in (0, 1))
+            made = self.interpolator.sequence(before, after, self.manifest.interpolate.depth)
+            frames.update(zip(same, made, strict=True))
+        return frames
 
     def free_memory(self) -> None:
         """Gives the GPU's cached memory back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -42,9 +43,9 @@ def interpolate(
     work = job.Work(
         format=sequences.FORMAT,
         version=sequences.VERSION,
-        folder=storage.join(out, sequences.FOLDER),
+        folder=storage.join(storage.absolute(out), sequences.FOLDER),
         shards=shards,
-        make_step=partial(_make_step, manifest, next(iter(digests.values()), None)),
+        make_step=partial(_make_step, placed(manifest), next(iter(digests.values()), None)),
         settings=deciding(manifest),
         weights=digests,
         threads=settings.threads,
@@ -60,6 +61,16 @@ def deciding(manifest: Manifest) -> dict[str, object]:
     if manifest.layout == "video":
         keys.add("video")
     return manifest.model_dump(mode="json", include=keys)
+
+
+def placed(manifest: Manifest) -> Manifest:
+    """The manifest as a worker on another node finds its places, whose current folder differs."""
+    settings = manifest.interpolate
+    if settings.weights not in weights.REGISTRY:
+        file = storage.absolute(os.path.expanduser(settings.weights))
+        settings = settings.model_copy(update={"weights": file})
+    root = storage.absolute(manifest.root)
+    return manifest.model_copy(update={"root": root, "interpolate": settings})
 
 
 def _make_step(manifest: Manifest, digest: str | None, device: str) -> Callable[[], Step]:

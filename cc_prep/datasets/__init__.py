@@ -1,7 +1,4 @@
-"""Readers: a module a layout, each with `pairs(manifest, split) -> list[ImagePair]`.
-
-A reader also has `inspect_extra(manifest) -> list[str]`: what is wrong beyond single pairs.
-"""
+"""Readers: a module a layout, each with what `Reader` asks for."""
 
 from __future__ import annotations
 

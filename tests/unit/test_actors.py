@@ -13,6 +13,7 @@ from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.records import ImagePair
 from pipelines.actors import Interpolate
+from pipelines.interpolate import placed
 
 
 @pytest.fixture
@@ -76,6 +77,17 @@ def test_missing_truth_rejects_the_pair_alone(root: Path) -> None:
     assert isinstance(found[0], RejectedPair)
     assert found[0].reason is Reason.MISSING_IMAGE
     assert isinstance(found[1], dict)
+
+
+def test_workers_get_absolute_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a relative --root that a node of a cluster looks for in its own folder."""
+    monkeypatch.chdir(tmp_path)
+    settings = ["interpolate.weights=mine.pkl"]
+    found = placed(manifest.load("synth", settings, "data"))
+    assert found.root == str(tmp_path / "data")
+    assert found.interpolate.weights == str(tmp_path / "mine.pkl")
+    named = placed(manifest.load("synth", root="s3://bucket/data"))
+    assert (named.root, named.interpolate.weights) == ("s3://bucket/data", "rife-v4.0")
 
 
 def test_bytes_do_not_name_the_machines_folders(root: Path) -> None:
