@@ -1,8 +1,8 @@
 """PSNR and SSIM of the interpolators against true frames → docs/interpolation.md.
 
 Synthetic moves (an object and the camera move; rendered true frames) and the three videos of
-`cc-prep videos` (real frames in between). Not a timing: the figures are the same on every run. Takes
-about eight minutes on two cores, most of it for rendering.
+`cc-prep videos` (real frames in between). Not a timing: the figures are the same on every run. It
+takes about eight minutes on two cores, most of it for rendering.
 
     python benchmarks/interpolation_quality.py --write docs/interpolation.md
 """
