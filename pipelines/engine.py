@@ -157,9 +157,6 @@ def run(
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = None  # a block is never split: one row, one shard
-    context.execution_options.preserve_order = False
-    context.wait_for_min_actors_s = -1
-    context.execution_options.verbose_progress = False
     context.raise_original_map_exception = True
     # A shard may take an hour, and a cluster may keep us waiting: a worker that dies again and
     # again is ended by its journal, not by a clock.

