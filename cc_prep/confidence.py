@@ -40,12 +40,17 @@ def probabilities(penalty: np.ndarray) -> np.ndarray:
 
 
 def keyframes(
-    penalty: np.ndarray, k: int, strategy: Strategy, rng: np.random.Generator | None = None
+    penalty: np.ndarray,
+    k: int,
+    strategy: Strategy,
+    rng: np.random.Generator | None = None,
+    threshold: float | None = None,
 ) -> list[int]:
     """Numbers of the keyframes in order: both ends and `k` interior frames.
 
     penalty: [F]; for `visual` the penalties of an image-only distance. rng: for `confidence`,
         `visual` and `random`, which draw without replacement.
+    threshold: frames whose penalty exceeds it are drawn only where there are not enough others.
     `top` takes the smallest penalties (the earlier frame where two are equal), `uniform` spaces
     evenly, `random` draws every frame with equal chance.
 
@@ -62,8 +67,19 @@ def keyframes(
     else:
         assert rng is not None, f"{strategy} draws"
         chance = np.ones(len(interior)) if strategy == "random" else probabilities(penalty)
+        if threshold is not None:
+            chance = np.where(penalty[1:-1] <= threshold, chance, 0)
         chosen = _draw(interior, chance, k, rng)
     return [0, *sorted(int(i) for i in chosen), last]
+
+
+def fixed_keyframes(penalty: np.ndarray, k: int, strategy: Strategy) -> list[int]:
+    """The keyframes of a rule without its dice: where it draws, the `k` smallest penalties.
+
+    `random` has nothing to go by and spaces evenly.
+    """
+    undiced: dict[Strategy, Strategy] = {"random": "uniform", "uniform": "uniform"}
+    return keyframes(penalty, k, undiced.get(strategy, "top"))
 
 
 def _draw(frames: np.ndarray, chance: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:

@@ -29,6 +29,8 @@ class Reason(str, Enum):
     IMAGE_TOO_SMALL = "image too small"
     IMAGE_TOO_LARGE = "image too large"
     SIZES_DIFFER = "sizes differ"
+    SIZE_NOT_DIVISIBLE = "size not divisible"
+    UNREADABLE_SEQUENCE = "unreadable sequence"
     UNREADABLE_VIDEO = "unreadable video"
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"

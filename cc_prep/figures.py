@@ -35,7 +35,7 @@ def sequence_figures(
     sequences_there = sum(facts["samples"] for facts in made.values())
     shards = _spread(made, most)
     for done, name in enumerate(shards, 1):
-        for sample in sequences.read(storage.join(folder, sequences.shard_file(name))):
+        for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(name))):
             looked_at += 1
             for field, counter in counts.items():
                 counter[str(sample.meta.get(field))] += 1

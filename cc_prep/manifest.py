@@ -8,25 +8,20 @@ file, key and remedy.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
+from cc_prep import settings
+from cc_prep.confidence import Strategy
 from cc_prep.errors import UserError
+from cc_prep.settings import Section
 
 Positive = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A part of the manifest: unknown keys are errors, values never change after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Video(Section):
@@ -53,6 +48,32 @@ class Interpolate(Section):
     keep_truth: bool = True
 
 
+class Score(Section):
+    """How frames are scored."""
+
+    weights: str = "clip4idc-mini"
+    intra_layers: Positive | None = None
+    threads: Positive = 2
+
+
+class Keyframes(Section):
+    """Which frames are key, and which are stored as images; needs no new scores."""
+
+    strategy: Strategy = "confidence"
+    k: Annotated[int, Field(ge=0)] = 2
+    threshold: Annotated[float, Field(ge=0)] | None = None
+    images: Literal["keyframes", "all", "none"] = "keyframes"
+    quality: Annotated[int, Field(ge=1, le=100)] = 95
+
+
+class Tokenize(Section):
+    """How frames become tokens."""
+
+    weights: str = "vqgan-mini"
+    config: str | None = None
+    threads: Positive = 2
+
+
 class Shards(Section):
     """How pairs are grouped into shards."""
 
@@ -70,6 +91,9 @@ class Manifest(Section):
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
     video: Video = Video()
     interpolate: Interpolate = Interpolate()
+    score: Score = Score()
+    keyframes: Keyframes = Keyframes()
+    tokenize: Tokenize = Tokenize()
     shards: Shards = Shards()
     source: str = Field(default="", exclude=True)
 
@@ -90,26 +114,13 @@ def load(dataset: str, overrides: Sequence[str] = (), root: str | None = None) -
     Raises UserError.
     """
     source, text = _find(dataset)
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f", line {where.line + 1}" if where else ""
-        what = getattr(error, "problem", None) or "not YAML"
-        raise UserError(f"{source}{line}: {what}", "Mend the YAML there") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{source}: holds no keys", "See manifests/README.md for them")
-    values = _expand(values, source)
-    for override in overrides:
-        _apply(values, override)
+    values = settings.parse(text, source)
+    settings.override(values, overrides)
     if root is not None:
         values["root"] = root
     if not isinstance(values.get("name"), str):
         values["name"] = Path(source).stem if "name" not in values else values["name"]
-    try:
-        return Manifest(**{**values, "source": source})
-    except ValidationError as error:
-        raise _explained(source, error) from None
+    return settings.build(Manifest, {**values, "source": source}, source, "manifests/README.md")
 
 
 def names() -> list[str]:
@@ -137,59 +148,3 @@ def _find(dataset: str) -> tuple[str, str]:
     near = difflib.get_close_matches(dataset, known, 1)
     remedy = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(known)}, or a YAML file"
     raise UserError(f"no manifest {candidates[0]}", remedy)
-
-
-def _expand(value: Any, source: str) -> Any:
-    """`${NAME}` and `${NAME:-default}` from the environment, in every string."""
-    if isinstance(value, dict):
-        return {key: _expand(item, source) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_expand(item, source) for item in value]
-    if not isinstance(value, str):
-        return value
-
-    def variable(match: re.Match[str]) -> str:
-        name, default = match["name"], match["default"]
-        found = os.environ.get(name) or default
-        if found is None:
-            raise UserError(f"{source}: ${{{name}}} is not set", f"Set {name} in the environment")
-        return found
-
-    return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}", variable, value)
-
-
-def _apply(values: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise UserError(f"--set {override}: not key=value", "Say, --set interpolate.depth=2")
-    *parents, last = key.split(".")
-    for parent in parents:
-        values = values.setdefault(parent, {})
-        if not isinstance(values, dict):
-            raise UserError(f"--set {override}: {parent} has no keys below it", "Drop the dot")
-    try:
-        values[last] = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {override}: the value is not YAML", "Quote it") from None
-
-
-def _explained(source: str, error: ValidationError) -> UserError:
-    """The first mistake of a ValidationError in words."""
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"]]
-    key = ".".join(place) or "(the whole file)"
-    if first["type"] == "extra_forbidden":
-        section: Any = Manifest
-        for part in place[:-1]:
-            section = section.model_fields[part].annotation
-        known = [name for name in section.model_fields if name != "source"]
-        near = difflib.get_close_matches(place[-1], known, 1)
-        remedy = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(known)}"
-        return UserError(f"{source}: {key}: unknown key", remedy)
-    if first["type"] == "missing":
-        return UserError(f"{source}: {key}: missing", "Add it; see manifests/README.md")
-    said = first["msg"].removeprefix("Value error, ")
-    return UserError(
-        f"{source}: {key}: {said[0].lower()}{said[1:]}, not {first['input']!r}",
-        "See manifests/README.md",
-    )

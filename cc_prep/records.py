@@ -75,6 +75,30 @@ class FrameSequence:
     mask: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class FrameScores:
+    """How well (before, frame) and (frame, after) fit each caption, for every frame of a sequence.
+
+    bef_inter_sim, inter_aft_sim: logits, float32 [captions, F]; no rows where there are none.
+    bef_inter_visual, inter_aft_visual: likeness of frame and end without words, float32 [F].
+    """
+
+    captions: tuple[str, ...]
+    bef_inter_sim: np.ndarray
+    inter_aft_sim: np.ndarray
+    bef_inter_visual: np.ndarray
+    inter_aft_visual: np.ndarray
+
+    def similarities(self, visual: bool = False) -> np.ndarray:
+        """What keyframes are drawn from, float32 [2, captions, F].
+
+        The one visual row instead where `visual` asks for it, or where there are no captions.
+        """
+        if visual or not self.captions:
+            return np.stack((self.bef_inter_visual[None], self.inter_aft_visual[None]))
+        return np.stack((self.bef_inter_sim, self.inter_aft_sim))
+
+
 def _plain(text: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:LONGEST_PART]
     if plain == text and text:

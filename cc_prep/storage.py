@@ -85,6 +85,16 @@ def list_files(folder: str, suffix: str = "") -> list[str]:
     return sorted(name for name in names if name.endswith(suffix))
 
 
+def glob(pattern: str) -> list[str]:
+    """Sorted places of the files that `pattern` names (`*`, `?`, `[…]`)."""
+    if not is_remote(pattern):
+        import glob as local
+
+        return sorted(p for p in local.glob(local_path(pattern)) if os.path.isfile(p))
+    fs, path = _remote(pattern)
+    return sorted(fs.unstrip_protocol(found) for found in fs.glob(path))
+
+
 def open_read(place: str) -> BinaryIO:
     """A file for reading bytes. Raises FileNotFoundError."""
     if not is_remote(place):

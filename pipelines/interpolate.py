@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,7 +11,7 @@ from cc_prep import images, interpolation, storage, weights
 from cc_prep.errors import RejectedPair
 from cc_prep.formats import sequences
 from cc_prep.manifest import Manifest
-from pipelines import job
+from pipelines import job, stages
 from pipelines.actors import Interpolate
 from pipelines.plan import ShardPlan, plan
 from pipelines.shard_worker import Step
@@ -33,48 +32,34 @@ def interpolate(
 ) -> job.Summary | None:
     """Makes `OUT/sequences`. Raises UserError and JobFailed."""
     shards = plan(manifest, splits, limit)
-    settings = manifest.interpolate
-    digests = {}
-    if settings.method == "rife":
-        found = weights.locate(settings.weights)
-        digests[found.name] = found.sha256
-        if settings.weights not in weights.REGISTRY:  # those have a digest to be known by
-            interpolation.make(settings, weights.read_tensors(found.path), "cpu")
+    digests = find_weights(manifest)
     work = job.Work(
         format=sequences.FORMAT,
-        version=sequences.VERSION,
-        folder=storage.join(storage.absolute(out), sequences.FOLDER),
+        folder=storage.join(storage.absolute(out), sequences.FORMAT.folder),
         shards=shards,
-        make_step=partial(_make_step, placed(manifest), next(iter(digests.values()), None)),
-        settings=deciding(manifest),
+        make_step=partial(_make_step, stages.placed(manifest), digests),
+        settings=stages.deciding(manifest, stages.SEQUENCES),
         weights=digests,
-        threads=settings.threads,
+        threads=manifest.interpolate.threads,
         bytes_a_pair=_bytes_a_pair(manifest, shards),
         memory=MEMORY,
     )
     return job.run(work, options, console)
 
 
-def deciding(manifest: Manifest) -> dict[str, object]:
-    """The settings that decide the bytes of sequence shards, as they stand in the provenance."""
-    keys = {"name", "layout", "image_size", "interpolate", "shards"}
-    if manifest.layout == "video":
-        keys.add("video")
-    return manifest.model_dump(mode="json", include=keys)
-
-
-def placed(manifest: Manifest) -> Manifest:
-    """The manifest as a worker on another node finds its places, whose current folder differs."""
+def find_weights(manifest: Manifest) -> dict[str, str]:
+    """SHA-256 of the interpolator's weights by name, fetched and checked. Raises UserError."""
     settings = manifest.interpolate
-    if settings.weights not in weights.REGISTRY:
-        file = storage.absolute(os.path.expanduser(settings.weights))
-        settings = settings.model_copy(update={"weights": file})
-    root = storage.absolute(manifest.root)
-    return manifest.model_copy(update={"root": root, "interpolate": settings})
+    if settings.method != "rife":
+        return {}
+    found = weights.locate(settings.weights)
+    if not weights.is_known(settings.weights):  # those have a digest to be known by
+        interpolation.make(settings, weights.read_tensors(found.path), "cpu")
+    return {found.name: found.sha256}
 
 
-def _make_step(manifest: Manifest, digest: str | None, device: str) -> Callable[[], Step]:
-    return partial(Interpolate, manifest, device, digest)
+def _make_step(manifest: Manifest, digests: dict[str, str], device: str) -> Callable[[], Step]:
+    return partial(Interpolate, manifest, device, digests)
 
 
 def _bytes_a_pair(manifest: Manifest, shards: Sequence[ShardPlan]) -> int:
@@ -82,10 +67,15 @@ def _bytes_a_pair(manifest: Manifest, shards: Sequence[ShardPlan]) -> int:
     frames = 2**settings.depth + 1
     if settings.keep_truth:
         frames += len(pair.truth)
-    pixels = (manifest.image_size or 0) ** 2
-    if not pixels:
-        try:
-            pixels = images.read(storage.resolve(manifest.root, pair.before)).size // 3
-        except RejectedPair:
-            pixels = 512 * 512
+    pixels = frame_pixels(manifest, pair.before)
     return int(frames * 3 * pixels * STORED_SHARE[settings.codec])
+
+
+def frame_pixels(manifest: Manifest, reference: str) -> int:
+    """Pixels of a frame, read off an image where the manifest fixes no size."""
+    if manifest.image_size:
+        return manifest.image_size**2
+    try:
+        return images.read(storage.resolve(manifest.root, reference)).size // 3
+    except RejectedPair:
+        return 512 * 512

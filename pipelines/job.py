@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,11 @@ from rich.console import Console
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.formats import provenance, rejects
+from cc_prep.formats import provenance, rejects, training_shards
+from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.formats.state import Done, State
 from pipelines import engine, lock
-from pipelines.plan import ShardPlan, remaining
+from pipelines.plan import AnyShard, remaining
 from pipelines.progress import Watcher, amount
 from pipelines.shard_worker import Job, Step
 
@@ -49,10 +51,9 @@ class Work:
         was measured to take, in words.
     """
 
-    format: str
-    version: int
+    format: ShardFormat
     folder: str
-    shards: list[ShardPlan]
+    shards: Sequence[AnyShard]
     make_step: Callable[[str], Callable[[], Step]]
     settings: dict[str, Any]
     weights: dict[str, str]
@@ -106,12 +107,12 @@ def run(work: Work, options: Options, console: Console) -> Summary | None:
 def _locked(work: Work, options: Options, pool: engine.Pool, console: Console) -> Summary:
     state = State(work.folder)
     settings = {**work.settings, "device": pool.device}
-    finished = _finished(state, work.folder)
+    finished = _finished(work)
     todo = remaining(work.shards, finished, options.retry_rejects)
     _check_disk(work, todo)
     storage.remove_temporaries(work.folder)
     storage.remove_temporaries(state.folder)
-    plan = {shard.name: len(shard.pairs) for shard in work.shards}
+    plan = {shard.name: shard.count for shard in work.shards}
     state.write_plan({**(state.plan() or {}), **plan})
     _account(work, settings, state)
     kept = len(work.shards) - len(todo)
@@ -120,7 +121,7 @@ def _locked(work: Work, options: Options, pool: engine.Pool, console: Console) -
     made = 0
     try:
         if todo:
-            job = Job(work.folder, uuid.uuid4().hex)
+            job = Job(work.folder, uuid.uuid4().hex, work.format)
             with Watcher(state, plan, console):
                 for _ in engine.run(todo, work.make_step(pool.device), job, pool):
                     made += 1
@@ -138,7 +139,7 @@ def _check_same_settings(work: Work, device: str | None = None) -> None:
     """Refuses to mix shards made in different ways in one folder; the device if it is known."""
     before = provenance.read(work.folder)
     if before is None:
-        if storage.list_files(work.folder, ".tar"):
+        if _shard_files(work):
             raise UserError(
                 f"{work.folder} has shards but no {provenance.FILE}", "Give another --out"
             )
@@ -156,12 +157,18 @@ def _check_same_settings(work: Work, device: str | None = None) -> None:
         )
 
 
-def _finished(state: State, folder: str) -> dict[str, Done]:
+def _shard_files(work: Work) -> list[str]:
+    pattern = re.compile(rf".+-\d{{6}}\.{work.format.extension}")
+    return [name for name in storage.list_files(work.folder) if pattern.fullmatch(name)]
+
+
+def _finished(work: Work) -> dict[str, Done]:
     """Done shards whose file is there in full; others are made again."""
     finished = {}
-    for name, done in state.done().items():
+    for name, done in State(work.folder).done().items():
         try:
-            whole = storage.size(storage.join(folder, f"{name}.tar")) == done.bytes
+            place = storage.join(work.folder, work.format.file(name))
+            whole = storage.size(place) == done.bytes
         except FileNotFoundError:
             whole = False
         if whole:
@@ -169,9 +176,9 @@ def _finished(state: State, folder: str) -> dict[str, Done]:
     return finished
 
 
-def _check_disk(work: Work, todo: list[ShardPlan]) -> None:
+def _check_disk(work: Work, todo: Sequence[AnyShard]) -> None:
     there = storage.free_bytes(work.folder)
-    need = int(DISK_MARGIN * work.bytes_a_pair * sum(len(shard.pairs) for shard in todo))
+    need = int(DISK_MARGIN * work.bytes_a_pair * sum(shard.count for shard in todo))
     if there is not None and need > there:
         raise UserError(
             f"{work.folder}: about {amount(need)} needed, {amount(there)} free",
@@ -188,12 +195,13 @@ def _account(work: Work, settings: dict[str, Any], state: State) -> None:
             "rejected": len(d.rejects),
             "bytes": d.bytes,
             "sha256": d.sha256,
+            "made_from": d.pairs_digest,
         }
         for name, d in done.items()
     }
     found = {
-        "format": work.format,
-        "format_version": work.version,
+        "format": work.format.name,
+        "format_version": work.format.version,
         "settings": settings,
         "weights": work.weights,
         "software": provenance.software(),
@@ -202,6 +210,10 @@ def _account(work: Work, settings: dict[str, Any], state: State) -> None:
         "shards": shards,
     }
     provenance.write(work.folder, found)
+    if work.format.indexed:
+        training_shards.write_index(
+            work.folder, {name: (d.offsets, d.bytes) for name, d in done.items()}
+        )
     rejects.write(work.folder, [reject for d in done.values() for reject in d.rejects])
 
 
@@ -225,15 +237,15 @@ def _summary(folder: str, plan: dict[str, int], state: State, made: int) -> Summ
 
 
 def _print_plan(work: Work, pool: engine.Pool, console: Console) -> None:
-    pairs = sum(len(shard.pairs) for shard in work.shards)
-    largest = max(len(shard.pairs) for shard in work.shards)
-    finished = _finished(State(work.folder), work.folder)
+    pairs = sum(shard.count for shard in work.shards)
+    largest = max(shard.count for shard in work.shards)
+    finished = _finished(work)
     todo = [shard for shard in work.shards if shard.name not in finished]
     there = storage.free_bytes(work.folder)
     rows = {
         "output": work.folder,
         "pairs": f"{pairs:,} in {len(work.shards):,} shards of up to {largest}",
-        "to do": f"{sum(len(s.pairs) for s in todo):,} pairs in {len(todo):,} shards",
+        "to do": f"{sum(s.count for s in todo):,} pairs in {len(todo):,} shards",
         "disk": f"about {amount(work.bytes_a_pair * pairs)}"
         + (f", {amount(there)} free" if there is not None else ""),
         "workers": f"{pool.workers} on {pool.device}, {work.threads} threads each",

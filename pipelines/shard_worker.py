@@ -17,11 +17,13 @@ from typing import Any, Protocol
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, Reason, RejectedPair
-from cc_prep.formats import tar
+from cc_prep.formats import sequences
 from cc_prep.formats.rejects import Reject
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.formats.state import Done, Journal, State
 from cc_prep.records import ImagePair
-from pipelines.plan import ShardPlan
+from pipelines.plan import AnyShard, shard_from_json
 
 DEATHS_OF_A_PAIR = 2
 IDLE_DEATHS = 3
@@ -29,6 +31,9 @@ IDLE_DEATHS = 3
 FAILURES_IN_A_ROW = 5
 
 Members = dict[str, bytes]
+Item = ImagePair | StoredSequence
+# What a sample is depends on the format: members of a tar, or a row.
+Sample = Any
 
 
 class Step(Protocol):
@@ -36,8 +41,8 @@ class Step(Protocol):
 
     pairs_per_batch: int
 
-    def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
-        """Each pair's members by extension, or why it was rejected, in the order given."""
+    def __call__(self, pairs: Sequence[Any]) -> list[Sample | RejectedPair]:
+        """Each pair's sample, or why it was rejected, in the order given."""
         ...
 
     def free_memory(self) -> None:
@@ -47,10 +52,11 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What all workers of a run share: where to write, and the run's own name."""
+    """What all workers of a run share: where to write, the run's own name, and what is written."""
 
     folder: str
     run: str
+    format: ShardFormat = sequences.FORMAT
 
 
 class ShardWorker:
@@ -76,17 +82,17 @@ class ShardWorker:
         return self.made
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
-        return {"shard": [self.run(ShardPlan.from_json(json.loads(row))) for row in rows["shard"]]}
+        return {"shard": [self.run(shard_from_json(json.loads(row))) for row in rows["shard"]]}
 
-    def run(self, shard: ShardPlan) -> str:
+    def run(self, shard: AnyShard) -> str:
         """Makes the shard and its done file; the shard's name."""
         started = time.monotonic()
         journal = self._open_journal(shard)
         self.state.write_journal(journal)
         self.step()  # if it cannot be made, before anything is written
-        place = storage.join(self.job.folder, f"{shard.name}.tar")
+        place = storage.join(self.job.folder, self.job.format.file(shard.name))
         rejects: list[Reject] = []
-        with tar.write_shard(place) as (writer, written):
+        with self.job.format.write(place) as (writer, written):
             for pair, outcome in self._outcomes(shard, journal, place):
                 if isinstance(outcome, RejectedPair):
                     rejects.append(_reject(pair, shard, outcome))
@@ -99,18 +105,19 @@ class ShardWorker:
         self.state.write_done(
             Done(
                 shard.name,
-                len(shard.pairs),
+                shard.count,
                 shard.digest(),
                 written.samples,
                 written.bytes,
                 written.sha256,
                 round(time.monotonic() - started, 3),
                 tuple(rejects),
+                written.offsets if self.job.format.indexed else {},
             )
         )
         return shard.name
 
-    def _open_journal(self, shard: ShardPlan) -> Journal:
+    def _open_journal(self, shard: AnyShard) -> Journal:
         """A new journal that remembers the deaths of the one left behind, if there is one."""
         journal = Journal(shard.name, self.job.run, socket.gethostname())
         left = self.state.journal(shard.name)
@@ -127,21 +134,21 @@ class ShardWorker:
         return journal
 
     def _outcomes(
-        self, shard: ShardPlan, journal: Journal, place: str
-    ) -> Iterator[tuple[ImagePair, Members | RejectedPair]]:
+        self, shard: AnyShard, journal: Journal, place: str
+    ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
-        kept = _Kept(place if shard.reuse else None)
-        waiting: list[ImagePair] = []
-        for pair in shard.pairs:
+        kept = _Kept(self.job.format, place if shard.reuse else None)
+        waiting: list[Item] = []
+        for pair in shard.items():
             deaths = journal.deaths.get(pair.key, 0)
-            members = kept.take(pair.key)
-            if members is None and deaths == 0:
+            sample = kept.take(pair.key)
+            if sample is None and deaths == 0:
                 waiting.append(pair)
                 if len(waiting) < self.batch:
                     continue
             yield from self._batch(waiting, journal)
-            if members is not None:
-                yield pair, members
+            if sample is not None:
+                yield pair, sample
             elif deaths >= DEATHS_OF_A_PAIR:
                 detail = f"{deaths} workers died with it in flight"
                 yield pair, RejectedPair(Reason.KILLED_ITS_PROCESS, detail)
@@ -151,14 +158,14 @@ class ShardWorker:
         yield from self._batch(waiting, journal)
 
     def _batch(
-        self, pairs: Sequence[ImagePair], journal: Journal
-    ) -> Iterator[tuple[ImagePair, Members | RejectedPair]]:
+        self, pairs: Sequence[Item], journal: Journal
+    ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         if pairs:
             journal.in_flight = [pair.key for pair in pairs]
             self.state.write_journal(journal)
             yield from zip(pairs, self._process(pairs), strict=True)
 
-    def _process(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
+    def _process(self, pairs: Sequence[Item]) -> list[Sample | RejectedPair]:
         """The step's results; a batch that does not fit or fails is tried in smaller parts."""
         try:
             results = self.step()(pairs)
@@ -182,7 +189,7 @@ class ShardWorker:
             return [RejectedPair(Reason.OUT_OF_MEMORY, str(failure).splitlines()[0])]
         return [self._failed(pairs[0], failure)]
 
-    def _failed(self, pair: ImagePair, error: Exception) -> RejectedPair:
+    def _failed(self, pair: Item, error: Exception) -> RejectedPair:
         self.failures += 1
         said = f"{type(error).__name__}: {error}"
         if self.failures >= FAILURES_IN_A_ROW:
@@ -197,17 +204,17 @@ class ShardWorker:
 class _Kept:
     """The samples of a shard's present file, taken over one by one in their order."""
 
-    def __init__(self, place: str | None) -> None:
-        self.samples = tar.read_shard(place) if place is not None else iter(())
+    def __init__(self, format: ShardFormat, place: str | None) -> None:
+        self.samples = format.read(place) if place is not None else iter(())
         self.next = next(self.samples, None)
 
-    def take(self, key: str) -> Members | None:
+    def take(self, key: str) -> Sample | None:
         """The sample of `key` if it is the next one in the file."""
         if self.next is None or self.next[0] != key:
             return None
-        members = self.next[1]
+        sample = self.next[1]
         self.next = next(self.samples, None)
-        return members
+        return sample
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -215,6 +222,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-def _reject(pair: ImagePair, shard: ShardPlan, error: RejectedPair) -> Reject:
+def _reject(pair: Item, shard: AnyShard, error: RejectedPair) -> Reject:
     message = error.detail.replace("\x00", "")[:500]
     return Reject(pair.key, pair.id, pair.split, pair.kind, shard.name, error.reason.value, message)

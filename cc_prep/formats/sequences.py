@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,11 @@ import cv2
 import numpy as np
 
 from cc_prep.formats import tar
-from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.records import FrameScores, FrameSequence, ImagePair
 
-FOLDER = "sequences"
-FORMAT = "cc-sequences"
-VERSION = 1
+FORMAT = ShardFormat("cc-sequences", 1, "sequences", "tar", tar.write_shard, tar.read_shard)
+PAIR_FIELDS = ("dataset", "split", "id", "kind", "before", "after", "captions", "change_type")
 CODECS = ("png", "jpg", "webp")
 # Level 1 writes three times as fast as OpenCV's default and costs a tenth more bytes.
 PNG_LEVEL = 1
@@ -29,15 +29,36 @@ PNG_LEVEL = 1
 
 @dataclass(frozen=True)
 class StoredSequence:
-    """A sample of a shard: what the JSON says, and its images still encoded."""
+    """A sample of a shard: what the JSON says, its images still encoded, its scores if read too."""
 
     key: str
     meta: dict[str, Any]
     members: dict[str, bytes]
+    scores: FrameScores | None = None
 
     @property
     def codec(self) -> str:
         return str(self.meta["codec"])
+
+    @property
+    def split(self) -> str:
+        return str(self.meta.get("split"))
+
+    @property
+    def id(self) -> str:
+        return str(self.meta.get("id"))
+
+    @property
+    def kind(self) -> str:
+        return str(self.meta.get("kind"))
+
+    def pair(self) -> ImagePair:
+        """The pair as it was read, but for its truth and mask. Raises DamagedShard."""
+        try:
+            known = {name: self.meta[name] for name in PAIR_FIELDS}
+            return ImagePair(**{**known, "captions": tuple(known["captions"])})
+        except (KeyError, TypeError):
+            raise tar.DamagedShard(f"{self.key}: its .json does not describe a pair") from None
 
     def frames(self) -> np.ndarray:
         """uint8 [F, H, W, 3] RGB. Raises DamagedShard."""
@@ -62,18 +83,13 @@ class StoredSequence:
         return image[..., ::-1]
 
 
-def shard_file(shard: str) -> str:
-    """File name of a shard named `<split>-000000`."""
-    return f"{shard}.tar"
-
-
 def encode(
     sequence: FrameSequence, codec: str, quality: int, interpolator: dict[str, Any]
 ) -> dict[str, bytes]:
     """A sample's members by extension, in the order in which they are stored."""
     pair, frames = sequence.pair, sequence.frames
     meta = {
-        **_facts(pair),
+        **facts(pair),
         "frames": len(frames),
         "height": frames.shape[1],
         "width": frames.shape[2],
@@ -94,14 +110,23 @@ def read(place: str) -> Iterator[StoredSequence]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard."""
     for key, members in tar.read_shard(place):
         try:
-            meta = json.loads(members.pop("json"))
-            count = meta["frames"]
-            known = meta["codec"] in CODECS
-        except (KeyError, ValueError, TypeError, RecursionError):
-            raise tar.DamagedShard(f"{place}: {key} has no usable .json") from None
-        if not known or type(count) is not int or not 2 <= count <= 99:
-            raise tar.DamagedShard(f"{place}: {key}: {count!r} frames of codec {meta['codec']!r}")
-        yield StoredSequence(key, meta, members)
+            yield decode(key, members)
+        except tar.DamagedShard as error:
+            raise tar.DamagedShard(f"{place}: {error}") from None
+
+
+def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
+    """A sample from its members. Raises DamagedShard where its JSON does not describe one."""
+    images = dict(members)
+    try:
+        meta = json.loads(images.pop("json"))
+        count = meta["frames"]
+        known = meta["codec"] in CODECS
+    except (KeyError, ValueError, TypeError, RecursionError):
+        raise tar.DamagedShard(f"{key} has no usable .json") from None
+    if not known or type(count) is not int or not 2 <= count <= 99:
+        raise tar.DamagedShard(f"{key}: {count!r} frames of codec {meta['codec']!r}")
+    return StoredSequence(key, meta, images)
 
 
 def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
@@ -119,7 +144,8 @@ def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
     return encoded
 
 
-def _facts(pair: ImagePair) -> dict[str, Any]:
+def facts(pair: ImagePair) -> dict[str, Any]:
+    """What a sample's JSON says of its pair."""
     return {
         "key": pair.key,
         "dataset": pair.dataset,

@@ -24,7 +24,7 @@ FOLDER = ".state"
 
 @dataclass(frozen=True)
 class Done:
-    """A finished shard."""
+    """A finished shard. offsets: where each sample begins in it, for formats with an index."""
 
     shard: str
     pairs: int
@@ -34,6 +34,7 @@ class Done:
     sha256: str
     seconds: float
     rejects: tuple[Reject, ...] = ()
+    offsets: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

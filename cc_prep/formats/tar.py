@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from cc_prep import storage
@@ -32,6 +32,7 @@ class Written:
     samples: int = 0
     bytes: int = 0
     sha256: str = ""
+    offsets: dict[str, int] = field(default_factory=dict)
 
 
 class ShardWriter:
@@ -42,13 +43,13 @@ class ShardWriter:
         self._tar = tarfile.open(  # noqa: SIM115, closed by `close`
             fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT
         )
-        self._keys: set[str] = set()
+        self._offsets: dict[str, int] = {}
 
     def add(self, key: str, members: Mapping[str, bytes]) -> None:
         """A sample: its members by extension, written in the order given."""
         assert KEY.fullmatch(key), key
-        assert key not in self._keys, f"{key} twice"
-        self._keys.add(key)
+        assert key not in self._offsets, f"{key} twice"
+        self._offsets[key] = self._file.count
         for extension, data in members.items():
             member = tarfile.TarInfo(f"{key}.{extension}")
             member.size, member.mode, member.mtime = len(data), 0o644, 0
@@ -57,7 +58,8 @@ class ShardWriter:
     def close(self) -> Written:
         """Ends the tar; what it holds."""
         self._tar.close()
-        return Written(len(self._keys), self._file.count, self._file.digest.hexdigest())
+        digest = self._file.digest.hexdigest()
+        return Written(len(self._offsets), self._file.count, digest, self._offsets)
 
 
 @contextmanager

@@ -4,59 +4,75 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, rejects, sequences, tar
+from cc_prep.formats import provenance, rejects, scores, sequences, tar, training_shards
+from cc_prep.formats.shard_format import ShardFormat
+
+FORMATS = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
 
 
-def find(folder: str, format: str = sequences.FORMAT, inside: str = sequences.FOLDER) -> str:
-    """`folder` itself or the folder `inside` it, whichever holds provenance of `format`.
+def find(folder: str, wanted: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
+    """The outputs of jobs in `folder`: itself, or the folders in it that jobs write.
 
-    Raises UserError if neither does.
+    Raises UserError if there is none.
     """
-    for place in (folder, storage.join(folder, inside)):
-        found = provenance.read(place) if storage.is_folder(place) else None
-        if found is not None and found.get("format") == format:
-            return place
-    raise UserError(
-        f"{folder}: no {provenance.FILE} of format {format} in it or in its {inside}/",
-        "Give the folder that `cc-prep` wrote",
-    )
+    by_name = {kind.name: kind for kind in wanted}
+    found = []
+    for place in (folder, *(storage.join(folder, kind.folder) for kind in wanted)):
+        record = provenance.read(place) if storage.is_folder(place) else None
+        if record is not None and record.get("format") in by_name:
+            found.append((place, by_name[record["format"]]))
+    if not found:
+        kinds = ", ".join(kind.name for kind in wanted)
+        inside = ", ".join(f"{kind.folder}/" for kind in wanted)
+        raise UserError(
+            f"{folder}: no {provenance.FILE} of {kinds} in it or in its {inside}",
+            "Give the folder that `cc-prep` wrote",
+        )
+    return found
+
+
+def find_one(folder: str, kind: ShardFormat) -> str:
+    """The folder of one kind. Raises UserError."""
+    return find(folder, (kind,))[0][0]
 
 
 def verify(
-    folder: str, progress: Callable[[int, int], None] = lambda done, total: None
+    folder: str,
+    kind: ShardFormat,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[str]:
-    """Everything wrong with a folder of sequence shards, each one line; nothing if all is well.
+    """Everything wrong with a folder of shards, each one line; nothing if all is well.
 
-    Reads every byte: digests, sample counts against plan and rejects, members, decodable images.
+    Reads every byte: digests, sample counts against plan and rejects, and what each sample holds.
     """
     record = provenance.read(folder)
     assert record is not None
     try:
         planned = {str(k): int(v) for k, v in record["planned"].items()}
         shards: dict[str, dict[str, Any]] = dict(record["shards"])
-        settings = record["settings"]["interpolate"]
-        frames, codec = 2 ** int(settings["depth"]) + 1, str(settings["codec"])
+        settings = record["settings"]
+        frames, codec = (
+            2 ** int(settings["interpolate"]["depth"]) + 1,
+            settings["interpolate"]["codec"],
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return [f"{provenance.FILE}: lacks the plan, the shards or the settings"]
-    faults = [f"{name}: planned but not made" for name in planned if name not in shards]
-    there = {name.removesuffix(".tar") for name in storage.list_files(folder, ".tar")}
-    faults += [f"{name}.tar: not in the plan" for name in sorted(there - planned.keys())]
-    faults += [
-        f"{name}: left over by a killed job (the next run removes it)"
-        for name in storage.list_files(folder, storage.TEMPORARY_SUFFIX)
-    ]
+    faults = _missing_and_surplus(folder, kind, planned, shards)
     try:
         rejected = Counter(reject.shard for reject in rejects.read(folder))
     except (ValueError, TypeError) as error:  # no parquet, or with other columns
         return [*faults, f"{rejects.FILE}: {str(error).splitlines()[0]}"]
+    check = _CHECKS[kind.name]
     keys: dict[str, str] = {}
     for done, (name, facts) in enumerate(sorted(shards.items()), 1):
-        faults += _shard_faults(folder, name, facts, frames, codec, keys)
+        faults += _shard_faults(
+            folder, kind, name, facts, keys, lambda key, sample: check(key, sample, frames, codec)
+        )
         if rejected[name] != facts["rejected"]:
             faults.append(
                 f"{name}: {rejected[name]} rows in {rejects.FILE}, {facts['rejected']} expected"
@@ -67,50 +83,125 @@ def verify(
                 f"{planned.get(name)} planned"
             )
         progress(done, len(shards))
+    if kind.indexed:
+        faults += _index_faults(folder, keys)
     return faults
+
+
+def _missing_and_surplus(
+    folder: str, kind: ShardFormat, planned: Mapping[str, int], shards: Mapping[str, Any]
+) -> list[str]:
+    others = {rejects.FILE, training_shards.INDEX}
+    there = {n for n in storage.list_files(folder, f".{kind.extension}") if n not in others}
+    surplus = sorted(there - {kind.file(name) for name in planned})
+    return [
+        *(f"{name}: planned but not made" for name in planned if name not in shards),
+        *(f"{name}: not in the plan" for name in surplus),
+        *(
+            f"{name}: left over by a killed job (the next run removes it)"
+            for name in storage.list_files(folder, storage.TEMPORARY_SUFFIX)
+        ),
+    ]
 
 
 def _shard_faults(
-    folder: str, name: str, facts: dict[str, Any], frames: int, codec: str, keys: dict[str, str]
+    folder: str,
+    kind: ShardFormat,
+    name: str,
+    facts: dict[str, Any],
+    keys: dict[str, str],
+    check: Callable[[str, Any], list[str]],
 ) -> list[str]:
-    place = storage.join(folder, sequences.shard_file(name))
+    file = kind.file(name)
+    place = storage.join(folder, file)
     try:
         found = _digest(place)
     except FileNotFoundError:
-        return [f"{name}.tar: missing"]
+        return [f"{file}: missing"]
     faults = []
     if found != facts["sha256"]:
-        faults.append(f"{name}.tar: SHA-256 {found[:12]}…, not {facts['sha256'][:12]}…")
+        faults.append(f"{file}: SHA-256 {found[:12]}…, not {facts['sha256'][:12]}…")
     count = 0
     try:
-        for sample in sequences.read(place):
+        for key, sample in kind.read(place):
             count += 1
-            if sample.key in keys:
-                faults.append(f"{name}.tar: {sample.key} stands in {keys[sample.key]} too")
-            keys[sample.key] = name
-            faults += [f"{name}.tar: {fault}" for fault in _sample_faults(sample, frames, codec)]
+            if key in keys:
+                faults.append(f"{file}: {key} stands in {keys[key]} too")
+            keys[key] = name
+            faults += [f"{file}: {fault}" for fault in check(key, sample)]
     except tar.DamagedShard as error:
         faults.append(str(error))
     if count != facts["samples"]:
-        faults.append(f"{name}.tar: {count} samples, not {facts['samples']}")
+        faults.append(f"{file}: {count} samples, not {facts['samples']}")
     return faults
 
 
-def _sample_faults(sample: sequences.StoredSequence, frames: int, codec: str) -> list[str]:
+def _sequence_faults(key: str, members: dict[str, bytes], frames: int, codec: str) -> list[str]:
     try:
+        sample = sequences.decode(key, members)
         pixels = sample.frames()
         truth = list(sample.truth().values())
         mask = sample.mask()
     except (tar.DamagedShard, ValueError) as error:  # ValueError: frames of several sizes
-        return [f"{sample.key}: {error}"]
+        return [str(error) if str(error).startswith(key) else f"{key}: {error}"]
     faults = []
     if (len(pixels), sample.codec) != (frames, codec):
-        faults.append(f"{sample.key}: {len(pixels)} frames of {sample.codec}, not {frames} {codec}")
+        faults.append(f"{key}: {len(pixels)} frames of {sample.codec}, not {frames} {codec}")
     size = (sample.meta.get("height"), sample.meta.get("width"))
     extra = [*truth, *([] if mask is None else [mask])]
     if any(image.shape[:2] != size for image in (pixels[0], *extra)):
-        faults.append(f"{sample.key}: an image is not {size[1]}×{size[0]}")
+        faults.append(f"{key}: an image is not {size[1]}×{size[0]}")
     return faults
+
+
+def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[str]:
+    try:
+        found = scores.decode(row)
+    except tar.DamagedShard as error:
+        return [str(error)]
+    faults = []
+    if len(row["penalty"]) != frames:
+        faults.append(f"{key}: {len(row['penalty'])} penalties for {frames} frames")
+    if not all(0 <= frame < frames for frame in row["keyframes"]):
+        faults.append(f"{key}: keyframes {row['keyframes']} of {frames} frames")
+    if not all(abs(value) < float("inf") for value in found.similarities().flat):
+        faults.append(f"{key}: a score is no number")
+    return faults
+
+
+def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: str) -> list[str]:
+    try:
+        sample = training_shards.decode(key, members)
+        for frame in sample.images:
+            sample.image(frame)
+    except tar.DamagedShard as error:
+        return [str(error)]
+    faults = []
+    if len(sample.tokens) != frames:
+        faults.append(f"{key}: tokens of {len(sample.tokens)} frames, not {frames}")
+    codes = sample.meta.get("codes", 0)
+    if sample.tokens.min() < 0 or sample.tokens.max() >= codes:
+        faults.append(f"{key}: a token is outside the codebook of {codes}")
+    return faults
+
+
+_CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
+    sequences.FORMAT.name: _sequence_faults,
+    scores.FORMAT.name: _score_faults,
+    training_shards.FORMAT.name: _training_faults,
+}
+
+
+def _index_faults(folder: str, keys: Mapping[str, str]) -> list[str]:
+    try:
+        rows = training_shards.read_index(folder)
+    except FileNotFoundError:
+        return [f"{training_shards.INDEX}: missing"]
+    except tar.DamagedShard as error:
+        return [str(error)]
+    if {row["key"]: row["shard"] for row in rows} != dict(keys) or len(rows) != len(keys):
+        return [f"{training_shards.INDEX}: {len(rows)} rows do not name the {len(keys)} samples"]
+    return []
 
 
 def _digest(place: str) -> str:

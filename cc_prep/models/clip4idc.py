@@ -148,11 +148,25 @@ class CLIP4IDC(TextEncoder):
         frames: normalised [F, 3, R, R], before first and after last. text: embeddings [C, E].
         Returns `bef_inter_sim` and `inter_aft_sim`, logits [C, F] each.
         """
-        tokens = self.visual.encode_frames(frames)
+        return self.score_tokens(self.visual.encode_frames(frames), text)
+
+    def score_tokens(self, tokens: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        """`score` of frames that `encode_frames` has been through, [F, T, W]."""
         first, last = (end.expand_as(tokens) for end in (tokens[:1], tokens[-1:]))
         pairs = self.visual.encode_pairs(torch.cat((first, tokens)), torch.cat((tokens, last)))
         before, after = self.similarity(text, pairs).chunk(2, dim=1)
         return before, after
+
+    def visual_likeness(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """How alike each frame and either end look, without words: logits [F] each.
+
+        tokens: of `encode_frames`, [F, T, W]. The cosine between the frames' mean tokens, on the
+        scale of the captions' logits, so that the same keyframe rule fits both.
+        """
+        mean = tokens.mean(dim=1)
+        mean = mean / mean.norm(dim=-1, keepdim=True)
+        likeness = self.logit_scale.exp() * mean @ mean[[0, -1]].T
+        return likeness[:, 0], likeness[:, 1]
 
 
 # Buffers of OpenAI's archives that say sizes and are no weights.

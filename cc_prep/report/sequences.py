@@ -88,7 +88,7 @@ def _spread(folder: str, counts: dict[str, int], most: int) -> list[sequences.St
         start += count
         if not inside:
             continue
-        place = storage.join(folder, sequences.shard_file(name))
+        place = storage.join(folder, sequences.FORMAT.file(name))
         for number, sample in enumerate(sequences.read(place)):
             if number in inside:
                 found.append(sample)

@@ -1,0 +1,121 @@
+"""Scores: `scores/<split>-000000.parquet`, a row a sequence.
+
+key, captions; bef_inter_sim, inter_aft_sim   logits, [captions][frames]
+bef_inter_visual, inter_aft_visual            likeness without words, [frames]
+penalty                                       [frames], of the captions, or without words
+                                              where there are none
+keyframes                                     of the manifest's rule without its dice
+scorer, scorer_sha256                         the weights
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cc_prep import storage
+from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.formats.tar import DamagedShard, Written
+from cc_prep.records import FrameScores
+
+_FRAMES = pa.list_(pa.float32())
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("captions", pa.list_(pa.string())),
+        ("bef_inter_sim", pa.list_(_FRAMES)),
+        ("inter_aft_sim", pa.list_(_FRAMES)),
+        ("bef_inter_visual", _FRAMES),
+        ("inter_aft_visual", _FRAMES),
+        ("penalty", _FRAMES),
+        ("keyframes", pa.list_(pa.int32())),
+        ("scorer", pa.string()),
+        ("scorer_sha256", pa.string()),
+    ]
+)
+
+Row = dict[str, Any]
+
+
+def encode(
+    scores: FrameScores, penalty: np.ndarray, keyframes: list[int], scorer: str, sha256: str
+) -> Row:
+    """A row without its key."""
+    return {
+        "captions": list(scores.captions),
+        "bef_inter_sim": scores.bef_inter_sim.tolist(),
+        "inter_aft_sim": scores.inter_aft_sim.tolist(),
+        "bef_inter_visual": scores.bef_inter_visual.tolist(),
+        "inter_aft_visual": scores.inter_aft_visual.tolist(),
+        "penalty": penalty.tolist(),
+        "keyframes": keyframes,
+        "scorer": scorer,
+        "scorer_sha256": sha256,
+    }
+
+
+def decode(row: Row) -> FrameScores:
+    """The scores of a row. Raises DamagedShard where its lists don't fit together."""
+    frames = len(row["penalty"])
+    try:
+        shape = (len(row["captions"]), frames)
+        of_captions = [
+            np.array(row[name], np.float32).reshape(shape)
+            for name in ("bef_inter_sim", "inter_aft_sim")
+        ]
+        without = [
+            np.array(row[name], np.float32).reshape(frames)
+            for name in ("bef_inter_visual", "inter_aft_visual")
+        ]
+    except (ValueError, TypeError):
+        raise DamagedShard(f"{row.get('key')}: its scores are not captions × frames") from None
+    return FrameScores(tuple(row["captions"]), *of_captions, *without)
+
+
+class RowWriter:
+    """Collects rows; made by `write_shard`."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._keys: set[str] = set()
+
+    def add(self, key: str, row: Row) -> None:
+        """A row; keys stand once."""
+        assert key not in self._keys, f"{key} twice"
+        self._keys.add(key)
+        self.rows.append({"key": key, **row})
+
+
+@contextmanager
+def write_shard(place: str) -> Iterator[tuple[RowWriter, Written]]:
+    """A table that appears under its name only when complete."""
+    writer, written = RowWriter(), Written()
+    yield writer, written
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(writer.rows, SCHEMA), buffer)
+    data = buffer.getvalue()
+    storage.write_bytes(place, data)
+    written.samples, written.bytes = len(writer.rows), len(data)
+    written.sha256 = hashlib.sha256(data).hexdigest()
+
+
+def read_shard(place: str) -> Iterator[tuple[str, Row]]:
+    """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
+    data = storage.read_bytes(place)
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read()
+        rows = table.cast(SCHEMA).to_pylist()
+    except (ValueError, TypeError, OSError) as error:  # pyarrow's own errors are ValueErrors
+        raise DamagedShard(f"{place}: {str(error).splitlines()[0]}") from None
+    for row in rows:
+        yield row.pop("key"), row
+
+
+FORMAT = ShardFormat("cc-scores", 1, "scores", "parquet", write_shard, read_shard)

@@ -1,0 +1,117 @@
+"""Settings as YAML gives them: strict sections, `key=value` overrides, mistakes in words."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cc_prep.errors import UserError
+
+
+class Section(BaseModel):
+    """A part of the settings: unknown keys are errors, values never change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def parse(text: str, source: str) -> dict[str, Any]:
+    """The keys of a YAML text, `${NAME}` and `${NAME:-default}` expanded. Raises UserError."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}" if where else ""
+        what = getattr(error, "problem", None) or "not YAML"
+        raise UserError(f"{source}{line}: {what}", "Mend the YAML there") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{source}: holds no keys", "See manifests/README.md for them")
+    expanded: dict[str, Any] = _expand(values, source)
+    return expanded
+
+
+def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Sets each `dotted.key=value` in `values`, the value read as YAML. Raises UserError."""
+    for given in overrides:
+        key, equals, text = given.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set {given}: not key=value", "Say, --set interpolate.depth=2")
+        *parents, last = key.split(".")
+        inner = values
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"--set {given}: {parent} has no keys below it", "Drop the dot")
+        try:
+            inner[last] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UserError(f"--set {given}: the value is not YAML", "Quote it") from None
+
+
+def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:
+    """The section that `values` describe. Raises UserError naming source, key and remedy."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise _explained(model, source, error, help) from None
+
+
+def load(model: type[S], file: str | None, overrides: Sequence[str], help: str) -> S:
+    """Settings from a YAML file (none: all defaults) with overrides. Raises UserError."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = parse(Path(file).read_text(encoding="utf-8"), file)
+        except (OSError, UnicodeDecodeError) as error:
+            said = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+            raise UserError(f"{file}: {said}", "Give a YAML file with --config") from None
+    override(values, overrides)
+    return build(model, values, file or "--set", help)
+
+
+def _expand(value: Any, source: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _expand(item, source) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expand(item, source) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def variable(match: re.Match[str]) -> str:
+        name, default = match["name"], match["default"]
+        found = os.environ.get(name) or default
+        if found is None:
+            raise UserError(f"{source}: ${{{name}}} is not set", f"Set {name} in the environment")
+        return found
+
+    return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}", variable, value)
+
+
+def _explained(model: type[Section], source: str, error: ValidationError, help: str) -> UserError:
+    """The first mistake of a ValidationError in words."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"]]
+    key = ".".join(place) or "(the whole file)"
+    if first["type"] == "extra_forbidden":
+        section: Any = model
+        for part in place[:-1]:
+            section = section.model_fields[part].annotation
+        known = [name for name in section.model_fields if name != "source"]
+        near = difflib.get_close_matches(place[-1], known, 1)
+        remedy = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(known)}"
+        return UserError(f"{source}: {key}: unknown key", remedy)
+    if first["type"] == "missing":
+        return UserError(f"{source}: {key}: missing", f"Add it; see {help}")
+    said = first["msg"].removeprefix("Value error, ")
+    return UserError(
+        f"{source}: {key}: {said[0].lower()}{said[1:]}, not {first['input']!r}", f"See {help}"
+    )

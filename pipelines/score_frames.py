@@ -1,0 +1,58 @@
+"""`cc-prep score-frames`: sequence shards → scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rich.console import Console
+
+from cc_prep import networks, storage
+from cc_prep.formats import scores, sequences
+from cc_prep.manifest import Manifest
+from pipelines import job, stages
+from pipelines.actors import Score
+from pipelines.plan import stored
+from pipelines.shard_worker import Step
+
+BYTES_A_SEQUENCE = 4000  # ten captions of nine frames, measured
+MEMORY = "about 1 GB a worker with the small weights at 224 px"
+
+
+def score_frames(
+    manifest: Manifest,
+    out: str,
+    splits: Sequence[str],
+    limit: int | None,
+    options: job.Options,
+    console: Console,
+) -> job.Summary | None:
+    """Makes `OUT/scores` from `OUT/sequences`. Raises UserError and JobFailed."""
+    out = storage.absolute(out)
+    folder = storage.join(out, sequences.FORMAT.folder)
+    shards = stored(folder, splits, limit)
+    stages.check_same_sequences(manifest, folder, stages.SEQUENCES)
+    stages.check_keyframes(manifest)
+    digests = find_weights(manifest)
+    work = job.Work(
+        format=scores.FORMAT,
+        folder=storage.join(out, scores.FORMAT.folder),
+        shards=shards,
+        make_step=partial(_make_step, stages.placed(manifest), digests),
+        settings=stages.deciding(manifest, stages.SCORES),
+        weights=digests,
+        threads=manifest.score.threads,
+        bytes_a_pair=BYTES_A_SEQUENCE,
+        memory=MEMORY,
+    )
+    return job.run(work, options, console)
+
+
+def find_weights(manifest: Manifest) -> dict[str, str]:
+    """SHA-256 of the scorer's weights by name, read and checked. Raises UserError."""
+    _, found = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
+    return {found.name: found.sha256}
+
+
+def _make_step(manifest: Manifest, digests: dict[str, str], device: str) -> Callable[[], Step]:
+    return partial(Score, manifest, device, digests)
