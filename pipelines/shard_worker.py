@@ -41,7 +41,7 @@ class Step(Protocol):
 
     pairs_per_batch: int
 
-    def __call__(self, pairs: Sequence[Any]) -> list[Sample | RejectedPair]:
+    def __call__(self, pairs: Any, /) -> list[Any]:
         """Each pair's sample, or why it was rejected, in the order given."""
         ...
 

@@ -1,4 +1,4 @@
-"""What the jobs have in common: finding weights, and the settings that decide each kind of bytes."""
+"""What the jobs have in common: which settings decide which bytes, and where things lie."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Training shards: `shards/<split>-000000.tar`, a sample a pair.
 
-<key>.json         ids, kind, change type, captions, sizes, interpolator, scorer, tokenizer, keyframes
+<key>.json         ids, kind, change type, captions, sizes, networks, keyframes
 <key>.tokens.npy   int16 [F, h, w], codebook indices of all frames
 <key>.scores.npy   float32 [2, captions, F], what keyframes are drawn from
 <key>.f00.jpg …    images of the keyframes, or of all frames, named by frame number
@@ -119,7 +119,7 @@ def write_index(folder: str, shards: Mapping[str, tuple[Mapping[str, int], int]]
     rows = []
     for shard, (offsets, size) in sorted(shards.items()):
         ordered = sorted(offsets.items(), key=lambda item: item[1])
-        # Two zero blocks end a tar, and the file is padded to 20 blocks: all that is the last one's.
+        # What ends a tar (zero blocks, padding) is counted to the last sample.
         ends = [offset for _, offset in ordered[1:]] + [size]
         for (key, offset), end in zip(ordered, ends, strict=True):
             rows.append({"key": key, "shard": shard, "offset": offset, "bytes": end - offset})

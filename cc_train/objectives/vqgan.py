@@ -96,8 +96,8 @@ class VqganObjective:
             return self._generator(batch, step)
         assert self.made is not None
         if step < self.weights.discriminator_start:  # a total without a gradient
-            nothing = sum(p.sum() for p in self.discriminator.parameters())
-            return {"total": 0.0 * nothing}
+            nothing = [p.sum() for p in self.discriminator.parameters()]
+            return {"total": 0.0 * torch.stack(nothing).sum()}
         real = self.discriminator(2 * batch - 1).float()
         fake = self.discriminator(self.made).float()
         return {"total": (F.relu(1 - real).mean() + F.relu(1 + fake).mean()) / 2}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cc_prep.formats import sequences
 from pipelines import engine, job
 from tests import fakes
 from tests.conftest import BIN, ROOT
@@ -90,8 +91,7 @@ def make(folder: str, seconds: float, device: str) -> partial:
 
 def work(tmp_path: Path, name: str, seconds: float = 0.0) -> job.Work:
     return job.Work(
-        format="test",
-        version=1,
+        format=sequences.FORMAT,
         folder=str(tmp_path / name),
         shards=fakes.shards(40, 5),
         make_step=partial(make, str(tmp_path), seconds),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.formats import rejects
+from cc_prep.formats import rejects, sequences
 from cc_prep.formats.tar import read_shard
 from pipelines import engine, job
 from tests import fakes
@@ -25,8 +25,7 @@ def make(faults: dict[str, Any], device: str) -> Callable[[], fakes.NumberStep]:
 
 def work(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> job.Work:
     return job.Work(
-        format="test",
-        version=1,
+        format=sequences.FORMAT,
         folder=str(tmp_path / name),
         shards=fakes.shards(pairs, 5),
         make_step=partial(make, {"folder": str(tmp_path), **faults}),

@@ -13,7 +13,7 @@ from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.records import ImagePair
 from pipelines.actors import Interpolate
-from pipelines.interpolate import placed
+from pipelines.stages import placed
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 def step(root: Path, *overrides: str) -> Interpolate:
     settings = ["interpolate.method=dissolve", "interpolate.depth=2", *overrides]
-    return Interpolate(manifest.load("synth", settings, str(root)), "cpu", None)
+    return Interpolate(manifest.load("synth", settings, str(root)), "cpu", {})
 
 
 def pair(before: str, after: str, **more: object) -> ImagePair:

@@ -1,0 +1,166 @@
+"""Training shards: step by step or in one stream, one worker or two, killed or not: equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import small_weights
+from tests.conftest import BIN, Command
+
+STEPS = ("interpolate", "score-frames", "build")
+
+
+def digests(out: Path) -> dict[str, str]:
+    files = [*out.glob("shards/*.tar"), *out.glob("shards/*.parquet")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> list[str]:
+    given = [
+        *small_weights.settings(tmp_path_factory.mktemp("weights")),
+        "shards.pairs_per_shard=2",
+        "image_size=64",
+        "interpolate.depth=2",
+    ]
+    return ["--root", str(synth_root), *(part for g in given for part in ("--set", g))]
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], cc_prep: Command) -> Path:
+    out = tmp_path_factory.mktemp("fused") / "out"
+    done = cc_prep("build", "synth", "--out", out, "--workers", 1, *options)
+    assert done.returncode == 0, done.stderr
+    assert len(digests(out)) == 8
+    return out
+
+
+@pytest.fixture(scope="module")
+def stepwise(
+    tmp_path_factory: pytest.TempPathFactory, options: list[str], cc_prep: Command
+) -> Path:
+    out = tmp_path_factory.mktemp("steps") / "out"
+    for step in STEPS:
+        done = cc_prep(step, "synth", "--out", out, "--workers", 2, *options)
+        assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_one_stream_writes_what_three_jobs_write(fused: Path, stepwise: Path) -> None:
+    assert digests(fused) == digests(stepwise)
+    # Nothing in between is written.
+    assert sorted(path.name for path in fused.iterdir()) == ["shards"]
+
+
+def test_all_folders_verify(fused: Path, stepwise: Path, cc_prep: Command) -> None:
+    for out, folders in ((fused, 1), (stepwise, 3)):
+        done = cc_prep("verify", out)
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.count("all well") == folders
+
+
+def test_stored_sequences_without_scores_are_scored_on_the_way(
+    fused: Path, stepwise: Path, tmp_path: Path, options: list[str], cc_prep: Command
+) -> None:
+    (tmp_path / "sequences").symlink_to(stepwise / "sequences")
+    done = cc_prep("build", "synth", "--out", tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == digests(fused)
+
+
+def test_killed_and_resumed_gives_the_same_bytes(
+    fused: Path, tmp_path: Path, options: list[str], cc_prep: Command
+) -> None:
+    command = [str(BIN / "cc-prep"), "build", "synth", "--out", str(tmp_path), "--workers", "1"]
+    job = subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("shards/*.tar"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    before = len(list(tmp_path.glob("shards/*.tar")))
+    assert before >= 2
+    done = cc_prep("build", "synth", "--out", tmp_path, "--workers", 2, *options)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == digests(fused)
+
+
+def test_lossy_frames_too(tmp_path: Path, options: list[str], cc_prep: Command) -> None:
+    """Keeps away: a stream whose later steps see better frames than the files would hold."""
+    given = (*options, "--set", "interpolate.codec=jpg", "--split", "val")
+    done = cc_prep("build", "synth", "--out", tmp_path / "fused", *given)
+    assert done.returncode == 0, done.stderr
+    for step in STEPS:
+        assert cc_prep(step, "synth", "--out", tmp_path / "steps", *given).returncode == 0
+    assert digests(tmp_path / "fused") == digests(tmp_path / "steps")
+
+
+def test_another_rule_takes_the_scores_there_are(
+    stepwise: Path, tmp_path: Path, options: list[str], cc_prep: Command
+) -> None:
+    """Without the scorer's weights even: only the digest in the provenance is needed."""
+    given = [*options, "--set", "keyframes.k=1", "--set", "keyframes.strategy=uniform"]
+    missing = [o for o in given if not o.startswith("score.weights=")]
+    missing = [o for i, o in enumerate(missing) if not (o == "--set" and missing[i + 1] == "--set")]
+    refused = cc_prep("build", "synth", "--out", tmp_path, "--from", stepwise, *missing)
+    assert refused.returncode == 2
+    assert "score" in refused.stderr  # made with other weights than the manifest's default
+    done = cc_prep("build", "synth", "--out", tmp_path, "--from", stepwise, *given)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "shards/provenance.json").read_text())
+    assert record["settings"]["keyframes"]["k"] == 1
+    assert {"rife-v4.0", "clip4idc-test.safetensors", "vqgan-test.safetensors"} == set(
+        record["weights"]
+    )
+
+
+def test_plain_readers(stepwise: Path) -> None:
+    """webdataset, pyarrow and numpy in a process that imports nothing of ours."""
+    program = """
+import glob, io, json, sys, tarfile, numpy as np, webdataset, PIL.Image, pyarrow.parquet as pq
+out = sys.argv[1]
+rows = {}
+for file in sorted(glob.glob(out + '/scores/*-*.parquet')):
+    rows |= {row['key']: row for row in pq.read_table(file).to_pylist()}
+shards = sorted(glob.glob(out + '/shards/*.tar'))
+for sample in webdataset.WebDataset(shards, shardshuffle=False):
+    key, meta = sample['__key__'], json.loads(sample['json'])
+    tokens, scores = (np.load(io.BytesIO(sample[n]), allow_pickle=False)
+                      for n in ('tokens.npy', 'scores.npy'))
+    assert tokens.dtype == np.int16 and tokens.shape == (5, 16, 16), tokens.shape
+    assert 0 <= tokens.min() and tokens.max() < meta['codes']
+    row = rows.pop(key)
+    assert scores.dtype == np.float32 and scores.shape == (2, len(meta['captions']), 5)
+    assert (scores[0] == np.array(row['bef_inter_sim'], np.float32)).all()
+    assert row['captions'] == meta['captions'] and row['keyframes'] == meta['keyframes']
+    penalty = (scores[0].mean(0) - scores[1].mean(0)) ** 2
+    assert np.allclose(penalty, row['penalty'], rtol=1e-4, atol=1e-6)
+    for frame in meta['keyframes']:
+        assert PIL.Image.open(io.BytesIO(sample[f'f{frame:02d}.jpg'])).size == (64, 64)
+assert not rows
+for row in pq.read_table(out + '/shards/index.parquet').to_pylist():
+    with open(f"{out}/shards/{row['shard']}.tar", 'rb') as file:
+        file.seek(row['offset'])
+        part = tarfile.open(fileobj=io.BytesIO(file.read(row['bytes']) + bytes(1024)))
+        assert {m.name.split('.')[0] for m in part} == {row['key']}
+assert not [m for m in sys.modules if m.startswith(('cc_prep', 'pipelines'))]
+print('read')
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(stepwise)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "read", done.stderr

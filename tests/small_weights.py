@@ -1,0 +1,51 @@
+"""Untrained networks of the right shape, small enough for every test that needs some weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from cc_prep.models import clip4idc, vqgan
+
+CODES = 64
+
+
+def write_clip4idc(path: Path, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    config = clip4idc.Config(
+        embedding=16,
+        resolution=32,
+        patch=16,
+        vision_width=64,
+        vision_layers=3,
+        intra_layers=2,
+        context=32,
+        text_width=64,
+        text_layers=1,
+    )
+    words = {"settings": json.dumps({"network": {"intra_layers": 2}})}
+    save_file(clip4idc.CLIP4IDC(config).state_dict(), path, metadata=words)
+    return path
+
+
+def write_vqgan(path: Path, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    config = vqgan.Config(
+        channels=32, multipliers=(1, 1, 1), blocks=1, latent=8, codes=CODES, code_width=8
+    )
+    network = vqgan.VQGAN(config)
+    network.quantize.embedding.weight.data.normal_()
+    save_file(network.state_dict(), path)
+    return path
+
+
+def settings(folder: Path) -> list[str]:
+    """Overrides that make every job use such weights."""
+    scorer, tokenizer = folder / "clip4idc-test.safetensors", folder / "vqgan-test.safetensors"
+    if not scorer.exists():
+        write_clip4idc(scorer)
+        write_vqgan(tokenizer)
+    return [f"score.weights={scorer}", f"tokenize.weights={tokenizer}"]
