@@ -246,6 +246,10 @@ class Build(Networks):
         except RejectedPair as error:
             return error
         visual = rule.strategy == "visual" or not scores.captions
+        if visual and not len(scores.bef_inter_visual):
+            return RejectedPair(
+                Reason.UNREADABLE_SEQUENCE, "imported scores hold no likeness; run score-frames"
+            )
         similarities = scores.similarities(visual)
         penalty = confidence.penalties(*similarities)
         chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)

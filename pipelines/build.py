@@ -35,9 +35,9 @@ def build(
         What is not there is made on the way, and not written.
     """
     out = storage.absolute(out)
-    stages.check_keyframes(manifest)
     given, source = source, storage.absolute(source or out)
-    makes, shards = _plan(manifest, source, splits, limit)
+    manifest, makes, shards = _plan(manifest, source, splits, limit)
+    stages.check_keyframes(manifest)
     if given is not None and "interpolate" in makes:
         raise UserError(f"{given}: no sequences in it", "Give the --out of an earlier interpolate")
     digests, scorer = _find_weights(manifest, makes, source, console)
@@ -59,17 +59,17 @@ def build(
 
 def _plan(
     manifest: Manifest, source: str, splits: Sequence[str], limit: int | None
-) -> tuple[frozenset[str], Sequence[AnyShard]]:
-    """What has to be made before tokenising, and the shards to make."""
+) -> tuple[Manifest, frozenset[str], Sequence[AnyShard]]:
+    """What is gone on with, what has to be made before tokenising, and the shards to make."""
     made, scored = (storage.join(source, f.folder) for f in (sequences.FORMAT, scores.FORMAT))
     if provenance.read(made) is None:
-        return frozenset({"interpolate", "score"}), plan(manifest, splits, limit)
-    stages.check_same_sequences(manifest, made, stages.SEQUENCES)
+        return manifest, frozenset({"interpolate", "score"}), plan(manifest, splits, limit)
+    manifest = stages.adopted(manifest, made)
     if provenance.read(scored) is None:
-        return frozenset({"score"}), stored(made, splits, limit)
+        return manifest, frozenset({"score"}), stored(made, splits, limit)
     # Another keyframe rule needs no new scores.
-    stages.check_same_sequences(manifest, scored, (*stages.SEQUENCES, "score"))
-    return frozenset(), stored(made, splits, limit, scored)
+    manifest = stages.adopted(manifest, scored, (*stages.SEQUENCES, "score"))
+    return manifest, frozenset(), stored(made, splits, limit, scored)
 
 
 def _find_weights(
@@ -93,7 +93,7 @@ def _find_weights(
         shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
         console.print(f"{tokenizer.name}: {len(unused)} tensors are not used ({shown})")
     digests = {**interpolators, **scorers, tokenizer.name: tokenizer.sha256}
-    return digests, next(iter(scorers))
+    return digests, next(iter(scorers), stages.IMPORTED)
 
 
 def _make_step(

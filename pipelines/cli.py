@@ -10,7 +10,13 @@ import click
 
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
-from pipelines.job_commands import build, dataset_options, interpolate, score_frames
+from pipelines.job_commands import (
+    build,
+    dataset_options,
+    interpolate,
+    job_options,
+    score_frames,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -229,3 +235,46 @@ def verify_weights(name: str) -> None:
 
     found = library.verify(name)
     click.echo(f"{found.path}: all well")
+
+
+@cli.group("export")
+def export_group() -> None:
+    """Writes a job's output in the format of another system."""
+
+
+@export_group.command("procap")
+@click.argument("path")
+@click.option("--to", "target", required=True, metavar="DIR", help="Where the files go.")
+def export_procap(path: str, target: str) -> None:
+    """Writes sequences and scores as ProCap's HDF5 files and JSON.
+
+    \b
+    Example:
+      cc-prep export procap out/clevr --to procap/clevr
+    """
+    from pipelines.commands import export
+
+    export(path, target)
+
+
+@cli.group("import")
+def import_group() -> None:
+    """Takes in what another system has made."""
+
+
+@import_group.command("procap")
+@dataset_options
+@click.option("--from", "source", required=True, metavar="DIR", help="Where ProCap's files lie.")
+@job_options
+def import_procap(**options: Any) -> None:
+    """Takes ProCap's HDF5 sequences and score JSON of DATASET: OUT/sequences, OUT/scores.
+
+    DATASET's own captions and splits say which pairs there are; `build` goes on from there.
+
+    \b
+    Example:
+      cc-prep import procap clevr --root /data/clevr --from procap/clevr --out out/clevr
+    """
+    from pipelines.job_commands import import_from_procap
+
+    import_from_procap(**options)

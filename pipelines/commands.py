@@ -169,6 +169,19 @@ def _print_status(folder: str, as_json: bool) -> None:
         click.echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))
 
 
+def export(path: str, target: str) -> None:
+    """Writes ProCap's files of a folder of sequences and scores."""
+    from cc_prep.formats.tar import DamagedShard
+    from pipelines import exchange
+
+    try:
+        with progress_bar("exporting") as progress:
+            count = exchange.export(path, target, progress)
+    except (DamagedShard, FileNotFoundError) as error:
+        raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
+    click.echo(f"{count['sequences']:,} sequences and {count['scores']:,} scores in {target}")
+
+
 def list_weights() -> None:
     """Prints the named weights and whether they are on this machine."""
     from cc_prep.weights import REGISTRY, SHIPPED, cached_path

@@ -8,7 +8,7 @@ from functools import partial
 from rich.console import Console
 
 from cc_prep import images, interpolation, storage, weights
-from cc_prep.errors import RejectedPair
+from cc_prep.errors import RejectedPair, UserError
 from cc_prep.formats import sequences
 from cc_prep.manifest import Manifest
 from pipelines import job, stages
@@ -50,6 +50,11 @@ def interpolate(
 def find_weights(manifest: Manifest) -> dict[str, str]:
     """SHA-256 of the interpolator's weights by name, fetched and checked. Raises UserError."""
     settings = manifest.interpolate
+    if settings.method == "imported":
+        raise UserError(
+            "interpolate.method=imported: those sequences are not made here",
+            "Run: cc-prep import procap",
+        )
     if settings.method != "rife":
         return {}
     found = weights.locate(settings.weights)

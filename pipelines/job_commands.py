@@ -175,6 +175,33 @@ def build(
     _conclude(run(settings, out, chosen, limit, source, given, messages()), given, as_json)
 
 
+def import_from_procap(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    source: str,
+    out: str,
+    splits: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+    max_rejects: float,
+    **options: Any,
+) -> None:
+    """Runs both import jobs, sequences first."""
+    from cc_prep import manifest
+    from pipelines import exchange
+    from pipelines.engine import messages
+    from pipelines.job import Options
+
+    settings = manifest.load(dataset, overrides, root)
+    given = Options(max_rejects=max_rejects, **options)
+    chosen = splits or settings.splits
+    for step in (exchange.import_frames, exchange.import_scores):
+        _conclude(step(settings, source, out, chosen, limit, given, messages()), given, as_json)
+        if given.dry_run:  # the second step plans from what the first one wrote
+            return
+
+
 def _conclude(summary: Summary | None, options: Options, as_json: bool) -> None:
     """Prints what a job did; raises JobFailed if too much of it was rejected."""
     if summary is None:

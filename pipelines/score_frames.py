@@ -31,7 +31,7 @@ def score_frames(
     out = storage.absolute(out)
     folder = storage.join(out, sequences.FORMAT.folder)
     shards = stored(folder, splits, limit)
-    stages.check_same_sequences(manifest, folder, stages.SEQUENCES)
+    manifest = stages.adopted(manifest, folder)
     stages.check_keyframes(manifest)
     digests = find_weights(manifest)
     work = job.Work(

@@ -14,6 +14,8 @@ from cc_prep.manifest import Manifest
 SEQUENCES = ("name", "layout", "image_size", "interpolate", "shards")
 SCORES = (*SEQUENCES, "score", "keyframes")
 TRAINING_SHARDS = (*SCORES, "tokenize")
+# Stands where weights would, for what others made.
+IMPORTED = "imported"
 
 
 def deciding(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
@@ -38,11 +40,29 @@ def placed(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"root": root, **changed})
 
 
-def check_same_sequences(manifest: Manifest, folder: str, limit: tuple[str, ...]) -> None:
-    """Refuses to go on from a folder that was made under other settings. Raises UserError."""
+def imported(manifest: Manifest, depth: int) -> Manifest:
+    """The manifest under which sequences that others interpolated are taken in."""
+    changed = manifest.interpolate.model_copy(
+        update={"method": IMPORTED, "weights": IMPORTED, "depth": depth}
+    )
+    return manifest.model_copy(update={"interpolate": changed})
+
+
+def adopted(manifest: Manifest, folder: str, keys: tuple[str, ...] = SEQUENCES) -> Manifest:
+    """The manifest with which work can go on from what lies in `folder`.
+
+    What was imported was made under settings that no manifest names: they are taken over. All
+    others have to be the manifest's. Raises UserError.
+    """
     record = provenance.read(folder)
-    assert record is not None
-    wanted = deciding(manifest, limit)
+    if record is None:
+        raise UserError(f"{folder}: nothing there", "Run the step before this one first")
+    for section in ("interpolate", "score"):
+        there = record["settings"].get(section, {})
+        if section in keys and there.get("weights") == IMPORTED:
+            taken = getattr(manifest, section).model_copy(update=there)
+            manifest = manifest.model_copy(update={section: taken})
+    wanted = deciding(manifest, keys)
     there = {key: record["settings"].get(key) for key in wanted}
     different = provenance.differences(there, wanted)
     if different:
@@ -50,6 +70,7 @@ def check_same_sequences(manifest: Manifest, folder: str, limit: tuple[str, ...]
             f"{folder} was made with other settings ({'; '.join(different[:5])})",
             "Use the same settings, or make it anew in another --out",
         )
+    return manifest
 
 
 def check_keyframes(manifest: Manifest) -> None:
@@ -64,6 +85,6 @@ def check_keyframes(manifest: Manifest) -> None:
 
 
 def _placed(name: str) -> str:
-    if weights.is_known(name):
+    if weights.is_known(name) or name == IMPORTED:
         return name
     return storage.absolute(os.path.expanduser(name))

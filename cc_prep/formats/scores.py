@@ -1,7 +1,7 @@
 """Scores: `scores/<split>-000000.parquet`, a row a sequence.
 
 key, captions; bef_inter_sim, inter_aft_sim   logits, [captions][frames]
-bef_inter_visual, inter_aft_visual            likeness without words, [frames]
+bef_inter_visual, inter_aft_visual            likeness without words, [frames], or empty (imported)
 penalty                                       [frames], of the captions, or without words
                                               where there are none
 keyframes                                     of the manifest's rule without its dice
@@ -71,7 +71,7 @@ def decode(row: Row) -> FrameScores:
             for name in ("bef_inter_sim", "inter_aft_sim")
         ]
         without = [
-            np.array(row[name], np.float32).reshape(frames)
+            np.array(row[name], np.float32).reshape(frames if row[name] else 0)
             for name in ("bef_inter_visual", "inter_aft_visual")
         ]
     except (ValueError, TypeError):

@@ -88,6 +88,9 @@ def test_readme_lists_every_key_with_its_default() -> None:
         "": manifest.Manifest,
         "video.": manifest.Video,
         "interpolate.": manifest.Interpolate,
+        "score.": manifest.Score,
+        "keyframes.": manifest.Keyframes,
+        "tokenize.": manifest.Tokenize,
         "shards.": manifest.Shards,
     }
     for prefix, section in sections.items():

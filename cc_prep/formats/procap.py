@@ -1,0 +1,189 @@
+"""ProCap's own files: sequences as HDF5, scores as JSON.
+
+CLEVR-Change   sc_videos.h5 and nsc_videos.h5 (with and without semantic change), keys `000123.png`;
+               clevr_similarity_scores.json, {key: {"sc_sim_matrixes": …, "nsc_sim_matrixes": …}}
+others         <name>_videos.h5 and <name>_similarity_scores.json, keys are ids
+
+A dataset of an HDF5 file is uint8 [F, 3, H, W], RGB; matrices are {"bef_inter_sim": [captions][F],
+"inter_aft_sim": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.records import NO_CHANGE, FrameScores
+
+CLEVR_LAYOUT = "clevr_change"
+MATRICES = ("bef_inter_sim", "inter_aft_sim")
+
+
+class Names:
+    """What ProCap calls things of a data set."""
+
+    def __init__(self, name: str, layout: str) -> None:
+        self.clevr = layout == CLEVR_LAYOUT
+        self.prefix = "clevr" if self.clevr else name
+
+    def videos(self, kind: str) -> str:
+        """The HDF5 file that holds pairs of a kind."""
+        if not self.clevr:
+            return f"{self.prefix}_videos.h5"
+        return "nsc_videos.h5" if kind == NO_CHANGE else "sc_videos.h5"
+
+    def key(self, id: str) -> str:
+        """A pair's name in the files."""
+        return f"{id}.png" if self.clevr else id
+
+    @property
+    def scores(self) -> str:
+        """The JSON file."""
+        return f"{self.prefix}_similarity_scores.json"
+
+    def part(self, kind: str) -> str | None:
+        """Under which name a pair's matrices stand below its key; None: right there."""
+        if not self.clevr:
+            return None
+        return "nsc_sim_matrixes" if kind == NO_CHANGE else "sc_sim_matrixes"
+
+
+class Videos:
+    """The HDF5 files of a folder, opened when first asked for."""
+
+    def __init__(self, folder: str, names: Names) -> None:
+        self.folder, self.names = Path(folder), names
+        self.files: dict[str, h5py.File] = {}
+
+    def frames(self, id: str, kind: str) -> np.ndarray:
+        """uint8 [F, H, W, 3]. Raises RejectedPair for a pair that is not there or no sequence."""
+        key, file = self.names.key(id), self.names.videos(kind)
+        try:
+            if file not in self.files:
+                self.files[file] = h5py.File(self.folder / file, "r")
+            dataset = self.files[file][key]
+            shape: tuple[int, ...] = getattr(dataset, "shape", ())
+            if len(shape) != 4 or shape[1] != 3 or dataset.dtype != np.uint8 or shape[0] < 3:
+                raise RejectedPair(
+                    Reason.UNREADABLE_SEQUENCE, f"{file}[{key}] is {shape}, not uint8 [F, 3, H, W]"
+                )
+            pixels: np.ndarray = dataset[()]
+        except KeyError:
+            raise RejectedPair(Reason.MISSING_IMAGE, f"{file} has no {key}") from None
+        except OSError as error:
+            said = str(error).splitlines()[0]
+            raise RejectedPair(Reason.UNREADABLE_SEQUENCE, f"{file}: {said}") from None
+        return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
+
+    def count(self, kind: str) -> int:
+        """Frames of a sequence of that kind, 0 where the file is not there. Raises UserError."""
+        place = self.folder / self.names.videos(kind)
+        if not place.exists():
+            return 0
+        try:
+            with h5py.File(place, "r") as file:
+                return int(next(iter(file.values())).shape[0])
+        except (OSError, StopIteration, AttributeError, IndexError) as error:
+            raise UserError(
+                f"{place}: no HDF5 file of sequences ({type(error).__name__})", "Fetch it again"
+            ) from None
+
+
+def read_scores(folder: str, names: Names) -> dict[str, Any]:
+    """The JSON file's content. Raises UserError; FileNotFoundError where there is none."""
+    place = Path(folder) / names.scores
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: {error}", "Fetch it again") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{place}: no object of scores by pair", "Fetch it again")
+    return found
+
+
+def scores_of(
+    found: dict[str, Any], names: Names, id: str, kind: str, captions: tuple[str, ...], frames: int
+) -> FrameScores:
+    """A pair's scores. Raises RejectedPair where they are not [captions][frames]."""
+    entry, part = found.get(names.key(id)), names.part(kind)
+    if part is not None and isinstance(entry, dict):
+        entry = entry.get(part)
+    nothing = np.zeros(0, np.float32)
+    try:
+        rows = [np.array(entry[name], np.float32) for name in MATRICES]  # type: ignore[index]
+    except (KeyError, TypeError, ValueError):
+        raise RejectedPair(
+            Reason.UNREADABLE_SEQUENCE, f"{names.scores} has no matrices of {names.key(id)}"
+        ) from None
+    if any(row.shape != (len(captions), frames) for row in rows):
+        raise RejectedPair(
+            Reason.UNREADABLE_SEQUENCE,
+            f"{names.scores}: {names.key(id)} has {rows[0].shape}, not {len(captions)} captions × "
+            f"{frames} frames",
+        )
+    return FrameScores(captions, rows[0], rows[1], nothing, nothing)
+
+
+class Exporter:
+    """Writes ProCap's files into a folder; made by `exporting`."""
+
+    def __init__(self, folder: Path, names: Names) -> None:
+        self.folder, self.names = folder, names
+        self.files: dict[str, h5py.File] = {}
+        self.scores: dict[str, Any] = {}
+
+    def add_frames(self, id: str, kind: str, frames: np.ndarray) -> None:
+        """A sequence, uint8 [F, H, W, 3]."""
+        name = self.names.videos(kind)
+        if name not in self.files:
+            self.files[name] = h5py.File(self.folder / name, "w")
+        pixels = np.ascontiguousarray(frames.transpose(0, 3, 1, 2))
+        self.files[name].create_dataset(self.names.key(id), data=pixels, compression="gzip")
+
+    def add_scores(self, id: str, kind: str, scores: FrameScores) -> None:
+        """A sequence's scores."""
+        matrices = {
+            "bef_inter_sim": scores.bef_inter_sim.tolist(),
+            "inter_aft_sim": scores.inter_aft_sim.tolist(),
+        }
+        part = self.names.part(kind)
+        if part is None:
+            self.scores[self.names.key(id)] = matrices
+        else:
+            self.scores.setdefault(self.names.key(id), {})[part] = matrices
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+
+@contextmanager
+def exporting(folder: str, names: Names) -> Iterator[Exporter]:
+    """Files that appear in `folder` under their names only when all are complete."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    temporary = target / f".{uuid.uuid4().hex[:12]}.tmp"
+    temporary.mkdir()
+    exporter = Exporter(temporary, names)
+    try:
+        yield exporter
+        exporter.close()
+        if exporter.scores:
+            text = json.dumps(exporter.scores, sort_keys=True)
+            (temporary / names.scores).write_text(text, encoding="utf-8")
+        for path in sorted(temporary.iterdir()):
+            os.replace(path, target / path.name)
+    finally:
+        exporter.close()
+        for path in temporary.iterdir():
+            path.unlink()
+        temporary.rmdir()
