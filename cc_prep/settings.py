@@ -24,10 +24,21 @@ class Section(BaseModel):
 S = TypeVar("S", bound=Section)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-3 as everybody else does: in YAML 1.1 it is a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"),
+    list("-+0123456789."),
+)
+
+
 def parse(text: str, source: str) -> dict[str, Any]:
     """The keys of a YAML text, `${NAME}` and `${NAME:-default}` expanded. Raises UserError."""
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
@@ -52,7 +63,7 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
             if not isinstance(inner, dict):
                 raise UserError(f"--set {given}: {parent} has no keys below it", "Drop the dot")
         try:
-            inner[last] = yaml.safe_load(text)
+            inner[last] = yaml.load(text, _Loader)
         except yaml.YAMLError:
             raise UserError(f"--set {given}: the value is not YAML", "Quote it") from None
 

@@ -152,13 +152,22 @@ def verify(**options: Any) -> None:
 
 @cli.command()
 @click.argument("path")
+@click.option("--fidelity", is_flag=True, help="Also FID, KID, precision and recall (minutes).")
+@click.option(
+    "--inception",
+    metavar="FILE",
+    help="Measure with torch-fidelity's Inception weights, not EfficientNet-Lite0.",
+)
 @JSON_OPTION
 def stats(**options: Any) -> None:
     """Prints counts, motion and quality of a job's output.
 
+    --fidelity compares interpolated with true frames, and reconstructions with frames.
+
     \b
     Example:
       cc-prep stats out/clevr
+      cc-prep stats out/clevr --fidelity
     """
     from pipelines import commands
 

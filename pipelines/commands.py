@@ -29,15 +29,21 @@ def print_tree(found: dict[str, Any]) -> None:
     width = max(len(name) for name in found)
     for name, value in found.items():
         if isinstance(value, dict):
-            value = ", ".join(
-                f"{k} {' over '.join(f'{x:,}' for x in v.values())}"
-                if isinstance(v, dict)
-                else f"{k} {v:,}"
-                for k, v in value.items()
-            )
+            value = ", ".join(_words(k, v) for k, v in value.items())
         elif isinstance(value, int):
             value = f"{value:,}"
         click.echo(f"{name:{width}}  {value if value != '' else '–'}")
+
+
+def _words(name: str, value: Any) -> str:
+    """A figure, or the figures of one thing, with its name."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        return f"{name} {value:,}"
+    if value.keys() == {"mean", "frames"}:
+        return f"{name} {value['mean']:,} over {value['frames']:,}"
+    return f"\n    {name}: " + ", ".join(f"{k} {v:,}" for k, v in value.items())
 
 
 def inspect(
@@ -85,16 +91,28 @@ def verify(path: str, as_json: bool) -> None:
         raise JobFailed(f"{path}: {len(faults)} faults")
 
 
-def stats(path: str, as_json: bool) -> None:
-    """Prints figures over a folder of sequences."""
+def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> None:
+    """Prints figures over what lies in a folder."""
     from cc_prep import figures
-    from cc_prep.formats import sequences, verification
+    from cc_prep.formats import scores, sequences, training_shards, verification
     from cc_prep.formats.tar import DamagedShard
 
+    of = {
+        sequences.FORMAT.name: figures.sequence_figures,
+        scores.FORMAT.name: figures.score_figures,
+        training_shards.FORMAT.name: figures.token_figures,
+    }
+    found: dict[str, Any] = {}
     try:
-        folder = verification.find_one(path, sequences.FORMAT)
-        with progress_bar("reading shards") as progress:
-            found = figures.sequence_figures(folder, progress=progress)
+        for folder, kind in verification.find(path):
+            with progress_bar(f"reading {kind.folder}") as progress:
+                found |= of[kind.name](folder, None, progress)
+        if fidelity:
+            from cc_prep import fidelity as measures
+
+            folders = {kind.name: folder for folder, kind in verification.find(path)}
+            with progress_bar("measuring fidelity") as progress:
+                found["fidelity"] = measures.figures(path, folders, inception, progress)
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
     if as_json:
@@ -106,14 +124,13 @@ def stats(path: str, as_json: bool) -> None:
 def report(path: str, target: str | None, samples: int) -> None:
     """Writes the HTML page on a folder of sequences."""
     from cc_prep import storage
-    from cc_prep.formats import sequences, verification
     from cc_prep.formats.tar import DamagedShard
-    from cc_prep.report import sequences as page
+    from cc_prep.report import page
 
-    folder = verification.find_one(path, sequences.FORMAT)
     target = target or storage.join(path, "report.html")
     try:
-        shown = page.write(folder, target, samples)
+        with progress_bar("drawing") as progress:
+            shown = page.write(path, target, samples, progress)
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
     click.echo(f"{shown} sequences shown in {target}")

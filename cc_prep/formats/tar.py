@@ -80,12 +80,15 @@ def read_shard(place: str) -> Iterator[tuple[str, dict[str, bytes]]]:
 
     Raises FileNotFoundError, and DamagedShard for what is no complete, well-formed shard.
     """
+    with storage.open_read(place) as file:
+        yield from read_members(file, place)
+
+
+def read_members(file: BinaryIO, place: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """`read_shard` of an open file, or of a part of one that begins at a sample."""
     key, members, done = None, dict[str, bytes](), set[str]()
     try:
-        with (
-            storage.open_read(place) as file,
-            tarfile.open(fileobj=file, mode="r|", errorlevel=2) as tar,
-        ):
+        with tarfile.open(fileobj=file, mode="r|", errorlevel=2) as tar:
             for member in tar:
                 name, _, extension = member.name.partition(".")
                 _check(member, name, extension, place)

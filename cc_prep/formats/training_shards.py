@@ -139,6 +139,19 @@ def read_index(folder: str) -> list[dict[str, Any]]:
     return rows
 
 
+def lookup(folder: str, key: str) -> TrainingSample | None:
+    """One sample by its key, through the index; None if it is not there. Raises DamagedShard."""
+    for row in read_index(folder):
+        if row["key"] == key:
+            with storage.open_read(storage.join(folder, FORMAT.file(row["shard"]))) as file:
+                file.seek(row["offset"])
+                data = file.read(row["bytes"])
+            for found, members in tar.read_members(io.BytesIO(data), f"{row['shard']}[{key}]"):
+                if found == key:
+                    return decode(key, members)
+    return None
+
+
 def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)

@@ -23,6 +23,7 @@ from cc_train import optim
 
 LARGEST_SCALE = math.log(100)
 RANKS = (1, 5, 10)
+POSITION_SCALE = 0.5
 # What plain CLIP does not have.
 NEW = ("joint_positional_embedding", "bef_embedding", "aft_embedding", "ln_mid")
 
@@ -155,5 +156,30 @@ def from_clip(tensors: Mapping[str, Tensor], intra_layers: int) -> CLIP4IDC:
 
 
 def from_scratch(sizes: Network) -> CLIP4IDC:
-    """An untrained CLIP4IDC."""
-    return CLIP4IDC(Config(**sizes.model_dump()))
+    """An untrained CLIP4IDC.
+
+    Positions start as waves, the same ones for both images: so from the first step a patch can find
+    its neighbours, and its own place in the other image. From noise this alone takes thousands of
+    steps on a small data set.
+    """
+    network = CLIP4IDC(Config(**sizes.model_dump()))
+    side = sizes.resolution // sizes.patch
+    places = POSITION_SCALE * waves(side, sizes.vision_width)
+    network.visual.positional_embedding.data.copy_(places)
+    network.visual.joint_positional_embedding.data.copy_(torch.cat((places, places)))
+    return network
+
+
+def waves(side: int, width: int) -> Tensor:
+    """Sines and cosines of row and column, [1 + side², width], zeros for the class token.
+
+    Source: Vaswani et al., 2017, for each of two axes.
+    """
+    quarter = width // 4
+    frequencies = 100.0 ** -(torch.arange(quarter) / quarter)
+    angles = torch.arange(side)[:, None] * frequencies  # [side, W / 4]
+    axis = torch.cat((angles.sin(), angles.cos()), dim=1)  # [side, W / 2]
+    rows = axis[:, None].expand(side, side, -1)
+    columns = axis[None].expand(side, side, -1)
+    grid = torch.cat((rows, columns), dim=2).reshape(side * side, 4 * quarter)
+    return torch.cat((torch.zeros(1, width), grid))
