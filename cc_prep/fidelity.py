@@ -101,6 +101,7 @@ def measure(
             cuda=torch.cuda.is_available(),
             cache=False,
             verbose=False,
+            save_cpu_ram=True,  # no loader processes: the images are in memory
             batch_size=16,
         )
     return {

@@ -19,6 +19,8 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 
+END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -91,13 +93,14 @@ def _samples(place: str) -> list[Sample]:
             end = file.seek(0, 2)
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         raise _damaged(place, str(error)) from None
+    last = max((o + s for found in members.values() for o, s in found.values()), default=0)
+    if end < -(-last // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE + END_MARK:
+        raise _damaged(place, "it is cut short")
     for key, found in members.items():
         if not isinstance(meta.get(key), dict):
             raise _damaged(place, f"{key} has no usable .json")
         if not any(name.startswith("f00.") for name in found):
             raise _damaged(place, f"{key} has no frames")
-        if max(offset + size for offset, size in found.values()) > end:
-            raise _damaged(place, f"ends inside {key}")
     return [Sample(place, key, meta[key], found) for key, found in members.items()]
 
 

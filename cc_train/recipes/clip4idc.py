@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,15 +102,14 @@ def train(
 
 def _fewer_still(samples: Sequence[Sample], share: float) -> list[Sample]:
     """All pairs that changed, and a share of the others, evenly spread."""
-    kept, due = [], 0.0
-    for sample in samples:
-        if sample.meta.get("kind") == NO_CHANGE:
-            due += share
-            if due < 1:
-                continue
-            due -= 1
-        kept.append(sample)
-    return kept
+    still = [sample.meta.get("kind") == NO_CHANGE for sample in samples]
+    wanted = round(share * sum(still))
+    met = list(itertools.accumulate(still))
+    return [
+        sample
+        for sample, stood, number in zip(samples, still, met, strict=True)
+        if not stood or number * wanted // met[-1] > (number - 1) * wanted // met[-1]
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,165 @@
+"""`cc-train vqgan` and `clip4idc` in real processes: killed and resumed, the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cc_prep import networks
+from tests.conftest import BIN, Command
+
+SMALL = {
+    "vqgan": [
+        "network.multipliers=[1,1,1]", "network.codes=32", "network.latent=8",
+        "network.code_width=8", "data.crop=32", "data.validation_frames=2",
+        "weights.discriminator_channels=8", "weights.discriminator_start=3",
+        "weights.revive_every=2", "loop.average=0.9",
+    ],
+    "clip4idc": [
+        "network.resolution=32", "network.vision_width=64", "network.vision_layers=2",
+        "network.intra_layers=1", "network.text_width=64", "network.text_layers=1",
+        "data.mirror=true", "data.shift=2", "data.blur=1.0", "data.held_out=0.3",
+    ],
+}  # fmt: skip
+LOOP = [
+    "loop.batch_size=4", "loop.precision=float32", "loop.threads=1", "loop.log_every=1",
+    "loop.checkpoint_every=2", "loop.validate_every=4", "loop.warmup=2",
+]  # fmt: skip
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> str:
+    out = tmp_path_factory.mktemp("train") / "out"
+    done = cc_prep(
+        "interpolate", "synth", "--root", synth_root, "--out", out, "--set", "image_size=48",
+        "--set", "interpolate.depth=1", "--set", "interpolate.method=dissolve",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return f"{out}/sequences/*-000000.tar"
+
+
+def command(kind: str, shards: str, run: Path, *more: str) -> list[str]:
+    given = [part for value in (*SMALL[kind], *LOOP) for part in ("--set", value)]
+    return [
+        str(BIN / "cc-train"), kind, "--shards", shards, "--out", str(run),
+        "--steps", str(STEPS), *given, *more,
+    ]  # fmt: skip
+
+
+def train(kind: str, shards: str, run: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(kind, shards, run, *more), capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def log(run: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module", params=["vqgan", "clip4idc"])
+def undisturbed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shards: str
+) -> tuple[str, Path]:
+    run = tmp_path_factory.mktemp(request.param) / "run"
+    done = train(request.param, shards, run)
+    assert done.returncode == 0, done.stderr
+    return request.param, run
+
+
+def test_what_a_run_leaves(undisturbed: tuple[str, Path]) -> None:
+    kind, run = undisturbed
+    there = sorted(path.name for path in run.iterdir())
+    pictures = ["pictures"] if kind == "vqgan" else []
+    assert there == ["checkpoints", "log.jsonl", *pictures, "settings.json", "tensorboard"]
+    best = max(
+        (line for line in log(run) if line["part"] == "validation"),
+        key=lambda line: line["psnr" if kind == "vqgan" else "recall"],
+    )
+    kept = [int(path.name) for path in sorted((run / "checkpoints").iterdir())]
+    assert kept[-2:] == [6, 8]
+    assert best["step"] in kept
+    assert list((run / "tensorboard").iterdir())
+    # The checkpoint is what the preparation takes.
+    model = run / "checkpoints/000008/model.safetensors"
+    if kind == "vqgan":
+        network, _, unused = networks.vqgan(str(model))
+        assert (network.config.codes, unused) == (32, [])
+        assert list((run / "pictures").glob("*.png"))
+    else:
+        network, _ = networks.clip4idc(str(model))
+        assert network.config.intra_layers == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_stopped_and_resumed_gives_the_same_weights(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str, how: signal.Signals
+) -> None:
+    kind, whole = undisturbed
+    run = tmp_path / "run"
+    job = subprocess.Popen(
+        command(kind, shards, run), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoints/000002").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(job.pid, how)
+    said = job.communicate(timeout=60)[1]
+    steps = [int(p.name) for p in (run / "checkpoints").iterdir() if p.name.isdecimal()]
+    assert steps
+    assert max(steps) < STEPS, "it was not stopped in time"
+    if how is signal.SIGTERM:
+        assert job.returncode == 1
+        assert "the same command goes on from there" in said
+    done = train(kind, shards, run)
+    assert done.returncode == 0, done.stderr
+    assert "going on at step" in done.stderr
+    name = f"checkpoints/{STEPS:06d}/model.safetensors"
+    assert (run / name).read_bytes() == (whole / name).read_bytes()
+    assert log(run) == log(whole)
+
+
+def test_other_settings_are_refused(undisturbed: tuple[str, Path], shards: str) -> None:
+    kind, run = undisturbed
+    done = train(kind, shards, run, "--set", "loop.learning_rate=1e-2")
+    assert done.returncode == 2
+    assert "learning_rate" in done.stderr
+    done = train(kind, shards, run, "--resume", "never")
+    assert done.returncode == 2
+
+
+def test_damaged_checkpoint_is_named(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str
+) -> None:
+    import shutil
+
+    kind, whole = undisturbed
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    file = run / "checkpoints/000008/training.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    done = train(kind, shards, run)
+    assert done.returncode == 2
+    assert "000008" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_training_goes_on_from_other_weights(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str
+) -> None:
+    kind, whole = undisturbed
+    model = whole / "checkpoints/000008/model.safetensors"
+    done = train(kind, shards, tmp_path / "run", "--init", str(model), "--set", "loop.warmup=0")
+    assert done.returncode == 0, done.stderr
+    other = {"vqgan": "clip4idc", "clip4idc": "vqgan"}[kind]
+    refused = train(other, shards, tmp_path / "other", "--init", str(model))
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
