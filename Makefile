@@ -4,13 +4,14 @@ OUT     ?= out/$(DATASET)
 PYTHON  ?= python3
 ARGS    ?=
 DEMO    ?= out/demo
+ASSETS  ?= out/assets
 VENV    := .venv
 BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
 BROWSER := $(VENV)/.browser-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test lint types format check bench interpolate
+.PHONY: help setup browser demo test lint format check bench interpolate score shards assets
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,14 +38,17 @@ $(BROWSER): $(SETUP)
 	  echo "The tests need a Chromium on the PATH: install it by hand"; exit 1; }
 	@touch $@
 
-demo: $(SETUP)  ## from nothing to interpolated scenes and video frames, verified, with reports
+demo: $(SETUP)  ## from nothing to verified training shards of scenes and videos, with reports
 	$(BIN)/cc-prep synth $(DEMO)/scenes --scenes 12 --truth
 	$(BIN)/cc-prep inspect synth --root $(DEMO)/scenes
 	$(BIN)/cc-prep interpolate synth --root $(DEMO)/scenes --out $(DEMO)/synth
+	$(BIN)/cc-prep score-frames synth --root $(DEMO)/scenes --out $(DEMO)/synth
+	$(BIN)/cc-prep build synth --root $(DEMO)/scenes --out $(DEMO)/synth
 	$(BIN)/cc-prep videos $(DEMO)/videos
-	$(BIN)/cc-prep interpolate video --root $(DEMO)/videos --out $(DEMO)/video --limit 12
+	$(BIN)/cc-prep build video --root $(DEMO)/videos --out $(DEMO)/video --limit 12
 	$(BIN)/cc-prep verify $(DEMO)/synth
 	$(BIN)/cc-prep verify $(DEMO)/video
+	$(BIN)/cc-prep stats $(DEMO)/synth
 	$(BIN)/cc-prep report $(DEMO)/synth
 	$(BIN)/cc-prep report $(DEMO)/video
 	@echo
@@ -52,6 +56,16 @@ demo: $(SETUP)  ## from nothing to interpolated scenes and video frames, verifie
 
 interpolate: $(SETUP)  ## pairs → sequences: OUT/sequences
 	$(BIN)/cc-prep interpolate $(DATASET) --out $(OUT) $(ARGS)
+
+score: $(SETUP)  ## sequences → scores: OUT/scores
+	$(BIN)/cc-prep score-frames $(DATASET) --out $(OUT) $(ARGS)
+
+shards: $(SETUP)  ## pairs, or what OUT holds of them → training shards: OUT/shards
+	$(BIN)/cc-prep build $(DATASET) --out $(OUT) $(ARGS)
+
+# How the small default weights were made, on two cores in about four hours; see docs/weights.md.
+assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
+	BIN=$(BIN) ASSETS=$(ASSETS) sh docs/assets.sh
 
 test: $(SETUP) $(BROWSER)  ## all tests
 	$(BIN)/python -m pytest $(ARGS)

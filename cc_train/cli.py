@@ -103,6 +103,28 @@ def clip4idc(**options: Any) -> None:
     _train(Settings, train, **options)
 
 
+@cli.command()
+@click.argument("run")
+@click.option("--shards", multiple=True, required=True, metavar="SHARDS", help="Held-out shards.")
+@click.option("--name", required=True, help="Name of the file and its card.")
+@click.option("--out", required=True, metavar="DIR", help="Where they go.")
+def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
+    """Packs RUN's best network as float16 safetensors, with a card of what it was measured to do.
+
+    SHARDS must be sequences that the training did not see.
+
+    \b
+    Example:
+      cc-train pack runs/vqgan --shards 'out/held/sequences/*.tar' --name my-vqgan --out weights
+    """
+    from pathlib import Path
+
+    from cc_train import packing
+
+    file = packing.pack(Path(run), shards, name, Path(out))
+    click.echo(f"{file}, {file.with_suffix('.md')}")
+
+
 def _train(
     model: Any,
     train: Callable[..., dict[str, float]],

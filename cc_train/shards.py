@@ -6,6 +6,7 @@ resumed run reads what the undisturbed one would have read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 from collections.abc import Callable, Sequence
@@ -75,6 +76,13 @@ def read_index(
     if not samples:
         raise UserError(f"{', '.join(patterns)}: no samples", "Give shards that hold some")
     return samples
+
+
+def about(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, Any]:
+    """What was trained on, for the settings: a run goes on with the same data only."""
+    keys = "\n".join(sample.key for sample in samples)
+    digest = hashlib.sha256(keys.encode()).hexdigest()
+    return {"count": len(samples), "train": len(train), "keys_sha256": digest}
 
 
 def _samples(place: str) -> list[Sample]:

@@ -116,6 +116,8 @@ class CLIP4IDC(TextEncoder):
         """
         own = {name.removeprefix("clip."): tensor.float() for name, tensor in tensors.items()}
         own = {name: tensor for name, tensor in own.items() if name not in UNUSED}
+        if "token_embedding.rows" in own:
+            own = _with_all_words(own)
         try:
             config = Config.of(own, intra_layers)
         except KeyError as error:
@@ -167,6 +169,18 @@ class CLIP4IDC(TextEncoder):
         mean = mean / mean.norm(dim=-1, keepdim=True)
         likeness = self.logit_scale.exp() * mean @ mean[[0, -1]].T
         return likeness[:, 0], likeness[:, 1]
+
+
+def _with_all_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A packed file's word table in full: words that its training never saw are zero."""
+    rows = tensors["token_embedding.rows"].long()
+    kept = tensors["token_embedding.weight"]
+    if len(rows) != len(kept) or rows.min() < 0 or rows.max() >= Config.vocabulary:
+        raise UserError("token_embedding.rows does not fit the word table")
+    table = kept.new_zeros((Config.vocabulary, kept.shape[1]))
+    table[rows] = kept
+    others = {name: t for name, t in tensors.items() if name != "token_embedding.rows"}
+    return {**others, "token_embedding.weight": table}
 
 
 # Buffers of OpenAI's archives that say sizes and are no weights.

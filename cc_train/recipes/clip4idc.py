@@ -19,13 +19,14 @@ from torch import Tensor
 
 from cc_prep import byte_pairs
 from cc_prep.errors import UserError
+from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.records import NO_CHANGE
 from cc_prep.scoring import normalised
 from cc_prep.settings import Section
 from cc_train import order
 from cc_train.loop import Loop, fit, pick_device
 from cc_train.objectives.clip4idc import Clip4idcObjective, Network, from_clip, from_scratch
-from cc_train.shards import Sample, read_index
+from cc_train.shards import Sample, about, read_index
 
 SWAPPED = {"left": "right", "right": "left"}
 
@@ -83,6 +84,7 @@ def train(
     console.print(f"{len(train):,} pairs, {len(held_out):,} held out", highlight=False)
     torch.manual_seed(settings.loop.seed)
     network, rate = from_scratch(settings.network), 1.0
+    _forget_unseen_words(network, train)
     if init is not None:
         from cc_prep.weights import read_tensors
 
@@ -95,9 +97,23 @@ def train(
         rate,
         pick_device(settings.loop),
     )
-    everything = {"kind": "clip4idc", **settings.model_dump(mode="json")}
+    everything = {
+        "kind": "clip4idc",
+        "samples": about(samples, train),
+        **settings.model_dump(mode="json"),
+    }
     batch = partial(_batch, train, settings, network.config.resolution)
     return fit(objective, batch, settings.loop, everything, run, resume, console)
+
+
+def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample]) -> None:
+    """Zeroes the words that no caption has: they get no gradient, and would stay noise."""
+    said = {str(caption) for sample in samples for caption in sample.meta["captions"]}
+    seen = {token for caption in said for token in byte_pairs.encode(caption)}
+    seen |= {byte_pairs.START, byte_pairs.END, byte_pairs.PAD}
+    kept = torch.zeros(len(network.token_embedding.weight), 1)
+    kept[sorted(seen)] = 1
+    network.token_embedding.weight.data.mul_(kept)
 
 
 def _fewer_still(samples: Sequence[Sample], share: float) -> list[Sample]:

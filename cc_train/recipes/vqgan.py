@@ -20,7 +20,7 @@ from cc_prep.settings import Section
 from cc_train import order
 from cc_train.loop import Loop, fit, pick_device
 from cc_train.objectives.vqgan import Network, VqganObjective, Weights
-from cc_train.shards import Sample, read_index
+from cc_train.shards import Sample, about, read_index
 
 Frame = tuple[Sample, str]
 
@@ -81,7 +81,11 @@ def train(
     )
     if init is not None:
         _start_from(objective, init)
-    everything = {"kind": "vqgan", **settings.model_dump(mode="json")}
+    everything = {
+        "kind": "vqgan",
+        "samples": about(samples, train),
+        **settings.model_dump(mode="json"),
+    }
     batch = partial(_batch, frames, settings)
     return fit(objective, batch, settings.loop, everything, run, resume, console)
 

@@ -1,0 +1,197 @@
+"""`cc-train pack`: a trained network as one small file with a card that says how good it is.
+
+Weights become float16, and of CLIP4IDC's word table only the rows that training ever saw are kept.
+What is measured is the packed file, on shards that training never saw.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from cc_prep import confidence, networks
+from cc_prep.errors import UserError
+from cc_prep.records import NO_CHANGE
+from cc_prep.scoring import Scorer
+from cc_prep.wheels import sha256
+from cc_train import checkpoints
+from cc_train.objectives import clip4idc, vqgan
+from cc_train.recipes import clip4idc as pairs
+from cc_train.recipes import vqgan as frames
+from cc_train.shards import Sample, read_index
+
+FEWEST_MOVES = 5
+
+CARD = """\
+# {{ name }}
+
+{{ about }}
+
+| | |
+|---|---|
+| file | `{{ name }}.safetensors`, {{ "%.1f" | format(bytes / 1e6) }} MB, float16 |
+| SHA-256 | `{{ digest }}` |
+| parameters | {{ "{:,}".format(parameters) }} |
+| trained | {{ "{:,}".format(step) }} steps of {{ settings.loop.batch_size }}{{ data }} |
+| licence | MIT, like the toolkit |
+
+## How good it is
+
+{{ measured_on }}
+
+| measure | value |
+|---|---|
+{% for measure, value in measures.items() %}
+| {{ measure }} | {{ value }} |
+{% endfor %}
+
+{{ remarks }}
+
+## Settings
+
+```json
+{{ settings_text }}
+```
+"""
+
+
+def pack(run: Path, held_out: Sequence[str], name: str, out: Path) -> Path:
+    """Packs the best checkpoint of a run; the file. Raises UserError.
+
+    held_out: sequence shards that training did not see. For CLIP4IDC those with true frames also
+        show where the penalty is lowest.
+    """
+    step = best_step(run)
+    model = run / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
+    settings = json.loads((run / "settings.json").read_text())
+    tensors = {n: t.half() if t.is_floating_point() else t for n, t in load_file(model).items()}
+    if settings["kind"] == "clip4idc":
+        tensors = without_unseen_words(tensors)
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"{name}.safetensors"
+    temporary = out / f".{name}.tmp"
+    words = {"settings": json.dumps(settings, sort_keys=True)}
+    save_file({n: t.contiguous() for n, t in tensors.items()}, temporary, metadata=words)
+    temporary.replace(file)
+    samples = read_index(held_out)
+    measure: Callable[[Path, list[Sample]], dict[str, Any]] = {
+        "vqgan": _vqgan_card,
+        "clip4idc": _clip4idc_card,
+    }[settings["kind"]]
+    card = jinja2.Template(CARD, trim_blocks=True, lstrip_blocks=True).render(
+        name=name,
+        bytes=file.stat().st_size,
+        digest=sha256(file),
+        parameters=sum(t.numel() for t in tensors.values()),
+        step=step,
+        data=_said(settings),
+        settings=settings,
+        settings_text=json.dumps(settings, indent=1, sort_keys=True),
+        **measure(file, samples),
+    )
+    (out / f"{name}.md").write_text(card.rstrip() + "\n", encoding="utf-8")
+    return file
+
+
+def best_step(run: Path) -> int:
+    """The step of the best checkpoint of a run. Raises UserError where there is none."""
+    there = checkpoints.steps(run)
+    if not there or not (run / "settings.json").exists():
+        raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
+    best = checkpoints.read(run, there[-1]).state.get("best") or {}
+    step = int(best.get("step", there[-1]))
+    return step if step in there else there[-1]
+
+
+def without_unseen_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with only those rows of the word table that are not zero, and their numbers."""
+    table = tensors["token_embedding.weight"]
+    rows = torch.nonzero(table.abs().sum(1)).flatten().to(torch.int32)
+    return {
+        **tensors,
+        "token_embedding.weight": table[rows.long()].clone(),
+        "token_embedding.rows": rows,
+    }
+
+
+def _said(settings: dict[str, Any]) -> str:
+    samples = settings.get("samples")
+    return f" on {samples['train']:,} of {samples['count']:,} pairs" if samples else ""
+
+
+def _vqgan_card(file: Path, samples: list[Sample]) -> dict[str, Any]:
+    network, _, _ = networks.vqgan(str(file))
+    looked_at = frames.HeldOut(samples, 200, network.config.factor)
+    with torch.inference_mode():
+        found, _ = vqgan.measure(network, looked_at, "cpu")
+    codes = network.config.codes
+    return {
+        "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes. Small and "
+        "briefly trained: right for trying the whole path and for tests, not for a paper.",
+        "measured_on": f"On {min(200, sum(len(s.frames) for s in samples))} whole frames, ends and "
+        f"interpolated ones, of {len(samples)} rendered pairs that training did not see.",
+        "measures": {
+            "PSNR": f"{found['psnr']:.2f} dB",
+            "mean absolute error": f"{found['absolute']:.4f} of the range",
+            "codes used": f"{round(found['used'] * codes)} of {codes}",
+            "perplexity": f"{found['perplexity']:.1f}",
+        },
+        "remarks": "",
+    }
+
+
+def _clip4idc_card(file: Path, samples: list[Sample]) -> dict[str, Any]:
+    network, _ = networks.clip4idc(str(file))
+    changed = [s for s in samples if s.meta.get("kind") != NO_CHANGE and s.meta.get("captions")]
+    looked_at = pairs.HeldOut(changed, len(changed), network.config.resolution)
+    with torch.inference_mode():
+        found = clip4idc.retrieval(network, looked_at, "cpu")
+    measures = {
+        f"{way} R@{k}": f"{found[f'{part}_r{k}']:.1f} % (chance {found[f'chance_r{k}']:.1f} %)"
+        for way, part in (("pair by sentence,", "text"), ("sentence by pair,", "pair"))
+        for k in clip4idc.RANKS
+    }
+    moved = [s for s in changed if s.meta.get("change_type") == "move" and _truth(s)]
+    remarks = ""
+    if len(moved) >= FEWEST_MOVES:
+        curve = true_move_penalties(network, moved)
+        lowest = int(curve[1:-1].argmin()) + 1
+        measures["penalty of true frames, lowest at"] = f"frame {lowest} of 0 … {len(curve) - 1}"
+        values = ", ".join(f"{value:.3f}" for value in curve)
+        remarks = (
+            f"The penalty of true frames of {len(moved)} rendered moves, each divided by its "
+            f"sequence's mean, averaged, from before to after: {values}."
+        )
+    return {
+        "about": "A CLIP4IDC trained from scratch: it scores how well a pair of images fits a "
+        "sentence about the change. It knows the words of rendered scenes; others count as unknown.",
+        "measured_on": f"On {len(changed)} rendered pairs that training did not see.",
+        "measures": measures,
+        "remarks": remarks,
+    }
+
+
+def _truth(sample: Sample) -> list[str]:
+    """A sequence's ends with the true frames between them."""
+    truth = sorted(name for name in sample.members if name[0] == "t" and name[1:3].isdigit())
+    return [sample.frames[0], *truth, sample.frames[-1]] if truth else []
+
+
+def true_move_penalties(network: Any, samples: Sequence[Sample]) -> np.ndarray:
+    """Mean penalty of true frames, [F], each sequence's scaled to a mean of 1."""
+    scorer, curves = Scorer(network), []
+    for sample in samples:
+        images = np.stack([sample.image(name) for name in _truth(sample)])
+        scores = scorer(images, tuple(str(c) for c in sample.meta["captions"]))
+        penalty = confidence.penalties(*scores.similarities())
+        curves.append(penalty / max(float(penalty.mean()), 1e-12))
+    mean: np.ndarray = np.mean(curves, axis=0)
+    return mean

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Trains `vqgan-mini` and `clip4idc-mini`, the weights that come with the package: `make assets`.
+# Every step can be stopped and goes on where it was.
+set -eu
+at=${ASSETS:-out/assets}
+prep=${BIN:-.venv/bin}/cc-prep
+train=${BIN:-.venv/bin}/cc-train
+
+# Scenes to train on, large for the VQGAN and small for CLIP4IDC; true frames to measure with.
+$prep synth "$at/large" --scenes 600 --seed 1000 --size 224
+$prep synth "$at/small" --scenes 3000 --seed 2000 --size 112
+$prep synth "$at/truth" --scenes 200 --seed 4000 --size 112 --truth
+$prep synth "$at/fresh" --scenes 40 --seed 3000 --size 224
+$prep videos "$at/videos"
+
+# Sequences of them: interpolated frames are what the VQGAN will see; CLIP4IDC sees only the ends.
+$prep interpolate synth --root "$at/large" --out "$at/large-seq" --split train --split val \
+  --set interpolate.depth=1
+$prep interpolate video --root "$at/videos" --out "$at/video-seq" \
+  --set interpolate.depth=1 --set video.stride=4
+$prep interpolate synth --root "$at/small" --out "$at/small-seq" --set image_size=112 \
+  --set interpolate.method=dissolve --set interpolate.depth=1
+$prep interpolate synth --root "$at/truth" --out "$at/truth-seq" --set image_size=112 \
+  --set interpolate.method=dissolve
+$prep interpolate synth --root "$at/fresh" --out "$at/fresh-seq"
+
+$train vqgan --out "$at/runs/vqgan" --config docs/vqgan-mini.yaml \
+  --shards "$at/large-seq/sequences/train-*.tar" --shards "$at/video-seq/sequences/*.tar"
+$train clip4idc --out "$at/runs/clip4idc" --config docs/clip4idc-mini.yaml \
+  --shards "$at/small-seq/sequences/*.tar"
+
+$train pack "$at/runs/vqgan" --name vqgan-mini --out "$at/weights" \
+  --shards "$at/fresh-seq/sequences/*.tar"
+$train pack "$at/runs/clip4idc" --name clip4idc-mini --out "$at/weights" \
+  --shards "$at/truth-seq/sequences/*.tar"
+echo "To ship them: copy $at/weights into cc_prep/assets and their SHA-256 into cc_prep/weights.py"
