@@ -134,8 +134,8 @@ def _vqgan_card(file: Path, samples: list[Sample]) -> dict[str, Any]:
         found, _ = vqgan.measure(network, looked_at, "cpu")
     codes = network.config.codes
     return {
-        "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes. Small and "
-        "briefly trained: right for trying the whole path and for tests, not for a paper.",
+        "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes. Small "
+        "and briefly trained: right for trying the whole path and for tests, not for a paper.",
         "measured_on": f"On {min(200, sum(len(s.frames) for s in samples))} whole frames, ends and "
         f"interpolated ones, of {len(samples)} rendered pairs that training did not see.",
         "measures": {
@@ -172,7 +172,7 @@ def _clip4idc_card(file: Path, samples: list[Sample]) -> dict[str, Any]:
         )
     return {
         "about": "A CLIP4IDC trained from scratch: it scores how well a pair of images fits a "
-        "sentence about the change. It knows the words of rendered scenes; others count as unknown.",
+        "sentence about the change. It knows the words of rendered scenes, no others.",
         "measured_on": f"On {len(changed)} rendered pairs that training did not see.",
         "measures": measures,
         "remarks": remarks,

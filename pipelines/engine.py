@@ -34,7 +34,7 @@ class Resources:
     """What Ray has free."""
 
     cpus: int
-    gpus: int
+    gpus: float
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Pool:
 
     workers: int
     cpus: int
-    gpus: int
+    gpus: float
 
     @property
     def device(self) -> str:
@@ -73,7 +73,7 @@ def start() -> Resources:
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     free = ray.available_resources()
-    return Resources(int(free.get("CPU", 0)), int(free.get("GPU", 0)))
+    return Resources(int(free.get("CPU", 0)), float(free.get("GPU", 0)))
 
 
 def _check_reachable(address: str | None) -> None:
@@ -127,17 +127,25 @@ def _restore_output() -> None:
         os.close(saved)
 
 
-def size_pool(free: Resources, workers: int | None, threads: int, device: str) -> Pool:
+def size_pool(
+    free: Resources, workers: int | None, threads: int, device: str, share: float = 1.0
+) -> Pool:
     """The pool for what is free. Raises UserError if more is asked for than there is.
 
-    device: `auto` takes GPUs where there are some. Default: a worker a GPU, or one for every
-    `threads` cores.
+    device: `auto` takes GPUs where there are some. share: of a GPU, for each worker. Default: as
+    many workers as the GPUs hold, or one for every `threads` cores.
     """
-    if device == "gpu" and not free.gpus:
-        raise UserError("--device gpu: Ray has no free GPU", "Use --device cpu, or free one")
-    if device == "gpu" or (device == "auto" and free.gpus):
-        count, there, what = workers or free.gpus, free.gpus, "GPUs"
-        pool = Pool(count, 1, 1)
+    fits = int(free.gpus / share + 1e-6)
+    if device == "gpu" and not fits:
+        what = "no free GPU" if share == 1 else f"less than {share:g} of a GPU free"
+        raise UserError(f"--device gpu: Ray has {what}", "Use --device cpu, or free one")
+    if device == "gpu" or (device == "auto" and fits):
+        count, there, what = (
+            workers or fits,
+            fits,
+            "GPUs" if share == 1 else f"shares of {share:g} GPU",
+        )
+        pool = Pool(count, 1, share)
     else:
         count, there, what = workers or max(1, free.cpus // threads), free.cpus, "CPUs"
         pool = Pool(count, min(threads, max(1, free.cpus // count)), 0)

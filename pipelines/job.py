@@ -37,6 +37,7 @@ class Options:
 
     workers: int | None = None
     device: str = "auto"
+    gpus_per_worker: float = 1.0
     max_rejects: float = 0.01
     retry_rejects: bool = False
     dry_run: bool = False
@@ -89,7 +90,9 @@ def run(work: Work, options: Options, console: Console) -> Summary | None:
     _check_same_settings(work)
     free = engine.start()
     try:
-        pool = engine.size_pool(free, options.workers, work.threads, options.device)
+        pool = engine.size_pool(
+            free, options.workers, work.threads, options.device, options.gpus_per_worker
+        )
         _check_same_settings(work, pool.device)
         if options.dry_run:
             _print_plan(work, pool, console)

@@ -51,6 +51,13 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Where the networks run.",
         ),
+        click.option(
+            "--gpus-per-worker",
+            type=click.FloatRange(0, 1, min_open=True),
+            default=1.0,
+            show_default=True,
+            help="Share of a GPU for each worker, so that several jobs can run on one.",
+        ),
         click.option("--limit", type=click.IntRange(1), help="At most so many pairs of a split."),
         click.option(
             "--workers",
