@@ -88,7 +88,13 @@ def _find_weights(
         scorers = score_frames.find_weights(manifest)
     else:
         scorers = (provenance.read(scored) or {})["weights"]
-    _, tokenizer, unused = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+    network, tokenizer, unused = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+    factor = network.config.factor
+    if manifest.image_size is not None and manifest.image_size % factor:
+        raise UserError(
+            f"image_size {manifest.image_size} is not in whole tokens of {factor} px",
+            f"Set image_size={max(1, round(manifest.image_size / factor)) * factor}",
+        )
     if unused:
         shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
         console.print(f"{tokenizer.name}: {len(unused)} tensors are not used ({shown})")

@@ -1,0 +1,175 @@
+"""Users' mistakes with scoring, building and training: one line each, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import cv2
+import pytest
+
+from cc_prep.formats import rejects
+from tests import small_weights
+from tests.conftest import BIN, Command
+
+SIZES = ("--set", "image_size=64", "--set", "interpolate.depth=2")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+    """Weights, and sequences and scores in `out`."""
+    folder = tmp_path_factory.mktemp("bad")
+    for step in ("interpolate", "score-frames"):
+        done = cc_prep(step, *arguments(folder, folder / "out", synth_root))
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def arguments(weights: Path, out: Path, root: Path, *more: str) -> list[object]:
+    given = [p for o in small_weights.settings(weights) for p in ("--set", o)]
+    return ["synth", "--root", root, "--out", out, *SIZES, *given, *more]
+
+
+def mistaken(done: subprocess.CompletedProcess[str], said: str) -> None:
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, lines
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--set", "interpolate.method=dis"), "interpolate.method: rife → dis"),
+        (("--set", "keyframes.k=4"), "3 frames in between"),
+        (("--set", "score.weights=nowhere.pt"), "neither a known name nor a file"),
+        (("--set", "score.wieghts=x"), 'Did you mean "weights"?'),
+        (("--set", "keyframes.strategy=best"), "keyframes.strategy"),
+        (("--split", "dev"), "dev"),
+    ],
+)
+def test_scoring(
+    made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command, more: tuple[str, str], said: str
+) -> None:
+    (tmp_path / "sequences").symlink_to(made / "out/sequences")
+    mistaken(cc_prep("score-frames", *arguments(made, tmp_path, synth_root, *more)), said)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--set", "image_size=32"), "image_size: 64 → 32"),
+        (("--set", "score.intra_layers=1"), "score.intra_layers"),
+        (("--set", "keyframes.k=4"), "3 frames in between"),
+        (("--set", "tokenize.config=nowhere.yaml"), "nowhere.yaml"),
+        (("--from", "nowhere"), "no sequences"),
+    ],
+)
+def test_building(
+    made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command, more: tuple[str, str], said: str
+) -> None:
+    given = arguments(made, tmp_path / "new", synth_root, "--from", str(made / "out"), *more)
+    mistaken(cc_prep("build", *given), said)
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_to_score(made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command) -> None:
+    given = arguments(made, tmp_path, synth_root)
+    mistaken(cc_prep("score-frames", *given), "Run: cc-prep interpolate")
+
+
+def test_foreign_weights(made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command) -> None:
+    small_weights.settings(made)
+    swapped = ("--set", f"tokenize.weights={made}/clip4idc-test.safetensors")
+    given = arguments(made, tmp_path, synth_root, *swapped)
+    mistaken(cc_prep("build", *given), "no VQGAN weights")
+
+
+def test_scores_of_other_sequences(
+    made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    """Keeps away: shards whose scores belong to frames that are no more."""
+    shutil.copytree(made / "out", tmp_path / "out")
+    place = tmp_path / "out/sequences/provenance.json"
+    record = json.loads(place.read_text())
+    record["shards"]["train-000000"]["sha256"] = "0" * 64
+    place.write_text(json.dumps(record))
+    mistaken(cc_prep("build", *arguments(made, tmp_path / "out", synth_root)), "of other sequences")
+
+
+def test_a_damaged_frame_is_a_reject_and_a_cut_shard_ends_the_job(
+    made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    shutil.copytree(made / "out/sequences", tmp_path / "sequences")
+    shard = tmp_path / "sequences/train-000000.tar"
+    data = bytearray(shard.read_bytes())
+    at = data.index(b"IHDR", data.index(b".f02.png"))
+    data[at : at + 4] = b"XXXX"
+    shard.write_bytes(data)
+    done = cc_prep("score-frames", *arguments(made, tmp_path, synth_root, "--max-rejects", "0.9"))
+    assert done.returncode == 0, done.stderr
+    [reject] = rejects.read(str(tmp_path / "scores"))
+    assert reject.reason == "unreadable sequence"
+    shard.write_bytes(data[: len(data) // 2])
+    shutil.rmtree(tmp_path / "scores")
+    done = cc_prep("score-frames", *arguments(made, tmp_path, synth_root))
+    assert done.returncode == 1
+    assert "train-000000.tar" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_sizes_that_are_no_whole_tokens(
+    made: Path, synth_root: Path, tmp_path: Path, cc_prep: Command
+) -> None:
+    """A size for all is refused at once; pairs of their own sizes are rejects."""
+    given = arguments(made, tmp_path, synth_root, "--set", "image_size=62")
+    mistaken(cc_prep("build", *given), "Set image_size=64")
+    root = tmp_path / "root"
+    shutil.copytree(synth_root, root)
+    for image in root.glob("*images/*_000001.png"):
+        picture = cv2.imread(str(image))
+        cv2.imwrite(str(image), picture[:62])
+    more = ("--set", "image_size=null", "--set", "interpolate.keep_truth=false")
+    given = arguments(made, tmp_path / "out", root, *more, "--max-rejects", "0.5")
+    done = cc_prep("build", *given)
+    assert done.returncode == 0, done.stderr
+    found = rejects.read(str(tmp_path / "out/shards"))
+    assert {r.id for r in found} == {"000001"}
+    assert {r.reason for r in found} == {"size not divisible"}
+    assert "64×62" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--shards", "nowhere-*.tar"], "no such file"),
+        (["--shards", "SHARD", "--set", "loop.learnig_rate=1"], 'Did you mean "learning_rate"?'),
+        (["--shards", "SHARD", "--set", "loop.batch_size=0"], "loop.batch_size"),
+        (["--shards", "SHARD", "--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--shards", "SHARD", "--init", "nowhere.pt"], "nowhere.pt"),
+        (["--shards", "SCORES"], "parquet"),
+        (["--shards", "SHARD", "--set", "loop.device=cuda"], "torch finds no GPU"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["vqgan", "clip4idc"])
+def test_training(made: Path, tmp_path: Path, kind: str, arguments: list[str], said: str) -> None:
+    import torch
+
+    if "cuda" in said and torch.cuda.is_available():
+        return
+    named = {
+        "SHARD": str(made / "out/sequences/train-000000.tar"),
+        "SCORES": str(made / "out/scores/train-000000.parquet"),
+    }
+    given = [named.get(a, a) for a in arguments]
+    done = subprocess.run(
+        [str(BIN / "cc-train"), kind, "--out", str(tmp_path / "run"), *given],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
