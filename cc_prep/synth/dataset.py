@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -29,6 +31,7 @@ SPLIT_SHARES = {"val": 0.05, "test": 0.10}
 # Of the image: the changed object, and every other one, must show at least so much.
 CHANGED_SHARE, OTHER_SHARE = 0.006, 0.0012
 MOST_TRIES = 500
+ORPHAN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,13 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
 def _render_all(
     root: str, missing: list[int], settings: Settings, workers: int | None
 ) -> Iterator[int]:
-    # One thread a worker; fresh interpreters, since Mitsuba does not survive a fork.
+    # Fresh interpreters, since Mitsuba does not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        min(workers or os.cpu_count() or 1, len(missing)), context, initializer=_one_thread
+        min(workers or os.cpu_count() or 1, len(missing)),
+        context,
+        initializer=_prepare_renderer,
+        initargs=(os.getpid(),),
     ) as pool:
         jobs = [pool.submit(write_scene, root, index, settings) for index in missing]
         try:
@@ -80,10 +86,18 @@ def _render_all(
             pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
+def _prepare_renderer(parent: int) -> None:
+    """One thread a renderer; it ends when its parent does, which a killed one cannot tell it."""
     import drjit
 
     drjit.set_thread_count(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(ORPHAN_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def write_scene(root: str, index: int, settings: Settings) -> int:

@@ -1,0 +1,45 @@
+"""A killed `cc-prep synth` takes its renderers along, which no signal tells of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.conftest import BIN
+
+
+def group(number: int) -> list[int]:
+    """Living processes of a process group."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == number and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def test_renderers_end_with_their_parent(tmp_path: Path) -> None:
+    """Keeps away: renderers that worked on for an hour after their job was killed."""
+    command = [str(BIN / "cc-prep"), "synth", str(tmp_path), "--scenes", "5000", "--size", "32"]
+    job = subprocess.Popen(
+        [*command, "--workers", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("scenes/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(group(job.pid)) >= 3
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait()
+    deadline = time.monotonic() + 30
+    while group(job.pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not group(job.pid)
