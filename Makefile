@@ -62,6 +62,7 @@ score: $(SETUP)  ## sequences → scores: OUT/scores
 
 shards: $(SETUP)  ## pairs, or what OUT holds of them → training shards: OUT/shards
 	$(BIN)/cc-prep build $(DATASET) --out $(OUT) $(ARGS)
+	$(BIN)/cc-prep verify $(OUT)/shards
 
 # How the small default weights were made, on two cores in about four hours; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights

@@ -73,7 +73,7 @@ class Images(torch.utils.data.Dataset[Tensor]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor(self.images[index]).permute(2, 0, 1)
+        return torch.tensor(np.ascontiguousarray(self.images[index])).permute(2, 0, 1)
 
 
 def measure(

@@ -10,8 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from cc_prep import networks
+from cc_prep.wheels import sha256
+from cc_train import packing
 from tests.conftest import BIN, Command
 
 SMALL = {
@@ -163,3 +166,26 @@ def test_training_goes_on_from_other_weights(
     refused = train(other, shards, tmp_path / "other", "--init", str(model))
     assert refused.returncode == 2
     assert "Traceback" not in refused.stderr
+
+
+def test_a_packed_run_scores_and_tokenises(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str
+) -> None:
+    """Half the bytes and fewer words, the same network; the card says what the file does."""
+    kind, run = undisturbed
+    done = subprocess.run(
+        [str(BIN / "cc-train"), "pack", str(run), "--shards", shards, "--name", "mine",
+         "--out", str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / "mine.safetensors"
+    model = run / "checkpoints" / f"{packing.best_step(run):06d}" / "model.safetensors"
+    assert file.stat().st_size < 0.55 * model.stat().st_size
+    load = networks.vqgan if kind == "vqgan" else networks.clip4idc
+    small, whole = (load(str(path))[0].state_dict() for path in (file, model))
+    assert small.keys() == whole.keys()
+    assert all(torch.equal(whole[name].half().float(), small[name]) for name in whole)
+    card = (tmp_path / "mine.md").read_text()
+    assert ("PSNR" if kind == "vqgan" else "R@10") in card
+    assert sha256(file) in card

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command
+from tests.pages import opened
 
 MARK = "<script>document.title='RAN'</script>"
 
@@ -120,13 +120,6 @@ def test_verify_finds_every_damage(
     assert cc_prep("verify", out).returncode == 0
 
 
-def browser() -> str:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    assert found, "no Chromium on the PATH: `make browser` installs one"
-    return found
-
-
 def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -> None:
     """Every picture is loaded, nothing lies outside the page, and no caption runs."""
     page = tmp_path / "report.html"
@@ -136,23 +129,7 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert MARK not in text
     assert html.escape(MARK).replace("&#x27;", "&#39;") in text
-    # The page allows no script, so the copy that the browser is asked about drops that rule.
-    probe = """<script>addEventListener('load', () => {
-      const all = [...document.images];
-      const good = all.filter(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 50);
-      document.body.dataset.pictures = good.length + '/' + all.length;
-      document.body.dataset.wide = document.documentElement.scrollWidth;
-    })</script></body>"""
-    copy = tmp_path / "probe.html"
-    copy.write_text(re.sub(r"<meta http-equiv.*?>", "", text, flags=re.S).replace("</body>", probe))
-    dom = subprocess.run(
-        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         f"--user-data-dir={tmp_path}/profile", "--window-size=1560,1000",
-         "--virtual-time-budget=5000", "--dump-dom", copy.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-        env={**os.environ, "HOME": str(tmp_path)},
-    ).stdout  # fmt: skip
+    dom = opened(text, tmp_path)
     # 11 strips of 9 frames, 7 true ones and a difference, 6 masks.
     assert 'data-pictures="193/193"' in dom
     assert int(re.search(r'data-wide="(\d+)"', dom)[1]) <= 1560

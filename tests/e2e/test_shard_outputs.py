@@ -1,0 +1,125 @@
+"""What scoring and building leave: verified, counted, measured, and looked at in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import small_weights
+from tests.conftest import Command
+from tests.pages import opened
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+    """Sequences, scores and shards of six scenes, and beside them shards alone in `fused`."""
+    folder = tmp_path_factory.mktemp("shards")
+    given = [p for o in small_weights.settings(folder) for p in ("--set", o)]
+    given += ["--root", str(synth_root), "--set", "image_size=64"]
+    for step in ("interpolate", "score-frames", "build"):
+        done = cc_prep(step, "synth", "--out", folder / "out", *given)
+        assert done.returncode == 0, done.stderr
+    done = cc_prep("build", "synth", "--out", folder / "fused", "--split", "train", *given)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_stats(out: Path, cc_prep: Command) -> None:
+    found = json.loads(cc_prep("stats", out, "--json").stdout)
+    assert found["sequences"] == found["scored"] == found["training samples"] == 12
+    assert list(found["mean penalty by frame"]) == [str(i) for i in range(9)]
+    assert sum(found["keyframes by frame"].values()) == 24
+    assert found["codes"] == small_weights.CODES
+    assert 1 < found["codes used"] <= small_weights.CODES
+    assert 1 < found["perplexity"] <= found["codes used"]
+    assert "codes used" in cc_prep("stats", out / "shards").stdout
+
+
+def test_fidelity(out: Path, cc_prep: Command) -> None:
+    done = cc_prep("stats", out, "--fidelity", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["fidelity"]
+    assert found["features"] == "efficientnet-lite0"
+    frames = found["interpolated against true frames"]
+    rebuilt = found["reconstructions against frames"]
+    assert (frames["images"], rebuilt["images"]) == (84, 108)
+    # Interpolated frames are near the true ones; what an untrained VQGAN makes of them is not.
+    assert frames["FID"] < rebuilt["FID"]
+    assert frames["precision"] > rebuilt["precision"]
+    refused = cc_prep("stats", out.parent / "fused", "--fidelity")
+    assert refused.returncode == 2
+    assert "no sequences" in refused.stderr
+
+
+def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+    page = tmp_path / "report.html"
+    done = cc_prep("report", out, "--out", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    dom = opened(text, tmp_path)
+    # 12 strips of 9 frames, 9 reconstructions, 7 true ones and a difference, 6 masks.
+    assert 'data-pictures="318/318"' in dom
+    assert int(re.search(r'data-wide="(\d+)"', dom)[1]) <= 1560
+    assert dom.count("<polyline") == 12
+    assert len(re.findall(r'<circle class="key"', dom)) == 24
+    assert len(re.findall(r'<figure class="[^"]*\bkey\b', dom)) == 24
+    assert "codes used" in dom
+
+
+def test_report_of_shards_alone(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+    page = tmp_path / "report.html"
+    done = cc_prep("report", out.parent / "fused", "--out", page)
+    assert done.returncode == 0, done.stderr
+    dom = opened(page.read_text(), tmp_path)
+    # 8 strips of 4 keyframes and 9 reconstructions.
+    assert 'data-pictures="104/104"' in dom
+    assert dom.count("<polyline") == 8
+
+
+def test_report_without_the_weights_says_so(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+    """Keeps away: reconstructions by another network than the one that made the tokens."""
+    shutil.copytree(out.parent / "fused", tmp_path / "out")
+    place = tmp_path / "out/shards/provenance.json"
+    record = json.loads(place.read_text())
+    record["weights"]["vqgan-test.safetensors"] = "0" * 64
+    place.write_text(json.dumps(record))
+    done = cc_prep("report", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "not the file the tokens were made with" in (tmp_path / "out/report.html").read_text()
+
+
+@pytest.mark.parametrize("folder", ["scores", "shards"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "extra", "index"])
+def test_verify_finds_every_damage(
+    out: Path, tmp_path: Path, cc_prep: Command, folder: str, damage: str
+) -> None:
+    shutil.copytree(out / folder, tmp_path / folder)
+    shard = next(iter(sorted((tmp_path / folder).glob("train-*"))))
+    data = bytearray(shard.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+        shard.write_bytes(data)
+    elif damage == "cut":
+        shard.write_bytes(data[: len(data) // 2])
+    elif damage == "remove":
+        shard.unlink()
+    elif damage == "extra":
+        shutil.copy(shard, shard.with_name(f"train-000009{shard.suffix}"))
+    elif folder == "shards":
+        (tmp_path / folder / "index.parquet").unlink()
+    else:
+        return
+    done = cc_prep("verify", tmp_path / folder, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["faults"]
+    assert "Traceback" not in done.stderr
+
+
+def test_status_names_every_job(out: Path, cc_prep: Command) -> None:
+    said = cc_prep("status", out).stdout
+    assert all(f"{out}/{name}" in said for name in ("sequences", "scores", "shards"))
+    assert said.count("planned 12, done 12") == 3
