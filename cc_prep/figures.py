@@ -120,7 +120,7 @@ def score_figures(
     mean = np.mean(penalties, axis=0) if penalties else np.zeros(0)
     return {
         "scored": sum(facts["samples"] for facts in made.values()),
-        "looked at": len(penalties),
+        "scores looked at": len(penalties),
         "scored captions": captions,
         "scored by images alone": without,
         "mean penalty by frame": {str(i): round(float(v), 4) for i, v in enumerate(mean)},

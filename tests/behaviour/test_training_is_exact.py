@@ -189,3 +189,12 @@ def test_a_packed_run_scores_and_tokenises(
     card = (tmp_path / "mine.md").read_text()
     assert ("PSNR" if kind == "vqgan" else "R@10") in card
     assert sha256(file) in card
+
+
+def test_reading_ahead_changes_nothing(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str
+) -> None:
+    kind, whole = undisturbed
+    done = train(kind, shards, tmp_path / "run", "--set", "loop.loader_workers=2")
+    assert done.returncode == 0, done.stderr
+    assert log(tmp_path / "run") == log(whole)

@@ -123,3 +123,23 @@ def test_status_names_every_job(out: Path, cc_prep: Command) -> None:
     said = cc_prep("status", out).stdout
     assert all(f"{out}/{name}" in said for name in ("sequences", "scores", "shards"))
     assert said.count("planned 12, done 12") == 3
+
+
+def test_videos_are_scored_by_their_images(
+    out: Path, video_root: Path, tmp_path: Path, cc_prep: Command
+) -> None:
+    """Pairs without captions: likeness instead, in shards of the same shape."""
+    from cc_prep.formats import training_shards
+
+    given = [p for o in small_weights.settings(out.parent) for p in ("--set", o)]
+    given += ["--root", str(video_root), "--set", "image_size=64"]
+    done = cc_prep("build", "video", "--out", tmp_path, *given)
+    assert done.returncode == 0, done.stderr
+    [shard] = (tmp_path / "shards").glob("*.tar")
+    for sample in training_shards.read(str(shard)):
+        assert sample.meta["captions"] == []
+        assert sample.meta["scored_by"] == "likeness"
+        assert sample.scores.shape == (2, 1, 9)
+        assert len(sample.meta["keyframes"]) == 4
+    assert cc_prep("verify", tmp_path).returncode == 0
+    assert cc_prep("report", tmp_path).returncode == 0
