@@ -1,7 +1,11 @@
-"""Tensors of a TorchScript archive, such as OpenAI's `ViT-B-32.pt`, without running any of it.
+"""Tensors of torch's archives without running any of them.
 
-The archive's `data.pkl` is read by an unpickler that knows tensors, lists and attribute holders and
-refuses every other name; its code is not looked at.
+TorchScript, such as OpenAI's `ViT-B-32.pt`: `data.pkl` is read by an unpickler that knows tensors,
+lists and attribute holders and refuses every other name; its code is not looked at.
+
+`torch.save` with a training framework's objects beside the tensors, such as taming-transformers'
+Lightning checkpoints, which torch's own safe reader refuses whole: every unknown name becomes an
+object that holds nothing and does nothing.
 """
 
 from __future__ import annotations
@@ -48,6 +52,34 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return dict(_tensors(module, ""))
 
 
+def read_saved(path: Path) -> Any:
+    """What `torch.save` wrote into a zip archive, foreign objects replaced by `Inert` ones.
+
+    Raises pickle.UnpicklingError, KeyError and ValueError for what is no such archive.
+    """
+    with zipfile.ZipFile(path) as archive:
+        data = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        folder = data.removesuffix("data.pkl")
+        return _LenientUnpickler(archive, folder, io.BytesIO(archive.read(data))).load()
+
+
+class Inert:
+    """Stands for any object of a class that is not looked for, let alone run."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __new__(cls, *_: object, **__: object) -> Inert:
+        return super().__new__(cls)
+
+    def __setstate__(self, state: object) -> None: ...
+
+    def __setitem__(self, key: object, value: object) -> None: ...
+
+    def append(self, value: object) -> None: ...
+
+    def extend(self, values: object) -> None: ...
+
+
 class _Module:
     """Whatever a scripted module was: its attributes."""
 
@@ -84,6 +116,20 @@ class _Unpickler(pickle.Unpickler):
         if len(found) != count:
             raise ValueError(f"storage {key} has {len(found)} numbers, not {count}")
         return found
+
+
+class _LenientUnpickler(_Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return _parameter
+        try:
+            return super().find_class(module, name)
+        except pickle.UnpicklingError:
+            return Inert
+
+
+def _parameter(data: Tensor, *_: object) -> Tensor:
+    return data
 
 
 def _rebuild(

@@ -6,6 +6,8 @@ reader of our own: nothing in a file is executed.
 
 from __future__ import annotations
 
+import pickle
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +54,7 @@ SHIPPED: dict[str, Shipped] = {}
 
 @dataclass(frozen=True)
 class Located:
-    """Weights that lie on this machine."""
+    """Weights that lie on this machine. name: as it stands in provenance; with digits for a file."""
 
     name: str
     path: Path
@@ -107,7 +109,9 @@ def locate(name_or_file: str) -> Located:
         return fetch(name_or_file)
     path = Path(name_or_file).expanduser()
     if path.is_file():
-        return Located(path.name, path, wheels.sha256(path))
+        digest = wheels.sha256(path)
+        # Every run of ours leaves a `model.safetensors`: the name alone would mix them up.
+        return Located(f"{path.name}@{digest[:8]}", path, digest)
     raise UserError(
         f"weights {name_or_file!r}: neither a known name nor a file",
         f"Known names: {', '.join(names())}",
@@ -129,7 +133,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         elif torchscript.is_archive(path):
             found = torchscript.read_tensors(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            found = _load(path)
     except Exception as error:  # a damaged file makes either library raise nearly anything
         lines = str(error).splitlines() or [""]
         raise UserError(
@@ -142,6 +146,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
         raise UserError(f"{path}: holds other things than tensors", "Give a state dict")
     return {str(name).removeprefix("module."): tensor for name, tensor in found.items()}
+
+
+def _load(path: Path) -> object:
+    """A checkpoint by torch's safe reader; one with foreign objects by ours, which drops them."""
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        if not zipfile.is_zipfile(path):
+            raise
+        return torchscript.read_saved(path)
 
 
 def _check_known(name: str) -> None:

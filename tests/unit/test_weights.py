@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pickle
 import subprocess
+import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -40,6 +43,37 @@ def test_a_planted_pickle_never_runs(tmp_path: Path) -> None:
     for name in ("a.pt", "b.pkl"):
         with pytest.raises(UserError):
             weights.read_tensors(tmp_path / name)
+    assert not mark.exists()
+
+
+def test_lightning_checkpoints_are_read_without_their_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: taming-transformers' published files refused whole for a callback in them."""
+    module = types.ModuleType("lightning_callbacks")
+
+    class ModelCheckpoint(dict):
+        def __init__(self) -> None:
+            super().__init__(best=1)
+            self.state = "kept"
+
+    ModelCheckpoint.__module__, ModelCheckpoint.__qualname__ = module.__name__, "ModelCheckpoint"
+    module.ModelCheckpoint = ModelCheckpoint  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    mark = tmp_path / "RAN"
+    tensors = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.nn.Parameter(torch.ones(2))}
+    torch.save(
+        {
+            "callbacks": {ModelCheckpoint: {"x": 1}, "more": [ModelCheckpoint(), Payload(mark)]},
+            "hyper": argparse.Namespace(lr=1.0),
+            "state_dict": tensors,
+        },
+        tmp_path / "last.ckpt",
+    )
+    monkeypatch.delitem(sys.modules, module.__name__)
+    found = weights.read_tensors(tmp_path / "last.ckpt")
+    assert torch.equal(found["a"], tensors["a"])
+    assert torch.equal(found["b"], torch.ones(2))
     assert not mark.exists()
 
 
