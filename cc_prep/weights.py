@@ -54,7 +54,7 @@ SHIPPED: dict[str, Shipped] = {}
 
 @dataclass(frozen=True)
 class Located:
-    """Weights that lie on this machine. name: as it stands in provenance; with digits for a file."""
+    """Weights that lie on this machine, by the name that stands in the provenance."""
 
     name: str
     path: Path
