@@ -85,7 +85,7 @@ def fixed_keyframes(penalty: np.ndarray, k: int, strategy: Strategy) -> list[int
 def _draw(frames: np.ndarray, chance: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     """`k` different frames; those without any chance only when there are not enough others."""
     possible, impossible = frames[chance > 0], frames[chance <= 0]
-    if len(possible) < k:
+    if len(possible) <= k:
         rest = rng.choice(impossible, k - len(possible), replace=False)
         return np.concatenate((possible, rest))
     some = chance[chance > 0]
