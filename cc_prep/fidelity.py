@@ -22,6 +22,7 @@ from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
 from cc_prep import networks, storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, sequences, training_shards
+from cc_prep.images import resized
 from cc_prep.models.efficientnet import EfficientNetLite0
 from cc_prep.tokenization import Tokenizer
 
@@ -29,6 +30,7 @@ EXTRACTOR = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
 MOST_IMAGES = 1000
 FEWEST_IMAGES = 8
+SIZE = 224  # what EfficientNet-Lite0 was trained on
 LARGEST_SUBSET, SUBSETS = 500, 50
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -64,16 +66,16 @@ class LiteFeatures(FeatureExtractorBase):
 
 
 class Images(torch.utils.data.Dataset[Tensor]):
-    """Images uint8 [H, W, 3] as torch-fidelity wants them."""
+    """Images uint8 [H, W, 3] as torch-fidelity wants them: of one size, which `size` sets."""
 
-    def __init__(self, images: list[np.ndarray]) -> None:
-        self.images = images
+    def __init__(self, images: list[np.ndarray], size: int | None) -> None:
+        self.images = [resized(image, size) for image in images]
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor(np.ascontiguousarray(self.images[index])).permute(2, 0, 1)
+        return torch.tensor(self.images[index]).permute(2, 0, 1)
 
 
 def measure(
@@ -87,10 +89,12 @@ def measure(
         raise UserError(f"--inception {inception}: no such file", "Give torch-fidelity's .pth")
     if EXTRACTOR not in FEATURE_EXTRACTORS_REGISTRY:
         register_feature_extractor(EXTRACTOR, LiteFeatures)
+    mixed = len({image.shape for image in (*made, *real)}) > 1
+    size = SIZE if inception is None or mixed else None  # Inception resizes by itself
     with contextlib.redirect_stderr(io.StringIO()):  # it prints its own progress
         found = calculate_metrics(
-            input1=Images(made),
-            input2=Images(real),
+            input1=Images(made, size),
+            input2=Images(real, size),
             fid=True,
             kid=True,
             prc=True,

@@ -121,6 +121,10 @@ def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Clu
     assert summary is not None
     assert (summary.samples, summary.rejected) == (40, 0)
     assert (tmp_path / "asked-for-cuda").exists(), "GPUs are taken where there are some"
+    shared = job.Options(workers=3, gpus_per_worker=0.5)
+    halves = job.run(work(tmp_path, "halves"), shared, engine.messages())
+    assert halves is not None
+    assert halves.samples == 40, "three workers on two GPUs, half a GPU each"
     with pytest.raises(job.UserError, match="3 workers ask for 3 GPUs, Ray has 2 free"):
         job.run(work(tmp_path, "greedy"), job.Options(workers=3), engine.messages())
 

@@ -59,5 +59,7 @@ def test_fidelity_tells_sets_apart() -> None:
     assert (same["precision"], same["recall"]) == (1, 1)
     assert other["FID"] > 10
     assert other["precision"] < 0.5
+    mixed = [np.full((48 + i, 64, 3), 7 * i, np.uint8) for i in range(24)]
+    assert fidelity.measure(mixed, smooth, None)["images"] == 24
     with pytest.raises(UserError, match="no such file"):
         fidelity.measure(smooth, smooth, "nowhere.pth")
