@@ -1,0 +1,52 @@
+"""Every YAML that we ship is read by what it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from cc_prep import settings
+from cc_prep.errors import UserError
+from cc_train.recipes import clip4idc, vqgan
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("vqgan-mini", vqgan.Settings), ("clip4idc-mini", clip4idc.Settings)]
+)
+def test_shipped_settings(name: str, model: type[settings.Section]) -> None:
+    found = settings.load(model, str(ROOT / "docs" / f"{name}.yaml"), [], "")
+    assert found != model()
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", ".1e-2", "+1e-3"])
+def test_numbers_as_everybody_writes_them(text: str) -> None:
+    """Keeps away: YAML 1.1's reading of 1e-3 as a string."""
+    found = settings.load(vqgan.Settings, None, [f"loop.learning_rate={text}"], "")
+    assert found.loop.learning_rate == 0.001
+
+
+def test_defaults_in_the_docs() -> None:
+    """Keeps away: a table of defaults that lies."""
+    rows = [
+        line.split("|")[1:4]
+        for line in (ROOT / "docs" / "training.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    loops = vqgan.Settings().loop, clip4idc.Settings().loop
+    for names, *said in rows:
+        for place, name in enumerate(names.strip().replace("`", "").split(", ")):
+            for text, loop in zip(said, loops, strict=True):
+                value = getattr(loop, name)
+                text = text.strip().replace("the same", "20, 500, 500")
+                if isinstance(value, tuple):
+                    assert tuple(float(t) for t in text.split(",")) == value, name
+                elif isinstance(value, str):
+                    assert text == value, name
+                else:
+                    parts = text.split(", ")
+                    assert float(parts[place] if len(parts) > 1 else parts[0]) == value, name
+
+
+def test_no_such_file() -> None:
+    with pytest.raises(UserError, match=r"nowhere\.yaml"):
+        settings.load(vqgan.Settings, "nowhere.yaml", [], "")
