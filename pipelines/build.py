@@ -20,27 +20,19 @@ JPG_SHARE = 0.1  # of the raw pixels, at quality 95
 MEMORY = "about 1.5 GB a worker with the small weights at 224 px"
 
 
-def build(
-    manifest: Manifest,
-    out: str,
-    splits: Sequence[str],
-    limit: int | None,
-    source: str | None,
-    options: job.Options,
-    console: Console,
-) -> job.Summary | None:
+def build(request: job.Request, source: str | None) -> job.Summary | None:
     """Makes `OUT/shards`. Raises UserError and JobFailed.
 
     source: the folder whose `sequences` and `scores` are taken, where they are there; default: OUT.
         What is not there is made on the way, and not written.
     """
-    out = storage.absolute(out)
+    out = storage.absolute(request.out)
     given, source = source, storage.absolute(source or out)
-    manifest, makes, shards = _plan(manifest, source, splits, limit)
+    manifest, makes, shards = _plan(request, source)
     stages.check_keyframes(manifest)
     if given is not None and "interpolate" in makes:
         raise UserError(f"{given}: no sequences in it", "Give the --out of an earlier interpolate")
-    digests, scorer = _find_weights(manifest, makes, source, console)
+    digests, scorer = _find_weights(manifest, makes, source, request.console)
     work = job.Work(
         format=training_shards.FORMAT,
         folder=storage.join(out, training_shards.FORMAT.folder),
@@ -54,13 +46,12 @@ def build(
         bytes_a_pair=_bytes_a_pair(manifest),
         memory=MEMORY,
     )
-    return job.run(work, options, console)
+    return job.run(work, request.options, request.console)
 
 
-def _plan(
-    manifest: Manifest, source: str, splits: Sequence[str], limit: int | None
-) -> tuple[Manifest, frozenset[str], Sequence[AnyShard]]:
+def _plan(request: job.Request, source: str) -> tuple[Manifest, frozenset[str], Sequence[AnyShard]]:
     """What is gone on with, what has to be made before tokenising, and the shards to make."""
+    manifest, splits, limit = request.manifest, request.splits, request.limit
     made, scored = (storage.join(source, f.folder) for f in (sequences.FORMAT, scores.FORMAT))
     if provenance.read(made) is None:
         return manifest, frozenset({"interpolate", "score"}), plan(manifest, splits, limit)

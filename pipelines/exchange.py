@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from cc_prep import confidence, storage
 from cc_prep.errors import RejectedPair, UserError
@@ -53,17 +52,9 @@ def export(
     return count
 
 
-def import_frames(
-    manifest: Manifest,
-    source: str,
-    out: str,
-    splits: Sequence[str],
-    limit: int | None,
-    options: job.Options,
-    console: Console,
-) -> job.Summary | None:
+def import_frames(request: job.Request, source: str) -> job.Summary | None:
     """Makes `OUT/sequences` of a data set from ProCap's HDF5 files. Raises UserError, JobFailed."""
-    source = str(Path(source).absolute())
+    manifest, source = request.manifest, str(Path(source).absolute())
     videos = procap.Videos(source, Names(manifest.name, manifest.layout))
     frames = max(videos.count(CHANGE), videos.count(NO_CHANGE))
     depth = (frames - 1).bit_length() - 1 if frames > 2 else 0
@@ -72,10 +63,10 @@ def import_frames(
         what = f"sequences of {frames} frames" if frames else f"no {wanted} there"
         raise UserError(f"{source}: {what}", "2^depth + 1 frames are wanted, such as 9")
     manifest = stages.imported(manifest, depth)
-    shards = plan(manifest, splits, limit)
+    shards = plan(manifest, request.splits, request.limit)
     work = job.Work(
         format=sequences.FORMAT,
-        folder=storage.join(storage.absolute(out), sequences.FORMAT.folder),
+        folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
         shards=shards,
         make_step=partial(_make_frames, stages.placed(manifest), source),
         settings=stages.deciding(manifest, stages.SEQUENCES),
@@ -84,25 +75,18 @@ def import_frames(
         bytes_a_pair=int(frames * PNG_BYTES_A_PIXEL * (manifest.image_size or 224) ** 2),
         memory="a few sequences",
     )
-    return job.run(work, options, console)
+    return job.run(work, request.options, request.console)
 
 
-def import_scores(
-    manifest: Manifest,
-    source: str,
-    out: str,
-    splits: Sequence[str],
-    limit: int | None,
-    options: job.Options,
-    console: Console,
-) -> job.Summary | None:
+def import_scores(request: job.Request, source: str) -> job.Summary | None:
     """Makes `OUT/scores` of `OUT/sequences` from ProCap's JSON; None where there is none."""
-    source, out = str(Path(source).absolute()), storage.absolute(out)
+    manifest, out = request.manifest, storage.absolute(request.out)
+    source = str(Path(source).absolute())
     names = Names(manifest.name, manifest.layout)
     try:
         procap.read_scores(source, names)
     except FileNotFoundError:
-        console.print(f"no {names.scores} in {source}: sequences only", highlight=False)
+        request.console.print(f"no {names.scores} in {source}: sequences only", highlight=False)
         return None
     folder = storage.join(out, sequences.FORMAT.folder)
     manifest = stages.adopted(manifest, folder)
@@ -111,7 +95,7 @@ def import_scores(
     work = job.Work(
         format=scores.FORMAT,
         folder=storage.join(out, scores.FORMAT.folder),
-        shards=stored(folder, splits, limit),
+        shards=stored(folder, request.splits, request.limit),
         make_step=partial(_make_scores, manifest, source),
         settings=stages.deciding(manifest, stages.SCORES),
         weights={},
@@ -119,7 +103,7 @@ def import_scores(
         bytes_a_pair=4000,
         memory="the JSON file, read whole",
     )
-    return job.run(work, options, console)
+    return job.run(work, request.options, request.console)
 
 
 class ImportFrames:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rich.console import Console
-
 from cc_prep import images, interpolation, storage, weights
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.formats import sequences
@@ -22,20 +20,14 @@ STORED_SHARE = {"png": 0.75, "jpg": 0.2, "webp": 0.15}
 MEMORY = "1.0 GB a worker, measured with RIFE at 224 px; the same however large the data is"
 
 
-def interpolate(
-    manifest: Manifest,
-    out: str,
-    splits: Sequence[str],
-    limit: int | None,
-    options: job.Options,
-    console: Console,
-) -> job.Summary | None:
+def interpolate(request: job.Request) -> job.Summary | None:
     """Makes `OUT/sequences`. Raises UserError and JobFailed."""
-    shards = plan(manifest, splits, limit)
+    manifest = request.manifest
+    shards = plan(manifest, request.splits, request.limit)
     digests = find_weights(manifest)
     work = job.Work(
         format=sequences.FORMAT,
-        folder=storage.join(storage.absolute(out), sequences.FORMAT.folder),
+        folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
         shards=shards,
         make_step=partial(_make_step, stages.placed(manifest), digests),
         settings=stages.deciding(manifest, stages.SEQUENCES),
@@ -44,7 +36,7 @@ def interpolate(
         bytes_a_pair=_bytes_a_pair(manifest, shards),
         memory=MEMORY,
     )
-    return job.run(work, options, console)
+    return job.run(work, request.options, request.console)
 
 
 def find_weights(manifest: Manifest) -> dict[str, str]:

@@ -22,6 +22,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, training_shards
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.formats.state import Done, State
+from cc_prep.manifest import Manifest
 from pipelines import engine, lock
 from pipelines.plan import AnyShard, remaining
 from pipelines.progress import Watcher, amount
@@ -41,6 +42,18 @@ class Options:
     max_rejects: float = 0.01
     retry_rejects: bool = False
     dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asks of a step: which data, where to, how much of it."""
+
+    manifest: Manifest
+    out: str
+    splits: Sequence[str]
+    limit: int | None
+    options: Options
+    console: Console
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ import click
 from cc_prep.errors import JobFailed
 
 if TYPE_CHECKING:
-    from pipelines.job import Options, Summary
+    from pipelines.job import Options, Request, Summary
 
 
 def dataset_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,17 +75,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @dataset_options
 @job_options
-def interpolate(
-    dataset: str,
-    root: str | None,
-    overrides: tuple[str, ...],
-    out: str,
-    splits: tuple[str, ...],
-    limit: int | None,
-    as_json: bool,
-    max_rejects: float,
-    **options: Any,
-) -> None:
+def interpolate(**given: Any) -> None:
     """Interpolates every pair of DATASET to a sequence: OUT/sequences/*.tar.
 
     Runs on Ray: locally, or on the cluster that RAY_ADDRESS names. A killed run is resumed by the
@@ -94,32 +85,15 @@ def interpolate(
     Example:
       cc-prep interpolate clevr --root /data/clevr --out out/clevr --split val --limit 100
     """
-    from cc_prep import manifest
-    from pipelines.engine import messages
-    from pipelines.interpolate import interpolate as run
-    from pipelines.job import Options
+    from pipelines.interpolate import interpolate as step
 
-    settings = manifest.load(dataset, overrides, root)
-    given = Options(max_rejects=max_rejects, **options)
-    _conclude(
-        run(settings, out, splits or settings.splits, limit, given, messages()), given, as_json
-    )
+    _run(given, step)
 
 
 @click.command("score-frames")
 @dataset_options
 @job_options
-def score_frames(
-    dataset: str,
-    root: str | None,
-    overrides: tuple[str, ...],
-    out: str,
-    splits: tuple[str, ...],
-    limit: int | None,
-    as_json: bool,
-    max_rejects: float,
-    **options: Any,
-) -> None:
+def score_frames(**given: Any) -> None:
     """Scores the frames of OUT/sequences against their captions: OUT/scores/*.parquet.
 
     With CLIP4IDC; a sequence without captions is scored by its images alone.
@@ -128,16 +102,9 @@ def score_frames(
     Example:
       cc-prep score-frames clevr --out out/clevr
     """
-    from cc_prep import manifest
-    from pipelines.engine import messages
-    from pipelines.job import Options
-    from pipelines.score_frames import score_frames as run
+    from pipelines.score_frames import score_frames as step
 
-    settings = manifest.load(dataset, overrides, root)
-    given = Options(max_rejects=max_rejects, **options)
-    _conclude(
-        run(settings, out, splits or settings.splits, limit, given, messages()), given, as_json
-    )
+    _run(given, step)
 
 
 @click.command()
@@ -149,18 +116,7 @@ def score_frames(
     help="The --out whose sequences and scores are taken; default: OUT.",
 )
 @job_options
-def build(
-    dataset: str,
-    root: str | None,
-    overrides: tuple[str, ...],
-    source: str | None,
-    out: str,
-    splits: tuple[str, ...],
-    limit: int | None,
-    as_json: bool,
-    max_rejects: float,
-    **options: Any,
-) -> None:
+def build(source: str | None, **given: Any) -> None:
     """Makes training shards: VQGAN tokens, scores and keyframes: OUT/shards/*.tar.
 
     Takes the sequences and scores that lie in OUT; what is not there is made on the way in the same
@@ -171,42 +127,31 @@ def build(
       cc-prep build clevr --root /data/clevr --out out/clevr
       cc-prep build clevr --from out/clevr --out out/clevr-k4 --set keyframes.k=4
     """
-    from cc_prep import manifest
-    from pipelines.build import build as run
-    from pipelines.engine import messages
-    from pipelines.job import Options
+    from pipelines.build import build as step
 
-    settings = manifest.load(dataset, overrides, root)
-    given = Options(max_rejects=max_rejects, **options)
-    chosen = splits or settings.splits
-    _conclude(run(settings, out, chosen, limit, source, given, messages()), given, as_json)
+    _run(given, lambda request: step(request, source))
 
 
-def import_from_procap(
-    dataset: str,
-    root: str | None,
-    overrides: tuple[str, ...],
-    source: str,
-    out: str,
-    splits: tuple[str, ...],
-    limit: int | None,
-    as_json: bool,
-    max_rejects: float,
-    **options: Any,
-) -> None:
+def import_from_procap(source: str, **given: Any) -> None:
     """Runs both import jobs, sequences first."""
-    from cc_prep import manifest
     from pipelines import exchange
-    from pipelines.engine import messages
-    from pipelines.job import Options
 
-    settings = manifest.load(dataset, overrides, root)
-    given = Options(max_rejects=max_rejects, **options)
-    chosen = splits or settings.splits
-    for step in (exchange.import_frames, exchange.import_scores):
-        _conclude(step(settings, source, out, chosen, limit, given, messages()), given, as_json)
-        if given.dry_run:  # the second step plans from what the first one wrote
-            return
+    _run(given, lambda request: exchange.import_frames(request, source))
+    if not given["dry_run"]:  # the second step plans from what the first one wrote
+        _run(given, lambda request: exchange.import_scores(request, source))
+
+
+def _run(given: dict[str, Any], step: Callable[[Request], Summary | None]) -> None:
+    """Loads the manifest, runs the step, says what it did."""
+    from cc_prep import manifest
+    from pipelines.engine import messages
+    from pipelines.job import Options, Request
+
+    settings = manifest.load(given["dataset"], given["overrides"], given["root"])
+    options = Options(**{field.name: given[field.name] for field in fields(Options)})
+    splits = given["splits"] or settings.splits
+    request = Request(settings, given["out"], splits, given["limit"], options, messages())
+    _conclude(step(request), options, given["as_json"])
 
 
 def _conclude(summary: Summary | None, options: Options, as_json: bool) -> None:

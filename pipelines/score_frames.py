@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-
-from rich.console import Console
 
 from cc_prep import networks, storage
 from cc_prep.formats import scores, sequences
@@ -19,19 +17,12 @@ BYTES_A_SEQUENCE = 4000  # ten captions of nine frames, measured
 MEMORY = "about 1 GB a worker with the small weights at 224 px"
 
 
-def score_frames(
-    manifest: Manifest,
-    out: str,
-    splits: Sequence[str],
-    limit: int | None,
-    options: job.Options,
-    console: Console,
-) -> job.Summary | None:
+def score_frames(request: job.Request) -> job.Summary | None:
     """Makes `OUT/scores` from `OUT/sequences`. Raises UserError and JobFailed."""
-    out = storage.absolute(out)
+    out = storage.absolute(request.out)
     folder = storage.join(out, sequences.FORMAT.folder)
-    shards = stored(folder, splits, limit)
-    manifest = stages.adopted(manifest, folder)
+    shards = stored(folder, request.splits, request.limit)
+    manifest = stages.adopted(request.manifest, folder)
     stages.check_keyframes(manifest)
     digests = find_weights(manifest)
     work = job.Work(
@@ -45,7 +36,7 @@ def score_frames(
         bytes_a_pair=BYTES_A_SEQUENCE,
         memory=MEMORY,
     )
-    return job.run(work, options, console)
+    return job.run(work, request.options, request.console)
 
 
 def find_weights(manifest: Manifest) -> dict[str, str]:
