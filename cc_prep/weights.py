@@ -49,7 +49,20 @@ class Shipped:
 
 
 ASSETS = Path(__file__).parent / "assets"
-SHIPPED: dict[str, Shipped] = {}
+SHIPPED = {
+    "clip4idc-mini": Shipped(
+        sha256="b4e60c5aad2f19760f2934266fe8bf1c8b619963486712759628dc1ef8391ea9",
+        bytes=7_055_278,
+        licence="MIT",
+        about="a small CLIP4IDC of rendered scenes (docs/weights.md)",
+    ),
+    "vqgan-mini": Shipped(
+        sha256="61aeb61c9abc8262f23b8900b5b2c4a9d64106e2dc887a8f1063031d25de5417",
+        bytes=6_475_694,
+        licence="MIT",
+        about="a small VQGAN of rendered scenes and video frames (docs/weights.md)",
+    ),
+}
 
 
 @dataclass(frozen=True)

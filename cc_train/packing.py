@@ -28,7 +28,7 @@ from cc_train.recipes import clip4idc as pairs
 from cc_train.recipes import vqgan as frames
 from cc_train.shards import Sample, read_index
 
-FEWEST_MOVES = 5
+FEWEST_TRUE = 5
 
 CARD = """\
 # {{ name }}
@@ -80,6 +80,7 @@ def pack(run: Path, held_out: Sequence[str], name: str, out: Path) -> Path:
     temporary = out / f".{name}.tmp"
     words = {"settings": json.dumps(settings, sort_keys=True)}
     save_file({n: t.contiguous() for n, t in tensors.items()}, temporary, metadata=words)
+    temporary.chmod(0o644)
     temporary.replace(file)
     samples = read_index(held_out)
     measure: Callable[[Path, list[Sample]], dict[str, Any]] = {
@@ -159,17 +160,26 @@ def _clip4idc_card(file: Path, samples: list[Sample]) -> dict[str, Any]:
         for way, part in (("pair by sentence,", "text"), ("sentence by pair,", "pair"))
         for k in clip4idc.RANKS
     }
-    moved = [s for s in changed if s.meta.get("change_type") == "move" and _truth(s)]
-    remarks = ""
-    if len(moved) >= FEWEST_MOVES:
-        curve = true_move_penalties(network, moved)
+    seen = [s for s in changed if _truth(s)]
+    said = []
+    for what, chosen in (
+        ("changes", seen),
+        ("moves alone", [s for s in seen if s.meta.get("change_type") == "move"]),
+    ):
+        if len(chosen) < FEWEST_TRUE:
+            continue
+        curve = true_penalties(network, chosen)
         lowest = int(curve[1:-1].argmin()) + 1
-        measures["penalty of true frames, lowest at"] = f"frame {lowest} of 0 … {len(curve) - 1}"
-        values = ", ".join(f"{value:.3f}" for value in curve)
-        remarks = (
-            f"The penalty of true frames of {len(moved)} rendered moves, each divided by its "
-            f"sequence's mean, averaged, from before to after: {values}."
+        measures[f"penalty of true frames, {len(chosen)} {what}"] = (
+            f"lowest at frame {lowest} of 0 … {len(curve) - 1}"
         )
+        said.append(f"{what}: {', '.join(f'{value:.2f}' for value in curve)}")
+    remarks = (
+        "The penalties of true frames, each divided by its sequence's mean, averaged, from before "
+        f"to after; {'; '.join(said)}."
+        if said
+        else ""
+    )
     return {
         "about": "A CLIP4IDC trained from scratch: it scores how well a pair of images fits a "
         "sentence about the change. It knows the words of rendered scenes, no others.",
@@ -185,7 +195,7 @@ def _truth(sample: Sample) -> list[str]:
     return [sample.frames[0], *truth, sample.frames[-1]] if truth else []
 
 
-def true_move_penalties(network: Any, samples: Sequence[Sample]) -> np.ndarray:
+def true_penalties(network: Any, samples: Sequence[Sample]) -> np.ndarray:
     """Mean penalty of true frames, [F], each sequence's scaled to a mean of 1."""
     scorer, curves = Scorer(network), []
     for sample in samples:

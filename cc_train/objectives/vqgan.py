@@ -161,14 +161,14 @@ class VqganObjective:
 def measure(
     network: VQGAN, batches: Iterable[Tensor], device: str
 ) -> tuple[dict[str, float], np.ndarray | None]:
-    """PSNR in dB, mean absolute error, and how the codebook is used; a picture of the first images.
+    """PSNR in dB, mean absolute error, and how the codebook is used; a picture of some images.
 
     perplexity: 2 to the entropy of the codes' frequencies; used: share of codes that occur.
     """
     counts = torch.zeros(network.config.codes, dtype=torch.int64)
     errors: list[float] = []
     absolute: list[float] = []
-    picture = None
+    shown: list[tuple[Tensor, Tensor]] = []
     for images in batches:
         images = images.to(device)
         indices = network.indices(images)
@@ -176,8 +176,9 @@ def measure(
         counts += torch.bincount(indices.flatten().cpu(), minlength=len(counts))
         errors += (rebuilt - images).square().mean(dim=(1, 2, 3)).tolist()
         absolute += (rebuilt - images).abs().mean(dim=(1, 2, 3)).tolist()
-        if picture is None:
-            picture = grid(images[:SHOWN], rebuilt[:SHOWN])
+        fits = not shown or shown[0][0].shape[2:] == images.shape[2:]
+        if len(shown) < SHOWN and fits:
+            shown.append((images[:1], rebuilt[:1]))
     shares = counts[counts > 0] / counts.sum()
     found = {
         "psnr": float(np.mean([10 * np.log10(1 / max(e, 1e-10)) for e in errors])),
@@ -185,7 +186,8 @@ def measure(
         "used": float((counts > 0).float().mean()),
         "perplexity": float(2 ** -(shares * shares.log2()).sum()),
     }
-    return found, picture
+    sides = [torch.cat(side) for side in zip(*shown, strict=True)]
+    return found, grid(*sides) if shown else None
 
 
 def grid(images: Tensor, rebuilt: Tensor) -> np.ndarray:
