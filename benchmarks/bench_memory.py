@@ -1,9 +1,10 @@
-"""Memory of `cc-prep interpolate` while the data grows sixteenfold: it should stay flat.
+"""Memory of a job while the data grows sixteenfold: it should stay flat.
 
 One shard holds all pairs, so this is a shard's growth as well as a data set's. Peak resident
 memory (VmHWM) of the worker and of the driver, read from /proc.
 
-    python benchmarks/bench_memory.py
+    python benchmarks/bench_memory.py                    # interpolate
+    python benchmarks/bench_memory.py build 8 32         # pairs to training shards, fewer sizes
 """
 
 from __future__ import annotations
@@ -21,22 +22,25 @@ SIZES = (8, 32, 128)
 
 
 def main() -> None:
+    step = sys.argv[1] if len(sys.argv) > 1 else "interpolate"
+    sizes = tuple(int(size) for size in sys.argv[2:]) or SIZES
     found = []
     with tempfile.TemporaryDirectory() as folder:
         samples.fetch(f"{folder}/videos")
-        for pairs in SIZES:
-            worker, driver = peaks(folder, pairs)
+        for pairs in sizes:
+            worker, driver = peaks(folder, step, pairs)
             found.append({"pairs": pairs, "worker_mb": worker, "driver_mb": driver})
             print(f"{pairs:4} pairs: worker {worker} MB, driver {driver} MB", flush=True)
     growth = found[-1]["worker_mb"] / found[0]["worker_mb"]
-    ratio = SIZES[-1] / SIZES[0]
+    ratio = sizes[-1] / sizes[0]
     print(f"worker's peak × {growth:.2f} for × {ratio:.0f} pairs")
-    print(json.dumps({"benchmark": "memory", "rows": found, "worker_growth": round(growth, 3)}))
+    rows = {"step": step, "rows": found, "worker_growth": round(growth, 3)}
+    print(json.dumps({"benchmark": "memory", **rows}))
 
 
-def peaks(folder: str, pairs: int) -> tuple[int, int]:
+def peaks(folder: str, step: str, pairs: int) -> tuple[int, int]:
     """Peak MB of the worker's and of the driver's process in one run."""
-    command = f"""{Path(sys.executable).parent}/cc-prep interpolate video --workers 1
+    command = f"""{Path(sys.executable).parent}/cc-prep {step} video --workers 1
         --root {folder}/videos --out {folder}/{pairs} --limit {pairs}
         --set video.stride=3 --set shards.pairs_per_shard=512"""
     job = subprocess.Popen(command.split(), stdout=subprocess.DEVNULL)
