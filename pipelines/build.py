@@ -17,7 +17,7 @@ from pipelines.plan import AnyShard, plan, stored
 from pipelines.shard_worker import Step
 
 JPG_SHARE = 0.1  # of the raw pixels, at quality 95
-MEMORY = "about 1.5 GB a worker with the small weights at 224 px"
+MEMORY = "three networks and one sequence a worker; measure: benchmarks/bench_memory.py build"
 
 
 def build(request: job.Request, source: str | None) -> job.Summary | None:

@@ -13,8 +13,8 @@ from pipelines.actors import Score
 from pipelines.plan import stored
 from pipelines.shard_worker import Step
 
-BYTES_A_SEQUENCE = 4000  # ten captions of nine frames, measured
-MEMORY = "about 1 GB a worker with the small weights at 224 px"
+BYTES_A_SEQUENCE = 4000  # ten captions of nine frames
+MEMORY = "not measured for your weights; one sequence at a time, however large the data is"
 
 
 def score_frames(request: job.Request) -> job.Summary | None:

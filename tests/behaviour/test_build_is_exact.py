@@ -104,7 +104,7 @@ def test_lossy_frames_too(tmp_path: Path, options: list[str], cc_prep: Command) 
     given = (*options, "--set", "interpolate.codec=jpg", "--split", "val")
     done = cc_prep("build", "synth", "--out", tmp_path / "fused", *given)
     assert done.returncode == 0, done.stderr
-    for step in STEPS:
+    for step in ("interpolate", "build"):  # which scores on the way
         assert cc_prep(step, "synth", "--out", tmp_path / "steps", *given).returncode == 0
     assert digests(tmp_path / "fused") == digests(tmp_path / "steps")
 
