@@ -95,6 +95,9 @@ class Manifest(Section):
     keyframes: Keyframes = Keyframes()
     tokenize: Tokenize = Tokenize()
     shards: Shards = Shards()
+    # The trainer's part: it changes no prepared byte, and `cc-train` alone knows its keys.
+    stage1: dict[str, Any] = Field(default_factory=dict, exclude=True)
+    stage2: dict[str, Any] = Field(default_factory=dict, exclude=True)
     source: str = Field(default="", exclude=True)
 
     @field_validator("splits")

@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -74,19 +73,6 @@ def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:
         return model(**values)
     except ValidationError as error:
         raise _explained(model, source, error, help) from None
-
-
-def load(model: type[S], file: str | None, overrides: Sequence[str], help: str) -> S:
-    """Settings from a YAML file (none: all defaults) with overrides. Raises UserError."""
-    values: dict[str, Any] = {}
-    if file is not None:
-        try:
-            values = parse(Path(file).read_text(encoding="utf-8"), file)
-        except (OSError, UnicodeDecodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-            raise UserError(f"{file}: {said}", "Give a YAML file with --config") from None
-    override(values, overrides)
-    return build(model, values, file or "--set", help)
 
 
 def _expand(value: Any, source: str) -> Any:

@@ -113,6 +113,16 @@ def read_bytes(place: str) -> bytes:
         return file.read()
 
 
+def read_range(place: str, offset: int, size: int) -> bytes:
+    """`size` bytes of a file from `offset` on, fewer at its end. Raises FileNotFoundError."""
+    if is_remote(place):
+        fs, path = _remote(place)
+        return bytes(fs.cat_file(path, start=offset, end=offset + size))
+    with open_read(place) as file:
+        file.seek(offset)
+        return file.read(size)
+
+
 def read_json(place: str) -> Any:
     """A whole JSON file. Raises FileNotFoundError and json.JSONDecodeError."""
     return json.loads(read_bytes(place))

@@ -69,11 +69,25 @@ def steps(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def read(run: Path, step: int) -> Checkpoint:
-    """A checkpoint, its digests compared. Raises UserError for a damaged one."""
+def read_state(run: Path, step: int) -> dict[str, Any]:
+    """What a checkpoint says of itself. Raises UserError for one that is not whole."""
     place = run / FOLDER / f"{step:06d}"
     try:
         state = json.loads((place / STATE).read_text())
+        if not isinstance(state, dict) or not isinstance(state["sha256"], dict):
+            raise ValueError("no state")
+        return state
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{place}: no checkpoint ({error})", f"Delete {place} to go on before it"
+        ) from None
+
+
+def read(run: Path, step: int) -> Checkpoint:
+    """A checkpoint, its digests compared. Raises UserError for a damaged one."""
+    place = run / FOLDER / f"{step:06d}"
+    state = read_state(run, step)
+    try:
         for name, digest in state["sha256"].items():
             if sha256(place / name) != digest:
                 raise UserError(f"{place / name}: damaged", f"Delete {place} to go on before it")

@@ -53,8 +53,12 @@ def training_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Override a setting, such as loop.batch_size=8 (repeatable).",
         ),
         click.option("--steps", type=click.IntRange(1), help="Short for --set loop.steps=N."),
-        click.option("--init", metavar="FILE", help="Weights to start from."),
-        click.option("--config", metavar="FILE", help="Settings as YAML; default: ours."),
+        click.option("--init", metavar="PLACE", help="What to start from: see above."),
+        click.option(
+            "--config",
+            metavar="NAME|FILE",
+            help="Settings: a manifest that has some, or a YAML file; default: ours.",
+        ),
         click.option("--out", "run", required=True, metavar="RUN", help="The run's folder."),
         click.option(
             "--shards",
@@ -66,6 +70,14 @@ def training_options(command: Callable[..., None]) -> Callable[..., None]:
     ):
         command = option(command)
     return command
+
+
+VALID = click.option(
+    "--valid",
+    multiple=True,
+    metavar="SHARDS",
+    help="Shards to validate on; default: hold_out.share of the scenes in --shards.",
+)
 
 
 @cli.command()
@@ -104,6 +116,44 @@ def clip4idc(**options: Any) -> None:
 
 
 @cli.command()
+@training_options
+@VALID
+def stage1(**options: Any) -> None:
+    """Trains ProCap's procedure encoder on training shards.
+
+    Masked reconstruction of the frames' tokens, whether caption and frames belong together, and
+    whether the frames are in order. --init takes CLIP's weights (ViT-B-32.pt), whose first blocks
+    the encoder starts from. Several GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
+
+    \b
+    Example:
+      cc-train stage1 --config clevr --shards 'out/clevr/shards/train-*.tar' --out out/clevr/stage1
+    """
+    from cc_train.recipes.stage1 import Settings, train
+
+    _train(Settings, train, section="stage1", **options)
+
+
+@cli.command()
+@training_options
+@VALID
+def stage2(**options: Any) -> None:
+    """Trains a captioner on training shards: procedure queries and a decoder.
+
+    --init takes the folder of a stage-1 run; without it the encoder starts from nothing. The best
+    checkpoint is that of the highest CIDEr in validation.
+
+    \b
+    Example:
+      cc-train stage2 --config clevr --shards 'out/clevr/shards/train-*.tar' \\
+          --valid 'out/clevr/shards/val-*.tar' --init out/clevr/stage1 --out out/clevr/stage2
+    """
+    from cc_train.recipes.stage2 import Settings, train
+
+    _train(Settings, train, section="stage2", **options)
+
+
+@cli.command()
 @click.argument("run")
 @click.option("--shards", multiple=True, required=True, metavar="SHARDS", help="Held-out shards.")
 @click.option("--name", required=True, help="Name of the file and its card.")
@@ -135,17 +185,22 @@ def _train(
     steps: int | None,
     overrides: tuple[str, ...],
     resume: str,
+    valid: tuple[str, ...] | None = None,
+    section: str | None = None,
 ) -> None:
     from pathlib import Path
 
     from rich.console import Console
 
-    from cc_prep import settings
+    from cc_train import configs
 
     given = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
-    found = settings.load(model, config, given, "docs/training.md")
-    if init is not None and not Path(init).is_file():
-        raise UserError(f"--init {init}: no such file", "Give a file with weights")
+    found = configs.load(model, config, given, section)
+    if init is not None and not Path(init).exists():
+        raise UserError(f"--init {init}: no such file or folder", "Look at the path")
     start = Path(init) if init is not None else None
-    figures = train(found, shards, Path(run), start, resume, Console(stderr=True))
-    click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    validated = () if valid is None else (valid,)
+    console = Console(stderr=True)
+    figures = train(found, shards, *validated, Path(run), start, resume, console)
+    if not console.quiet:  # another rank says it
+        click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

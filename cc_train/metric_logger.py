@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import cv2
 import numpy as np
@@ -30,33 +29,31 @@ class MetricLogger:
         self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start)
         self.started, self.first = time.monotonic(), start
 
-    def __enter__(self) -> MetricLogger:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Writes what TensorBoard still holds back."""
         self.board.close()
 
-    def log(self, step: int, part: str, found: Mapping[str, float], shown: bool = True) -> None:
-        """Figures of a step; `part` is `train` or `validation`."""
+    def log(self, step: int, part: str, found: Mapping[str, float], samples: int = 0) -> None:
+        """Figures of a step; `part` is `train` or `validation`. samples: that a step trains on."""
         values = {name: round(float(value), 6) for name, value in found.items()}
         with self.file.open("a") as file:
             file.write(json.dumps({"step": step, "part": part, **values}) + "\n")
         for name, value in values.items():
             self.board.add_scalar(f"{part}/{name}", value, step)
-        if shown:
-            words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-            left = ""
-            if step > self.first:
-                seconds = (time.monotonic() - self.started) / (step - self.first)
-                left = (
-                    f"  ({seconds:.2f} s a step, {seconds * (self.total - step) / 60:.0f} min left)"
-                )
-            self.console.print(f"{part} {step}/{self.total}: {words}{left}", highlight=False)
+        words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self.console.print(
+            f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}", highlight=False
+        )
+
+    def _pace(self, step: int, samples: int) -> str:
+        """How fast the run is, and how long it still takes."""
+        if step <= self.first:
+            return ""
+        seconds = (time.monotonic() - self.started) / (step - self.first)
+        speed = f"{samples / seconds:,.0f} samples/s, " if samples else ""
+        return (
+            f"  ({speed}{seconds:.2f} s a step, {seconds * (self.total - step) / 60:.0f} min left)"
+        )
 
     def picture(self, step: int, image: np.ndarray) -> None:
         """A grid of images, uint8 [H, W, 3] RGB."""

@@ -1,32 +1,55 @@
-"""Optimisers and their schedule."""
+"""Optimisers and their schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+Schedule = Literal["cosine", "linear", "constant"]
+Kind = Literal["adamw", "bert_adam"]
 
-def learning_rate(step: int, steps: int, warmup: int, final_share: float) -> float:
-    """The share of the full rate at a step: linear warm-up, then half a cosine to `final_share`."""
+
+def learning_rate(
+    step: int, steps: int, warmup: int, final_share: float, schedule: Schedule = "cosine"
+) -> float:
+    """The share of the full rate at a step.
+
+    cosine: linear warm-up, then half a cosine to `final_share`. linear: from 0 up, then down to 0,
+    as BERT. constant: a logarithmic warm-up from a hundredth, then the full rate, as DeepSpeed's
+    WarmupLR with its usual ends.
+    """
+    if schedule == "linear":
+        if step < warmup:
+            return step / warmup
+        return max(0.0, (steps - step) / max(1, steps - warmup))
+    if schedule == "constant":
+        if step >= warmup:
+            return 1.0
+        return 0.01 + 0.99 * (math.log(step) / math.log(warmup) if step > 1 else 0.0)
     if step < warmup:
         return (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
     return final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
-def decayed(modules: Iterable[nn.Module], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups: matrices and filters decay; biases, norms and embeddings do not."""
+def decayed(
+    modules: Iterable[nn.Module], weight_decay: float, reference: bool = False
+) -> list[dict[str, Any]]:
+    """Parameter groups: matrices and filters decay; biases, norms and embeddings do not.
+
+    reference: only what is named a bias is spared, as in BERT's and ProCap's code.
+    """
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []
     for module in modules:
         embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-        for parameter in module.parameters():
-            flat = parameter.ndim < 2 or id(parameter) in embeddings
-            (plain if flat else decaying).append(parameter)
+        for name, parameter in module.named_parameters():
+            spared = parameter.ndim < 2 or id(parameter) in embeddings
+            (plain if ("bias" in name if reference else spared) else decaying).append(parameter)
     return [
         {"params": decaying, "weight_decay": weight_decay},
         {"params": plain, "weight_decay": 0.0},
@@ -34,10 +57,55 @@ def decayed(modules: Iterable[nn.Module], weight_decay: float) -> list[dict[str,
 
 
 def scaled(
-    groups: list[dict[str, Any]], rate: float, betas: tuple[float, float]
-) -> torch.optim.AdamW:
-    """AdamW over `groups`; a group's `scale` multiplies the rate. Groups remember their `base`."""
+    groups: list[dict[str, Any]], rate: float, betas: tuple[float, float], kind: Kind = "adamw"
+) -> torch.optim.Optimizer:
+    """An optimiser; a group's `scale` multiplies the rate. Groups remember their `base`."""
     for group in groups:
         group["base"] = rate * group.pop("scale", 1.0)
     full = [{**group, "lr": group["base"]} for group in groups if group["params"]]
+    if kind == "bert_adam":
+        return BertAdam(full, lr=rate, betas=betas)
     return torch.optim.AdamW(full, lr=rate, betas=betas)
+
+
+class BertAdam(torch.optim.Optimizer):
+    """Adam as BERT was trained with: no bias correction, decoupled decay times the rate.
+
+    Each tensor's gradient is clipped to `clip` by itself, on top of any clipping before. Source:
+    ProCap's code; `torch.optim.AdamW` is not the same.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        clip: float = 1.0,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "clip": clip})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad
+                if group["clip"] > 0:
+                    share = group["clip"] / (gradient.norm() + 1e-6)
+                    gradient = gradient * share.clamp(max=1.0)
+                state = self.state[parameter]
+                if not state:
+                    state["mean"] = torch.zeros_like(parameter)
+                    state["square"] = torch.zeros_like(parameter)
+                state["mean"].mul_(beta1).add_(gradient, alpha=1 - beta1)
+                state["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                update = state["mean"] / (state["square"].sqrt() + group["eps"])
+                update.add_(parameter, alpha=group["weight_decay"])
+                parameter.sub_(update, alpha=group["lr"])

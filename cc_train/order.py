@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -21,6 +23,39 @@ def items_of_step(step: int, batch_size: int, count: int, seed: int) -> np.ndarr
     epochs, places = np.divmod(positions, count)
     orders = {int(e): np.random.default_rng([seed, 0, e]).permutation(count) for e in set(epochs)}
     return np.array([orders[int(e)][p] for e, p in zip(epochs, places, strict=True)])
+
+
+def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
+    """Which places of the endless order a rank's micro-batch takes.
+
+    The ranks' micro-batches lie side by side, so two ranks see together what one with twice the
+    batch sees, and all have as many batches.
+    """
+    first = (micro * world + rank) * batch_size
+    return range(first, first + batch_size)
+
+
+@lru_cache(maxsize=4)
+def epoch_order(counts: tuple[int, ...], epoch: int, seed: int, buffer: int) -> np.ndarray:
+    """The order of an epoch over shards of so many items each, int64 [all items].
+
+    The shards are shuffled, then the items within a window of `buffer` that moves over them: so
+    items that are near in the order lie in few shards. The windows begin elsewhere each epoch.
+    """
+    rng = np.random.default_rng([seed, 2, epoch])
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    parts = [np.arange(starts[i], starts[i + 1]) for i in rng.permutation(len(counts))]
+    order = np.concatenate(parts).astype(np.int64)
+    first = int(rng.integers(buffer)) if len(order) > buffer else 0
+    ends = [0, *range(first or buffer, len(order), buffer), len(order)]
+    for start, end in itertools.pairwise(ends):
+        rng.shuffle(order[start:end])
+    return order
+
+
+def rng_at(seed: int, position: int) -> np.random.Generator:
+    """The dice of one place in the endless order, for keyframes, captions and masks."""
+    return np.random.default_rng([seed, 3, position])
 
 
 def rng_of(seed: int, step: int, place: int = 0) -> np.random.Generator:

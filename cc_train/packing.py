@@ -7,6 +7,7 @@ What is measured is the packed file, on shards that training never saw.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cc_prep import confidence, networks
+from cc_prep import confidence, networks, storage
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
 from cc_prep.scoring import Scorer
@@ -69,7 +70,7 @@ def pack(run: Path, held_out: Sequence[str], name: str, out: Path) -> Path:
     held_out: sequence shards that training did not see. For CLIP4IDC those with true frames also
         show where the penalty is lowest.
     """
-    step = best_step(run)
+    step, samples = best_step(run), read_index(held_out)
     model = run / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
     settings = json.loads((run / "settings.json").read_text())
     tensors = {n: t.half() if t.is_floating_point() else t for n, t in load_file(model).items()}
@@ -77,28 +78,29 @@ def pack(run: Path, held_out: Sequence[str], name: str, out: Path) -> Path:
         tensors = without_unseen_words(tensors)
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{name}.safetensors"
-    temporary = out / f".{name}.tmp"
-    words = {"settings": json.dumps(settings, sort_keys=True)}
-    save_file({n: t.contiguous() for n, t in tensors.items()}, temporary, metadata=words)
-    temporary.chmod(0o644)
-    temporary.replace(file)
-    samples = read_index(held_out)
     measure: Callable[[Path, list[Sample]], dict[str, Any]] = {
         "vqgan": _vqgan_card,
         "clip4idc": _clip4idc_card,
     }[settings["kind"]]
-    card = jinja2.Template(CARD, trim_blocks=True, lstrip_blocks=True).render(
-        name=name,
-        bytes=file.stat().st_size,
-        digest=sha256(file),
-        parameters=sum(t.numel() for t in tensors.values()),
-        step=step,
-        data=_said(settings),
-        settings=settings,
-        settings_text=json.dumps(settings, indent=1, sort_keys=True),
-        **measure(file, samples),
-    )
-    (out / f"{name}.md").write_text(card.rstrip() + "\n", encoding="utf-8")
+    words = {"settings": json.dumps(settings, sort_keys=True)}
+    # Neither file gets its name before the other one is ready too.
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        packed = Path(folder) / file.name
+        save_file({n: t.contiguous() for n, t in tensors.items()}, packed, metadata=words)
+        packed.chmod(0o644)
+        card = jinja2.Template(CARD, trim_blocks=True, lstrip_blocks=True).render(
+            name=name,
+            bytes=packed.stat().st_size,
+            digest=sha256(packed),
+            parameters=sum(t.numel() for t in tensors.values()),
+            step=step,
+            data=_said(settings),
+            settings=settings,
+            settings_text=json.dumps(settings, indent=1, sort_keys=True),
+            **measure(packed, samples),
+        )
+        packed.replace(file)
+    storage.write_bytes(str(file.with_suffix(".md")), f"{card.rstrip()}\n".encode())
     return file
 
 
@@ -107,9 +109,10 @@ def best_step(run: Path) -> int:
     there = checkpoints.steps(run)
     if not there or not (run / "settings.json").exists():
         raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
-    best = checkpoints.read(run, there[-1]).state.get("best") or {}
-    step = int(best.get("step", there[-1]))
-    return step if step in there else there[-1]
+    best = checkpoints.read(run, there[-1]).state["best"]
+    if not best:
+        raise UserError(f"{run}: no validation yet", "Train on until loop.validate_every")
+    return int(best["step"])
 
 
 def without_unseen_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

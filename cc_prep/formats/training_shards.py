@@ -143,13 +143,18 @@ def lookup(folder: str, key: str) -> TrainingSample | None:
     """One sample by its key, through the index; None if it is not there. Raises DamagedShard."""
     for row in read_index(folder):
         if row["key"] == key:
-            with storage.open_read(storage.join(folder, FORMAT.file(row["shard"]))) as file:
-                file.seek(row["offset"])
-                data = file.read(row["bytes"])
-            for found, members in tar.read_members(io.BytesIO(data), f"{row['shard']}[{key}]"):
-                if found == key:
-                    return decode(key, members)
+            place = storage.join(folder, FORMAT.file(row["shard"]))
+            return read_at(place, key, row["offset"], row["bytes"])
     return None
+
+
+def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
+    """The sample that lies at some bytes of a shard. Raises DamagedShard."""
+    data = storage.read_range(place, offset, size)
+    for found, members in tar.read_members(io.BytesIO(data), f"{place}[{key}]"):
+        if found == key:
+            return decode(key, members)
+    raise tar.DamagedShard(f"{place}: {key} is not where the index says")
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -30,12 +30,12 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(width, width)
         nn.init.normal_(self.in_proj_weight, std=width**-0.5)
 
-    def forward(self, x: Tensor, causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
         batch, length, width = x.shape
         joined = F.linear(x, self.in_proj_weight, self.in_proj_bias)
         split = joined.view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each [B, heads, L, head width]
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(batch, length, width))
         return out
 
@@ -62,24 +62,32 @@ class Block(nn.Module):
         self.attn, self.mlp = Attention(width), MLP(width)
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(self, x: Tensor, causal: bool = False) -> Tensor:
-        x = x + self.attn(self.ln_1(x), causal)
+    def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), causal, mask)
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
 
 
 class Transformer(nn.Module):
-    """Blocks; `forward` runs those from `start` to before `stop`."""
+    """Blocks; `forward` runs those from `start` to before `stop`.
+
+    mask: bool [L, L], whether a row may look at a column; not together with `causal`.
+    """
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
         self.resblocks = nn.ModuleList(Block(width) for _ in range(layers))
 
     def forward(
-        self, x: Tensor, causal: bool = False, start: int = 0, stop: int | None = None
+        self,
+        x: Tensor,
+        causal: bool = False,
+        start: int = 0,
+        stop: int | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         for block in self.resblocks[start:stop]:
-            x = block(x, causal)
+            x = block(x, causal, mask)
         return x
 
 

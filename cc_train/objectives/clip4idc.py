@@ -78,7 +78,12 @@ class Clip4idcObjective:
             for fresh, s in ((True, 1.0), (False, self.clip_rate))
         ]
 
-    def losses(self, turn: str, batch: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
+    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {}
+
+    def losses(
+        self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         pairs, text = embed(self.network, batch)
         logits = self.network.similarity(text.float(), pairs.float())
         right = batch["positives"].float()

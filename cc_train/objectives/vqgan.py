@@ -7,7 +7,7 @@ the codes ("legacy"), which keeps training compatible with published checkpoints
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,12 @@ class VqganObjective:
         module = self.network if turn == "generator" else self.discriminator
         return [{"params": list(module.parameters())}]
 
-    def losses(self, turn: str, batch: Tensor, step: int) -> dict[str, Tensor]:
+    def counts(self, batch: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def losses(
+        self, turn: str, batch: Tensor, step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         if turn == "generator":
             return self._generator(batch, step)
         assert self.made is not None

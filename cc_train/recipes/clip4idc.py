@@ -27,6 +27,7 @@ from cc_train import order
 from cc_train.loop import Loop, fit, pick_device
 from cc_train.objectives.clip4idc import Clip4idcObjective, Network, from_clip, from_scratch
 from cc_train.shards import Sample, about, read_index
+from cc_train.stream import Plain
 
 SWAPPED = {"left": "right", "right": "left"}
 
@@ -103,7 +104,7 @@ def train(
         **settings.model_dump(mode="json"),
     }
     batch = partial(_batch, train, settings, network.config.resolution)
-    return fit(objective, batch, settings.loop, everything, run, resume, console)
+    return fit(objective, Plain(batch), settings.loop, everything, run, resume, console)
 
 
 def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample]) -> None:

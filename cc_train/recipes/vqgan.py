@@ -21,6 +21,7 @@ from cc_train import order
 from cc_train.loop import Loop, fit, pick_device
 from cc_train.objectives.vqgan import Network, VqganObjective, Weights
 from cc_train.shards import Sample, about, read_index
+from cc_train.stream import Plain
 
 Frame = tuple[Sample, str]
 
@@ -87,7 +88,7 @@ def train(
         **settings.model_dump(mode="json"),
     }
     batch = partial(_batch, frames, settings)
-    return fit(objective, batch, settings.loop, everything, run, resume, console)
+    return fit(objective, Plain(batch), settings.loop, everything, run, resume, console)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cc_prep import settings
 from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train import configs
 from cc_train.recipes import clip4idc, vqgan
 from tests.conftest import ROOT
 
@@ -13,15 +14,15 @@ from tests.conftest import ROOT
 @pytest.mark.parametrize(
     ("name", "model"), [("vqgan-mini", vqgan.Settings), ("clip4idc-mini", clip4idc.Settings)]
 )
-def test_shipped_settings(name: str, model: type[settings.Section]) -> None:
-    found = settings.load(model, str(ROOT / "docs" / f"{name}.yaml"), [], "")
+def test_shipped_settings(name: str, model: type[Section]) -> None:
+    found = configs.load(model, str(ROOT / "docs" / f"{name}.yaml"), [], None)
     assert found != model()
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", ".1e-2", "+1e-3"])
 def test_numbers_as_everybody_writes_them(text: str) -> None:
     """Keeps away: YAML 1.1's reading of 1e-3 as a string."""
-    found = settings.load(vqgan.Settings, None, [f"loop.learning_rate={text}"], "")
+    found = configs.load(vqgan.Settings, None, [f"loop.learning_rate={text}"], None)
     assert found.loop.learning_rate == 0.001
 
 
@@ -49,4 +50,4 @@ def test_defaults_in_the_docs() -> None:
 
 def test_no_such_file() -> None:
     with pytest.raises(UserError, match=r"nowhere\.yaml"):
-        settings.load(vqgan.Settings, "nowhere.yaml", [], "")
+        configs.load(vqgan.Settings, "nowhere.yaml", [], None)

@@ -39,7 +39,7 @@ def images(seed: int = 0, count: int = 4) -> Tensor:
 @pytest.mark.parametrize("legacy", [True, False])
 def test_beta_stands_at_the_term_that_the_reference_puts_it_at(legacy: bool) -> None:
     found = objective(legacy=legacy, beta=0.25, revive_every=0)
-    losses = found.losses("generator", images(), 1)
+    losses = found.losses("generator", images(), 1, {})
     network = found.network
     with torch.no_grad():
         vectors = network.quant_conv(network.features(images()))
@@ -58,22 +58,22 @@ def test_beta_stands_at_the_term_that_the_reference_puts_it_at(legacy: bool) -> 
 
 def test_the_gradient_passes_the_codebook() -> None:
     found = objective(revive_every=0)
-    losses = found.losses("generator", images(), 1)
+    losses = found.losses("generator", images(), 1, {})
     [gradient] = torch.autograd.grad(losses["pixel"], found.network.encoder.conv_in.weight)
     assert gradient.abs().sum() > 0
 
 
 def test_the_discriminator_waits_for_its_step() -> None:
     found = objective(discriminator_start=5)
-    assert "adversarial" not in found.losses("generator", images(), 4)
-    assert found.losses("discriminator", images(), 4)["total"].item() == 0
-    assert "adversarial" in found.losses("generator", images(), 5)
-    assert found.losses("discriminator", images(), 5)["total"].item() > 0
+    assert "adversarial" not in found.losses("generator", images(), 4, {})
+    assert found.losses("discriminator", images(), 4, {})["total"].item() == 0
+    assert "adversarial" in found.losses("generator", images(), 5, {})
+    assert found.losses("discriminator", images(), 5, {})["total"].item() > 0
 
 
 def test_the_adversarial_weight_levels_the_gradients() -> None:
     found = objective()
-    losses = found.losses("generator", images(), 0)
+    losses = found.losses("generator", images(), 0, {})
     last = found.network.decoder.conv_out.weight
     rebuilt, fooled = (
         torch.autograd.grad(losses[name], last, retain_graph=True)[0].norm()
@@ -84,16 +84,16 @@ def test_the_adversarial_weight_levels_the_gradients() -> None:
 
 def test_dead_codes_are_revived() -> None:
     found = objective(revive_every=3, revive_until=10)
-    found.losses("generator", images(), 0)
+    found.losses("generator", images(), 0, {})
     table = found.network.quantize.embedding.weight
     table.data[8:] = 1000.0  # where no feature ever comes
     for step in range(1, 7):
-        found.losses("generator", images(step), step)
+        found.losses("generator", images(step), step, {})
         found.after_step(step)
     assert table.data.abs().max() < 1000
     table.data[8:] = 1000.0
     for step in range(10, 16):  # after `revive_until` none is moved
-        found.losses("generator", images(step), step)
+        found.losses("generator", images(step), step, {})
         found.after_step(step)
     assert (table.data[8:] == 1000).all()
 
@@ -122,7 +122,7 @@ def test_training_lowers_the_loss() -> None:
     found = objective(adversarial=0.0)
     settings = Loop(steps=40, learning_rate=2e-3, warmup=0, device="cpu")
     trainer = Trainer(found, settings, {}, Path("unused"))
-    losses = [trainer.step(images(), step)["pixel"] for step in range(40)]
+    losses = [trainer.step([images()], step)["pixel"] for step in range(40)]
     assert losses[-1] < 0.7 * losses[0]
 
 
@@ -131,7 +131,7 @@ def test_no_number_stops_the_run() -> None:
     trainer = Trainer(found, Loop(device="cpu"), {}, Path("unused"))
     before = found.network.decoder.conv_out.weight.clone()
     with pytest.raises(JobFailed, match="step 0"):
-        trainer.step(images() * math.nan, 0)
+        trainer.step([images() * math.nan], 0)
     assert torch.equal(before, found.network.decoder.conv_out.weight)
 
 

@@ -1,0 +1,128 @@
+"""A trained captioner at work: pairs of images, or samples of shards → sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cc_prep.errors import UserError
+from cc_train.catalogue import Entry
+from cc_train.collate import ends as sample_ends
+from cc_train.decoding import beam, greedy
+from cc_train.models import caption_decoder, procedure_encoder
+from cc_train.models.captioner import Captioner
+from cc_train.models.frame_features import FrameFeatures
+from cc_train.models.procedure_encoder import ProcedureEncoder
+from cc_train.objectives.stage1 import as_input
+from cc_train.vocabulary import Vocabulary
+
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A sentence. beams: (sentence, score) of beam search, best first; empty for greedy."""
+
+    text: str
+    beams: tuple[tuple[str, float], ...] = ()
+
+
+class Captioning:
+    """A stage-2 run's best network."""
+
+    def __init__(self, run: Path, device: str = "cpu") -> None:
+        from cc_train.recipes import procap
+
+        tensors, self.settings, self.step = procap.read_run(run, "stage2")
+        self.vocabulary = Vocabulary(self.settings["words"])
+        seen = self.settings["seen"]
+        self.features = procap.read_features(run, seen["frames"], seen["compatible"]).to(device)
+        self.captioner = _rebuilt(tensors, self.settings).to(device).eval()
+        self.device = device
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width in px that the captioner takes."""
+        sizes, factor = self.captioner.encoder.config, self.features.vqgan.config.factor
+        return sizes.rows * factor, sizes.columns * factor
+
+    def of_images(
+        self, pairs: Sequence[tuple[np.ndarray, np.ndarray]], beams: int
+    ) -> list[Caption]:
+        """Captions of pairs uint8 [H, W, 3] RGB in `image_size`."""
+        found: list[Caption] = []
+        for start in range(0, len(pairs), BATCH):
+            stacked = np.stack([np.stack(pair) for pair in pairs[start : start + BATCH]])
+            given = torch.from_numpy(stacked).to(self.device)
+            found += sentences(self.captioner, self.features, self.vocabulary, given, beams)
+        return found
+
+    def of_samples(
+        self, entries: Sequence[Entry], beams: int, swapped: bool = False
+    ) -> Iterator[tuple[str, Caption]]:
+        """Key and caption of every sample. swapped: of after and before. Raises DamagedShard."""
+        return predict(self.captioner, self.features, self.vocabulary, entries, beams, swapped)
+
+
+def predict(
+    captioner: Captioner,
+    features: FrameFeatures,
+    vocabulary: Vocabulary,
+    entries: Sequence[Entry],
+    beams: int = 1,
+    swapped: bool = False,
+) -> Iterator[tuple[str, Caption]]:
+    """Key and caption of every sample. Raises DamagedShard."""
+    device = next(captioner.parameters()).device
+    for start in range(0, len(entries), BATCH):
+        part = entries[start : start + BATCH]
+        given = torch.from_numpy(np.stack([sample_ends(e.read(), features.kind) for e in part]))
+        given = given.flip(1) if swapped else given
+        found = sentences(captioner, features, vocabulary, given.to(device), beams)
+        yield from zip([entry.key for entry in part], found, strict=True)
+
+
+@torch.inference_mode()
+def sentences(
+    captioner: Captioner,
+    features: FrameFeatures,
+    vocabulary: Vocabulary,
+    given: Tensor,
+    beams: int = 1,
+) -> list[Caption]:
+    """Captions of a batch of ends, as `collate.ends` makes them. beams: 1 is greedy."""
+    memory = captioner.memory(features(as_input(given)))
+    if beams == 1:
+        ids = greedy(captioner.decoder, memory)[:, 1:].tolist()
+        return [Caption(vocabulary.decode(one)) for one in ids]
+    captions = []
+    for found in beam(captioner.decoder, memory, beams):
+        said = tuple((vocabulary.decode(one.ids), one.score) for one in found)
+        captions.append(Caption(said[0][0], said))
+    return captions
+
+
+def _rebuilt(tensors: dict[str, Tensor], settings: dict[str, Any]) -> Captioner:
+    encoder_prefix, decoder_prefix = "intermediate_generator.", "text_decoder.decoder."
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+
+    def below(prefix: str) -> dict[str, tuple[int, ...]]:
+        return {n[len(prefix) :]: s for n, s in shapes.items() if n.startswith(prefix)}
+
+    try:
+        encoder = ProcedureEncoder(procedure_encoder.Config.of(below(encoder_prefix)))
+        sizes = settings["decoder"]
+        decoder = caption_decoder.Config.of(below(decoder_prefix), sizes["heads"], sizes["length"])
+        captioner = Captioner(
+            encoder, decoder, settings["queries"]["kind"], settings["seen"]["compatible"]
+        )
+        captioner.load_state_dict(tensors)
+    except (KeyError, RuntimeError) as error:
+        raise UserError(f"no captioner: {str(error).splitlines()[0]}", "Train it anew") from None
+    return captioner

@@ -1,0 +1,41 @@
+"""Settings of a training: from a manifest's section, from a YAML file, from our defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cc_prep import manifest, settings
+from cc_prep.errors import UserError
+from cc_prep.settings import S
+
+HELP = "docs/training.md"
+
+
+def load(model: type[S], config: str | None, overrides: Sequence[str], section: str | None) -> S:
+    """The settings of a training. Raises UserError.
+
+    config: a manifest, by name or file, whose `section` is taken, or a YAML file of settings.
+        `loop.steps` in overrides beats `loop.epochs` in the file.
+    """
+    values, source = {}, "--set"
+    if config is not None and not config.endswith((".yaml", ".yml")):
+        if section is None:
+            raise UserError(f"--config {config}: not a YAML file", "Give a file of settings")
+        found = manifest.load(config)
+        values, source = dict(getattr(found, section)), f"{found.source}: {section}"
+    elif config is not None:
+        try:
+            values = settings.parse(Path(config).read_text(encoding="utf-8"), config)
+        except (OSError, UnicodeDecodeError) as error:
+            said = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+            raise UserError(f"{config}: {said}", "Give a YAML file with --config") from None
+        source = config
+        if section is not None and "layout" in values:
+            values, source = dict(values.get(section) or {}), f"{config}: {section}"
+    if any(given.startswith("loop.steps=") for given in overrides):
+        loop = values.setdefault("loop", {})
+        if isinstance(loop, dict):
+            loop["epochs"] = None
+    settings.override(values, overrides)
+    return settings.build(model, values, source, HELP)

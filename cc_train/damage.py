@@ -1,0 +1,84 @@
+"""Sequences out of order: what stage 1 has to tell from true ones.
+
+Source: ProCap's code. A sequence is damaged in one of four ways with equal chance; where there are
+only tokens, in one of the first two.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+WAYS = ("swap", "shuffle", "colour", "affine")
+TOKEN_WAYS = WAYS[:2]
+MOST_DEGREES, MOST_SHIFT, MOST_SCALE, MOST_COLOUR = 30.0, 0.1, 0.1, 0.5
+
+
+def damage(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A damaged copy of a sequence.
+
+    frames: indices int [T, n], or images uint8 [T, H, W, 3]. other: frames of another sample.
+    """
+    ways = TOKEN_WAYS if frames.ndim == 2 else WAYS
+    way = ways[int(rng.integers(len(ways)))]
+    if way == "swap":
+        return swap(frames, other, rng)
+    if way == "shuffle":
+        return shuffle(frames, rng)
+    damaged, at = frames.copy(), int(rng.integers(len(frames)))
+    change = shift_colour if way == "colour" else warp
+    damaged[at] = change(frames[at], rng)
+    return damaged
+
+
+def swap(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random frame replaced by a random frame of another sample."""
+    damaged = frames.copy()
+    damaged[rng.integers(len(frames))] = other[rng.integers(len(other))]
+    return damaged
+
+
+def shuffle(frames: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Frames in another order than their own; every other order is as likely."""
+    assert len(frames) > 1
+    own = np.arange(len(frames))
+    order = own
+    while (order == own).all():
+        order = rng.permutation(len(frames))
+    return frames[order]
+
+
+def shift_colour(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """All channels, or one of them, lighter or darker by up to half the range."""
+    shift = rng.uniform(-MOST_COLOUR, MOST_COLOUR) * 255
+    which = int(rng.integers(4))  # 3: all
+    shifted = image.astype(np.float32)
+    shifted[..., which if which < 3 else slice(None)] += shift
+    return shifted.clip(0, 255).round().astype(np.uint8)
+
+
+def warp(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rotated, moved and scaled a little about the middle; what comes in is the reflection."""
+    angle = math.radians(rng.uniform(-MOST_DEGREES, MOST_DEGREES))
+    dx, dy = rng.uniform(-MOST_SHIFT, MOST_SHIFT, 2)
+    scale = rng.uniform(1 - MOST_SCALE, 1 + MOST_SCALE)
+    matrix = affine(angle, float(dx), float(dy), scale)
+    pixels = torch.tensor(image).permute(2, 0, 1)[None].float()
+    warped = warp_by(pixels, matrix)[0].permute(1, 2, 0)
+    found: np.ndarray = warped.round().clamp(0, 255).to(torch.uint8).numpy()
+    return found
+
+
+def affine(angle: float, dx: float, dy: float, scale: float) -> torch.Tensor:
+    """[1, 2, 3], where in the image a place of the warped one is taken from, from −1 to 1."""
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    return torch.tensor([[[cos, -sin, dx], [sin, cos, dy]]])
+
+
+def warp_by(images: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Images [N, C, H, W] resampled by matrices [N, 2, 3]."""
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)

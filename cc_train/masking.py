@@ -1,0 +1,94 @@
+"""Which frame tokens of a sample are seen: the four masks of stage 1, and the one of stage 2.
+
+Source: ProCap, section 3.3, and its code. All are bool [T, h, w], True where a token is kept.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from cc_prep.settings import Section
+
+TRIES = 10
+
+
+class Masks(Section):
+    """Chances of the masks, which sum to 1, and their sizes.
+
+    random: each token is kept by itself, with a share drawn from `kept`.
+    full: everything is masked, and the caption alone tells.
+    inside: one box, the same in all frames, is masked. outside: everything but such a box.
+    interior: all frames between before and after are masked, which is what stage 2 sees (not in the
+        reference, so its chance is 0 by default).
+    box_area: the share of a frame that a box covers; aspect: the largest ratio of its sides.
+    """
+
+    random: float = Field(0.7, ge=0, le=1)
+    full: float = Field(0.1, ge=0, le=1)
+    inside: float = Field(0.1, ge=0, le=1)
+    outside: float = Field(0.1, ge=0, le=1)
+    interior: float = Field(0.0, ge=0, le=1)
+    kept: tuple[float, float] = Field((0.2, 0.2), strict=False)
+    box_area: tuple[float, float] = Field((0.2, 0.8), strict=False)
+    aspect: float = Field(2.0, ge=1)
+
+    @model_validator(mode="after")
+    def _sums_to_one(self) -> Masks:
+        if not math.isclose(sum(self.chances), 1.0, abs_tol=1e-6):
+            raise ValueError("the chances of the masks do not sum to 1")
+        return self
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """Chances in the order of `NAMES`."""
+        return (self.random, self.full, self.inside, self.outside, self.interior)
+
+
+NAMES = ("random", "full", "inside", "outside", "interior")
+
+
+def draw(
+    shape: tuple[int, int, int], masks: Masks, rng: np.random.Generator
+) -> tuple[str, np.ndarray]:
+    """The name of the drawn mask, and the mask."""
+    name = NAMES[int(rng.choice(len(NAMES), p=np.array(masks.chances) / sum(masks.chances)))]
+    return name, make(name, shape, masks, rng)
+
+
+def make(
+    name: str, shape: tuple[int, int, int], masks: Masks, rng: np.random.Generator
+) -> np.ndarray:
+    """The mask of that name for frames of [T, h, w] tokens."""
+    keep = np.zeros(shape, bool)
+    if name == "random":
+        keep = rng.random(shape) < rng.uniform(*masks.kept)
+    elif name in ("inside", "outside"):
+        keep[:] = box(shape[1:], masks, rng)
+        if name == "inside":
+            keep = ~keep
+    elif name == "interior":
+        keep[[0, -1]] = True
+    else:
+        assert name == "full", name
+    return keep
+
+
+def box(shape: tuple[int, ...], masks: Masks, rng: np.random.Generator) -> np.ndarray:
+    """bool [h, w], True in a random box that is smaller than the frame along each side."""
+    rows, columns = shape
+    height = width = 0
+    for _ in range(TRIES):
+        area = rng.uniform(*masks.box_area) * rows * columns
+        aspect = math.exp(rng.uniform(-math.log(masks.aspect), math.log(masks.aspect)))
+        height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if height < rows and width < columns:
+            break
+    height = min(max(height, 1), max(rows - 1, 1))
+    width = min(max(width, 1), max(columns - 1, 1))
+    top, left = rng.integers(rows - height + 1), rng.integers(columns - width + 1)
+    found = np.zeros((rows, columns), bool)
+    found[top : top + height, left : left + width] = True
+    return found

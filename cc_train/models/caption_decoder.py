@@ -1,0 +1,190 @@
+"""ProCap's caption decoder: word ids and what the encoder saw → logits of the next word.
+
+A post-norm transformer of the first kind with three habits of the reference that its published
+weights need: scores are divided by the root of the model's width and not of a head's, the layer
+norm uses the unbiased deviation, and word embeddings are the output matrix. Names follow the
+reference's `text_decoder.decoder`. For decoding, keys and values are kept from step to step.
+Source: ProCap's code; Vaswani et al., 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EPS = 1e-6
+
+Cache = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes. length: positions of a caption, its begin and end marks included."""
+
+    words: int = 80
+    width: int = 512
+    heads: int = 8
+    hidden: int = 2048
+    layers: int = 2
+    length: int = 24
+    dropout: float = 0.1
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int, length: int) -> Config:
+        """Read off a checkpoint's shapes. Raises KeyError for what is no decoder."""
+        words, width = shapes["out.weight"]
+        layers = {n.split(".")[1] for n in shapes if n.startswith("layers.")}
+        return cls(
+            words=words,
+            width=width,
+            heads=heads,
+            hidden=shapes["layers.0.feedforward.layer.linear1.weight"][0],
+            layers=len(layers),
+            length=length,
+        )
+
+
+class Norm(nn.Module):
+    """(x − mean) / (std + eps), the deviation unbiased."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        std, mean = torch.std_mean(x, dim=-1, keepdim=True)
+        return self.gamma * (x - mean) / (std + EPS) + self.beta
+
+
+class Attention(nn.Module):
+    """Multi-head attention without biases; `wk` and `wv` may be used ahead of time."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.width, self.dropout = heads, width, dropout
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of [B, N, D], [B, heads, N, D / heads] each."""
+        return self._split(self.wk(memory)), self._split(self.wv(memory))
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor:
+        mixed = F.scaled_dot_product_attention(
+            self._split(self.wq(x)),
+            keys,
+            values,
+            is_causal=causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            scale=1 / math.sqrt(self.width),
+        )
+        out: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers around a ReLU."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.linear1, self.linear2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear2(F.relu(self.linear1(x)))
+        return out
+
+
+class Attended(nn.Module):
+    """An attention with the norm that follows its shortcut."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layer = Attention(config.width, config.heads, config.dropout)
+        self.layernorm = Norm(config.width)
+
+
+class Hidden(nn.Module):
+    """A feed-forward layer with the norm that follows its shortcut."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layer = FeedForward(config.width, config.hidden)
+        self.layernorm = Norm(config.width)
+
+
+class Layer(nn.Module):
+    """Causal self-attention, attention to the memory, feed-forward; the norm after each."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.selfattn, self.attention = Attended(config), Attended(config)
+        self.feedforward = Hidden(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Tensor, memory: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Output, and the keys and values of all positions so far.
+
+        memory: keys and values of the encoder's output. past: keys and values of the positions
+        before x; then x is one position.
+        """
+        keys, values = self.selfattn.layer.keys_values(x)
+        if past is not None:
+            keys, values = torch.cat((past[0], keys), 2), torch.cat((past[1], values), 2)
+        mixed = self.selfattn.layer(x, keys, values, causal=past is None and x.shape[1] > 1)
+        x = self.selfattn.layernorm(x + self.dropout(mixed))
+        mixed = self.attention.layer(x, *memory, causal=False)
+        x = self.attention.layernorm(x + self.dropout(mixed))
+        x = self.feedforward.layernorm(x + self.dropout(self.feedforward.layer(x)))
+        return x, (keys, values)
+
+
+class CaptionDecoder(nn.Module):
+    """The decoder."""
+
+    positions: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.out = nn.Linear(config.width, config.words)
+        self.dropout = nn.Dropout(config.dropout)
+        table = sinusoids(config.length, config.width)
+        self.register_buffer("positions", table, persistent=False)
+
+    def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """Logits [B, L, words] of word ids [B, L] and the encoder's output [B, N, width]."""
+        return self.step(ids, self.remember(memory), None)[0]
+
+    def remember(self, memory: Tensor) -> Cache:
+        """Keys and values of the encoder's output for every layer."""
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        return [layer.attention.layer.keys_values(memory) for layer in layers]
+
+    def step(self, ids: Tensor, memory: Cache, past: Cache | None) -> tuple[Tensor, Cache]:
+        """Logits of the ids that follow those in `past`, and the past of the next step."""
+        start = past[0][0].shape[2] if past else 0
+        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
+        x = self.dropout(x + self.positions[start : start + ids.shape[1]])
+        here: Cache = []
+        for number, layer in enumerate(self.layers):
+            x, kept = layer(x, memory[number], past[number] if past else None)
+            here.append(kept)
+        logits: Tensor = self.out(x)
+        return logits, here
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Sines at even and cosines at odd channels, [length, width]."""
+    frequencies = torch.exp(-math.log(10000.0) * torch.arange(0, width, 2) / width)
+    angles = torch.arange(length)[:, None] * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)

@@ -1,0 +1,203 @@
+"""ProCap's stage 1: masked reconstruction of a change's frames, told by its caption.
+
+Three losses: msm, the codebook indices of masked tokens; align, whether the caption at [REL] is the
+change's own; consistency, whether the frames at [VID] are in their order. The three passes go
+through the encoder as one batch. Source: ProCap, section 3.3, and its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_prep.settings import Section
+from cc_train.models.frame_features import FrameFeatures
+from cc_train.models.procedure_encoder import ProcedureEncoder
+
+NAMES = ("msm", "align", "consistency")
+
+
+class Losses(Section):
+    """Weights of the three losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1.
+
+    ignore_fully_masked: samples of which nothing is seen say nothing about caption and order.
+    compatible: the reference's slips: its consistency sums over all samples and divides by those
+        that are not fully masked, its captions of other pairs may be true of this one as well, and
+        its encoder sees images in [0, 1].
+    """
+
+    msm: float = Field(7.0, ge=0)
+    align: float = Field(0.5, ge=0)
+    consistency: float = Field(0.5, ge=0)
+    ignore_fully_masked: bool = True
+    compatible: bool = False
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the losses are computed of.
+
+    text: byte-pair ids [B, L]. frames, damaged: features [B, T, n, C]. tokens: indices [B, T · n].
+    keep: bool [B, T · n]. partner: int [B], whose caption is the wrong one. apart: bool [B],
+    whether that caption is really another.
+    """
+
+    text: Tensor
+    frames: Tensor
+    damaged: Tensor
+    tokens: Tensor
+    keep: Tensor
+    partner: Tensor
+    apart: Tensor
+
+
+def counts(batch: Batch, settings: Losses) -> dict[str, Tensor]:
+    """What each loss is divided by: the terms in its sum, at least 1."""
+    seen, apart = _counted(batch, settings)
+    found = {"msm": (~batch.keep).sum(), "align": apart.sum(), "consistency": seen.sum()}
+    return {name: count.clamp(min=1) for name, count in found.items()}
+
+
+def sums(encoder: ProcedureEncoder, batch: Batch, settings: Losses) -> dict[str, Tensor]:
+    """Sums of the losses over a batch; those of weight 0 are left out."""
+    control = encoder.control(batch.text)
+    frames = encoder.frames(batch.frames, batch.keep)
+    passes = {"true": (control, frames)}
+    if settings.align:
+        passes["align"] = (control[batch.partner], frames)
+    if settings.consistency:
+        passes["consistency"] = (control, encoder.frames(batch.damaged, batch.keep))
+    controls, embedded = (torch.cat(part) for part in zip(*passes.values(), strict=True))
+    hidden = dict(zip(passes, encoder(controls, embedded).chunk(len(passes)), strict=True))
+    true, at_vid = hidden["true"], control.shape[1] - 1
+    masked = ~batch.keep
+    logits = encoder.to_logits(true[:, control.shape[1] :][masked])
+    found = {"msm": F.cross_entropy(logits, batch.tokens[masked], reduction="sum")}
+    seen, apart = _counted(batch, settings)
+    for name, place, head, counted in (
+        ("align", 0, encoder.to_logits_rel, apart),
+        ("consistency", at_vid, encoder.to_logits_vid, seen),
+    ):
+        if name in passes:
+            if name == "consistency" and settings.compatible:
+                counted = torch.ones_like(counted)
+            right, wrong = (head(hidden[way][:, place])[:, 0] for way in ("true", name))
+            each = F.softplus(-right) + F.softplus(wrong)  # binary cross-entropy of 1 and of 0
+            found[name] = (each * counted).sum()
+    return found
+
+
+def _counted(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
+    """Which samples count for consistency, and which for alignment, as numbers [B]."""
+    seen = torch.ones(len(batch.keep), device=batch.keep.device)
+    if settings.ignore_fully_masked:
+        seen = batch.keep.any(dim=1).float()
+    apart = seen if settings.compatible else seen * batch.apart
+    return seen, apart
+
+
+class Stage1Objective:
+    """`Objective` in `cc_train.loop` says what the parts are.
+
+    A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
+    [B, T, n], tokens, keep, partner, apart}. held_out: such batches for validation.
+    picture: makes the grid of a validation.
+    """
+
+    turns = ("model",)
+    best = ("msm", False)
+
+    def __init__(
+        self,
+        network: ProcedureEncoder,
+        features: FrameFeatures,
+        settings: Losses,
+        held_out: Iterable[Mapping[str, Any]],
+        weight_decay: float,
+        device: str,
+        picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
+    ) -> None:
+        self.network, self.features = network.to(device), features.to(device)
+        self.settings, self.held_out, self.device = settings, held_out, device
+        self.weight_decay, self.picture = weight_decay, picture
+        self.others: dict[str, nn.Module] = {}
+        self.buffers: dict[str, Tensor] = {}
+
+    def groups(self, turn: str) -> list[dict[str, Any]]:
+        from cc_train import optim
+
+        return optim.decayed([self.network], self.weight_decay)
+
+    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return counts(self._batch(batch, features=False), self.settings)
+
+    def losses(
+        self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        found = sums(self.network, self._batch(batch), self.settings)
+        return self._weighed({name: value / counted[name] for name, value in found.items()})
+
+    def after_step(self, step: int) -> None:
+        """Nothing to do."""
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        assert isinstance(network, ProcedureEncoder)
+        totals: dict[str, float] = {}
+        for raw in self.held_out:
+            batch = self._batch({n: t.to(self.device) for n, t in raw.items()})
+            found, number = sums(network, batch, self.settings), counts(batch, self.settings)
+            right = accuracy(network, batch)
+            for name, value in {**found, "accuracy": right}.items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+                count = number["msm" if name == "accuracy" else name]
+                totals[f"of {name}"] = totals.get(f"of {name}", 0.0) + float(count)
+        means = {n: totals[n] / totals[f"of {n}"] for n in totals if not n.startswith("of ")}
+        return means, self.picture(network)
+
+    def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        total = sum(
+            (getattr(self.settings, n) * mean for n, mean in means.items()), torch.tensor(0)
+        )
+        return {"total": total, **{name: mean.detach() for name, mean in means.items()}}
+
+    def _batch(self, raw: Mapping[str, Tensor], features: bool = True) -> Batch:
+        def seen(name: str) -> Tensor:
+            if not features or (name == "damaged" and not self.settings.consistency):
+                return raw["frames"]
+            return self.features(as_input(raw[name]))
+
+        return Batch(
+            text=raw["text"],
+            frames=seen("frames"),
+            damaged=seen("damaged"),
+            tokens=raw["tokens"],
+            keep=raw["keep"],
+            partner=raw["partner"],
+            apart=raw["apart"].float(),
+        )
+
+
+def as_input(frames: Tensor) -> Tensor:
+    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; indices stay."""
+    return frames.movedim(-1, 2).float() / 255 if frames.ndim == 5 else frames.long()
+
+
+def accuracy(network: ProcedureEncoder, batch: Batch) -> Tensor:
+    """How many masked tokens are guessed right."""
+    guessed = predict(network, batch)
+    return (guessed == batch.tokens)[~batch.keep].sum()
+
+
+def predict(network: ProcedureEncoder, batch: Batch) -> Tensor:
+    """The likeliest codebook index at every frame position, int64 [B, T · n]."""
+    control = network.control(batch.text)
+    hidden = network(control, network.frames(batch.frames, batch.keep))
+    guessed: Tensor = network.to_logits(hidden[:, control.shape[1] :]).argmax(-1)
+    return guessed

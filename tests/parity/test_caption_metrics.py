@@ -1,0 +1,73 @@
+"""Our scores are the official scorer's, and our tokens those of its Java tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train.captions import ptb, scorer
+from tests.conftest import ROOT, golden
+
+FILES = [path for folder in golden("caption_metrics") for path in sorted(folder.glob("*.json"))]
+SHARED = ROOT.parent / "shared" / "golden" / "caption_metrics" / "spot_the_diff_300.json"
+FILES += [SHARED] if SHARED.exists() else []  # its captions may not be copied into the project
+NAMES = {"ROUGE_L": "ROUGE-L"}
+
+
+def test_there_are_golden_vectors() -> None:
+    assert FILES
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_official_scores(file: Path) -> None:
+    golden = json.loads(file.read_text())
+    tokens = scorer.tokenised(golden["references"], golden["candidates"])
+    assert tokens[0] == golden["tokenised_references"]
+    assert tokens[1] == {id: _one(said) for id, said in golden["tokenised_candidates"].items()}
+    found = scorer.score_tokens(tokens)
+    assert "METEOR" in found.corpus, found.left_out  # the tests need Java
+    for name, expected in golden["corpus"].items():
+        name_here = NAMES.get(name, name)
+        assert found.corpus[name_here] == pytest.approx(100 * expected, abs=1e-6), name
+        for id, value in zip(golden["ids"], golden["per_item"][name], strict=True):
+            assert found.items[id][name_here] == pytest.approx(100 * value, abs=1e-6), (name, id)
+
+
+def _one(said: list[str] | str) -> str:
+    return said if isinstance(said, str) else said[0]
+
+
+def test_without_java_the_rest_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    found = scorer.score({"a": ["the cube moved"], "b": ["it is gone"]}, {"a": "a cube", "b": ""})
+    assert set(found.corpus) == set(scorer.PLAIN)
+    assert set(found.left_out) == set(scorer.JAVA)
+    assert "Java" in found.left_out["METEOR"]
+
+
+def test_captions_that_break_meteor_s_wrapper() -> None:
+    """Line breaks and its separator inside captions kill the official wrapper's process."""
+    nasty = {"a": "one ||| two\nthree", "b": ""}
+    found = scorer.score({"a": ["one two three"], "b": ["x\ny"]}, nasty, ["METEOR"])
+    assert found.items["a"]["METEOR"] > 30
+    assert found.items["b"]["METEOR"] == 0
+
+
+@pytest.mark.parametrize("predictions", [{"a": "x"}, {"a": "x", "b": "y", "c": "z"}])
+def test_ids_that_do_not_fit(predictions: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="1 ids are without"):
+        scorer.score({"a": ["x"], "b": ["y"]}, predictions)
+
+
+def test_tokens_of_odd_captions() -> None:
+    said = {
+        "He can't, she won't; they'll.": "he ca n't she wo n't they 'll",
+        "t-shirt (white) at 5:30 p.m.": "t-shirt -lrb- white -rrb- at 5:30 p.m.",
+        "  ": "",
+        "black & white, 50%": "black & white 50 %",
+    }
+    assert {text: ptb.tokenize(text) for text in said} == said

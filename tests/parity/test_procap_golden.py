@@ -1,0 +1,121 @@
+"""Our encoder, decoder and losses give what ProCap's public code gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cc_prep.models.vqgan import VQGAN
+from cc_train import procap_import
+from cc_train.decoding import greedy
+from cc_train.models import caption_decoder, procedure_encoder
+from cc_train.models.captioner import Captioner
+from cc_train.models.frame_features import FrameFeatures
+from cc_train.models.procedure_encoder import ProcedureEncoder, attention_mask
+from cc_train.objectives import stage1, stage2
+from tests.conftest import golden
+
+STAGE1, STAGE2 = golden("procap_stage1"), golden("procap_stage2")
+
+
+def load(folder: Path) -> tuple[procap_import.Parts, dict[str, torch.Tensor], dict[str, Any]]:
+    meta = json.loads((folder / "meta.json").read_text())
+    with np.load(folder / "io.npz") as arrays:
+        io = {name: torch.from_numpy(arrays[name]) for name in arrays}
+    return procap_import.split(load_file(folder / "weights.safetensors")), io, meta
+
+
+def build(parts: procap_import.Parts, meta: dict[str, Any]) -> tuple[ProcedureEncoder, VQGAN]:
+    shapes = {name: tuple(t.shape) for name, t in parts.encoder.items()}
+    encoder = ProcedureEncoder(procedure_encoder.Config.of(shapes))
+    encoder.load_state_dict(parts.encoder)
+    vqgan, unused = VQGAN.from_tensors(parts.vqgan, meta.get("vqgan", {}).get("ddconfig"))
+    assert not unused
+    return encoder.eval(), vqgan
+
+
+def test_there_are_golden_vectors() -> None:
+    assert STAGE1
+    assert STAGE2
+
+
+@pytest.mark.parametrize("folder", STAGE1, ids=lambda f: f.name)
+@torch.inference_mode()
+def test_stage1(folder: Path) -> None:
+    parts, io, meta = load(folder)
+    encoder, vqgan = build(parts, meta["config"])
+    close = {"atol": meta["tolerance"], "rtol": 1e-4}
+    features = FrameFeatures(vqgan, "pixels", compatible=True)
+    control = encoder.control(io["text"])
+    torch.testing.assert_close(control, io["control"], **close)
+    seen = features(io["frames"])
+    embedded = encoder.conv_to_embedding(seen).flatten(1, 2)
+    torch.testing.assert_close(embedded, io["frame_embedding"], **close)
+    tokens = features.indices(io["frames"])
+    assert (tokens.flatten(1) == io["tokens"]).all()
+    hidden = encoder(control, encoder.frames(seen, io["keep"]))
+    torch.testing.assert_close(hidden, io["hidden"], **close)
+    count = control.shape[1]
+    torch.testing.assert_close(encoder.to_logits(hidden[:, count:]), io["logits_msm"], **close)
+    torch.testing.assert_close(encoder.to_logits_rel(hidden[:, 0])[:, 0], io["logit_rel"], **close)
+    vid = encoder.to_logits_vid(hidden[:, count - 1])[:, 0]
+    torch.testing.assert_close(vid, io["logit_vid"], **close)
+    mask = attention_mask(hidden.shape[1], (count - 2, count - 1), torch.device("cpu"))
+    assert (mask == (io["attention_mask"] == 0)).all()
+
+
+@pytest.mark.parametrize("folder", STAGE1, ids=lambda f: f.name)
+@pytest.mark.parametrize("ignored", [False, True])
+def test_stage1_losses(folder: Path, ignored: bool) -> None:
+    parts, io, meta = load(folder)
+    encoder, vqgan = build(parts, meta["config"])
+    features = FrameFeatures(vqgan, "pixels", compatible=True)
+    half = len(io["text"]) // 2
+    batch = stage1.Batch(
+        text=io["text"],
+        frames=features(io["frames"]),
+        damaged=features(io["warped_frames"]),
+        tokens=io["tokens"],
+        keep=io["keep"],
+        partner=torch.arange(2 * half).roll(half),
+        apart=torch.ones(2 * half, dtype=torch.bool),
+    )
+    settings = stage1.Losses(ignore_fully_masked=ignored, compatible=True)
+    with torch.no_grad():
+        sums = stage1.sums(encoder, batch, settings)
+    found = torch.stack([sums[n] / stage1.counts(batch, settings)[n] for n in stage1.NAMES])
+    expected = io["losses_ignore_fully_masked" if ignored else "losses_plain"]
+    torch.testing.assert_close(found.double(), expected, atol=meta["tolerance"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("folder", STAGE2, ids=lambda f: f.name)
+@torch.inference_mode()
+def test_stage2(folder: Path) -> None:
+    parts, io, meta = load(folder)
+    sizes = meta["config"]["decoder_param"]
+    encoder, vqgan = build(parts, {})
+    shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
+    config = caption_decoder.Config.of(shapes, sizes["num_attention_heads"], sizes["max_t_len"])
+    captioner = Captioner(encoder, config, "shared", compatible=True)
+    captioner.mlp.load_state_dict(parts.bridge)
+    captioner.decoder.load_state_dict(parts.decoder)
+    captioner.eval()
+    close = {"atol": meta["tolerance"], "rtol": 1e-4}
+    ends = FrameFeatures(vqgan, "pixels", compatible=True)(
+        torch.stack((io["before"], io["after"]), dim=1)
+    )
+    torch.testing.assert_close(captioner.procedure(ends), io["procedure"], **close)
+    memory = captioner.memory(ends)
+    torch.testing.assert_close(memory, io["encoder_output"], **close)
+    logits = captioner(ends, io["input_ids"])
+    torch.testing.assert_close(logits, io["logits"], **close)
+    loss = stage2.caption_loss(logits, io["labels"], sizes["label_smoothing"]).double()
+    torch.testing.assert_close(loss, io["loss"], atol=1e-2, rtol=1e-5)
+    found = greedy(captioner.decoder, memory, stop=False)
+    assert (found == io["greedy"]).all()
