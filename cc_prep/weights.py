@@ -51,7 +51,7 @@ class Shipped:
 ASSETS = Path(__file__).parent / "assets"
 SHIPPED = {
     "clip4idc-mini": Shipped(
-        sha256="b4e60c5aad2f19760f2934266fe8bf1c8b619963486712759628dc1ef8391ea9",
+        sha256="213325223d38245f5b7ad11ce9f6bd1f805417d98cf8aa71cff472f104acc73c",
         bytes=7_055_278,
         licence="MIT",
         about="a small CLIP4IDC of rendered scenes (docs/weights.md)",

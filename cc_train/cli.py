@@ -175,6 +175,90 @@ def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
     click.echo(f"{file}, {file.with_suffix('.md')}")
 
 
+@cli.command()
+@click.argument("run", required=False)
+@click.option("--shards", multiple=True, metavar="SHARDS", help="Training shards of the split.")
+@click.option("--predictions", metavar="FILE", help="Score these, of any system, in place of RUN's.")
+@click.option("--references", metavar="FILE", help="References for --predictions: COCO or JSON.")
+@click.option("--out", metavar="DIR", help="Where the files go; default: RUN/evaluation.")
+@click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+def evaluate(**options: Any) -> None:
+    """Scores RUN's captions, or any system's, against references.
+
+    BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE of all pairs, of the changed and the unchanged ones
+    and of each type of change; METEOR and SPICE need Java. Predictions are always written.
+
+    \b
+    Examples:
+      cc-train evaluate out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar'
+      cc-train evaluate --predictions theirs.json --references test.json --out theirs
+    """
+    from cc_train.commands import evaluate
+
+    evaluate(**options)
+
+
+@cli.command()
+@click.argument("run")
+@click.argument("images", nargs=-1, metavar="[BEFORE AFTER]")
+@click.option("--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see below.")
+@click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--json", "as_json", is_flag=True, help="A JSON line a pair, with all beams.")
+def caption(**options: Any) -> None:
+    """Says what changed from BEFORE to AFTER.
+
+    With --pairs for many: a list with columns `before` and `after`, paths relative to it, or a
+    folder with `before/NAME` and `after/NAME`, or with `NAME_before.*` and `NAME_after.*`.
+
+    \b
+    Example:
+      cc-train caption out/clevr/stage2 before.png after.png
+    """
+    from cc_train.commands import caption
+
+    caption(**options)
+
+
+@cli.command("import-procap")
+@click.argument("file")
+@click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
+@click.option("--word2idx", metavar="FILE", help="Its word2idx.json, for a stage-2 checkpoint.")
+@click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="Of its decoder.")
+@click.option("--length", type=click.IntRange(3), default=24, show_default=True, help="Of captions.")
+@click.option("--config", metavar="FILE", help="taming-transformers' YAML of its VQGAN.")
+def import_procap(**options: Any) -> None:
+    """Makes a run of ProCap's published checkpoints: dalle.pt or model.chkpt.
+
+    Tensors only: nothing in the file is executed. Every tensor is used or named.
+
+    \b
+    Example:
+      cc-train import-procap model.chkpt --word2idx word2idx.json --out runs/procap
+    """
+    from cc_train.commands import import_procap
+
+    import_procap(**options)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--out", metavar="FILE", help="The page; default: RUN/report.html.")
+@click.option("--shards", multiple=True, metavar="SHARDS", help="Show these samples' images.")
+def report(run: str, out: str | None, shards: tuple[str, ...]) -> None:
+    """Draws a page of a run: curves, reconstructions, captions beside their references.
+
+    \b
+    Example:
+      cc-train report out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar'
+    """
+    from cc_train.report import write
+
+    click.echo(write(run, out, shards))
+
+
 def _train(
     model: Any,
     train: Callable[..., dict[str, float]],
