@@ -66,7 +66,7 @@ shards: $(SETUP)  ## pairs, or what OUT holds of them → training shards: OUT/s
 
 # How the small default weights were made, on two cores in about four hours; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
-	BIN=$(BIN) ASSETS=$(ASSETS) sh docs/assets.sh
+	BIN=$(BIN) ASSETS=$(ASSETS) sh cc_train/recipes/assets.sh
 
 test: $(SETUP) $(BROWSER)  ## all tests
 	$(BIN)/python -m pytest $(ARGS)

@@ -178,7 +178,9 @@ def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
 @cli.command()
 @click.argument("run", required=False)
 @click.option("--shards", multiple=True, metavar="SHARDS", help="Training shards of the split.")
-@click.option("--predictions", metavar="FILE", help="Score these, of any system, in place of RUN's.")
+@click.option(
+    "--predictions", metavar="FILE", help="Score these, of any system, in place of RUN's."
+)
 @click.option("--references", metavar="FILE", help="References for --predictions: COCO or JSON.")
 @click.option("--out", metavar="DIR", help="Where the files go; default: RUN/evaluation.")
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
@@ -203,7 +205,9 @@ def evaluate(**options: Any) -> None:
 @cli.command()
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="[BEFORE AFTER]")
-@click.option("--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see below.")
+@click.option(
+    "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see below."
+)
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--json", "as_json", is_flag=True, help="A JSON line a pair, with all beams.")
@@ -226,8 +230,12 @@ def caption(**options: Any) -> None:
 @click.argument("file")
 @click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
 @click.option("--word2idx", metavar="FILE", help="Its word2idx.json, for a stage-2 checkpoint.")
-@click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="Of its decoder.")
-@click.option("--length", type=click.IntRange(3), default=24, show_default=True, help="Of captions.")
+@click.option(
+    "--heads", type=click.IntRange(1), default=8, show_default=True, help="Of its decoder."
+)
+@click.option(
+    "--length", type=click.IntRange(3), default=24, show_default=True, help="Of captions."
+)
 @click.option("--config", metavar="FILE", help="taming-transformers' YAML of its VQGAN.")
 def import_procap(**options: Any) -> None:
     """Makes a run of ProCap's published checkpoints: dalle.pt or model.chkpt.

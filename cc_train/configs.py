@@ -15,13 +15,14 @@ HELP = "docs/training.md"
 def load(model: type[S], config: str | None, overrides: Sequence[str], section: str | None) -> S:
     """The settings of a training. Raises UserError.
 
-    config: a manifest, by name or file, whose `section` is taken, or a YAML file of settings.
+    config: a manifest, by name or file, whose `section` is taken, a YAML file of settings, or, for
+        a training that has no section, the name of one of ours.
         `loop.steps` in overrides beats `loop.epochs` in the file.
     """
     values, source = {}, "--set"
     if config is not None and not config.endswith((".yaml", ".yml")):
         if section is None:
-            raise UserError(f"--config {config}: not a YAML file", "Give a file of settings")
+            return load(model, str(_ours(config)), overrides, None)
         found = manifest.load(config)
         values, source = dict(getattr(found, section)), f"{found.source}: {section}"
     elif config is not None:
@@ -39,3 +40,12 @@ def load(model: type[S], config: str | None, overrides: Sequence[str], section: 
             loop["epochs"] = None
     settings.override(values, overrides)
     return settings.build(model, values, source, HELP)
+
+
+def _ours(name: str) -> Path:
+    """The settings that come with the package under a name. Raises UserError."""
+    folder = Path(__file__).parent / "recipes"
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        raise UserError(f"--config {name}: no settings of that name", f"Known: {', '.join(known)}")
+    return folder / f"{name}.yaml"

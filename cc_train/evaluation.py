@@ -81,7 +81,10 @@ def evaluate(
         ids = groups[name]
         if name != TOTAL and ids == groups[TOTAL]:
             continue
-        part = ({k: tokens[0][k] for k in tokens[0] if k in ids}, {k: tokens[1][k] for k in tokens[1] if k in ids})
+        part = (
+            {k: tokens[0][k] for k in tokens[0] if k in ids},
+            {k: tokens[1][k] for k in tokens[1] if k in ids},
+        )
         found.groups[name] = scorer.score_tokens(part, measures)
         found.counts[name] = len(ids)
     return found
@@ -178,7 +181,10 @@ def read_predictions(place: str) -> dict[str, str]:
     if isinstance(found, dict):
         rows = list(found.items())
     elif isinstance(found, list):
-        rows = [(r.get("image_id"), r.get("caption")) if isinstance(r, dict) else (None, None) for r in found]
+        rows = [
+            (r.get("image_id"), r.get("caption")) if isinstance(r, dict) else (None, None)
+            for r in found
+        ]
     else:
         rows = [(None, None)]
     if not all(isinstance(id, (str, int)) and isinstance(said, str) for id, said in rows):
@@ -200,7 +206,10 @@ def read_references(place: str) -> list[Item]:
             for row in found["annotations"]:
                 captions.setdefault(str(row["image_id"]), []).append(str(row["caption"]))
         else:
-            captions = {id: [said] if isinstance(said, str) else list(map(str, said)) for id, said in found.items()}
+            captions = {
+                id: [said] if isinstance(said, str) else list(map(str, said))
+                for id, said in found.items()
+            }
     except (TypeError, KeyError, AttributeError):
         raise UserError(
             f"{place}: no references", "Give COCO annotations or {id: [captions]}"

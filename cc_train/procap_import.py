@@ -6,12 +6,23 @@ Stage 1 (`dalle.pt`): {"weights": tensors, …}. Stage 2 (`model.chkpt`): {"mode
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from cc_prep import networks, storage, weights
 from cc_prep.errors import UserError
+from cc_prep.models.vqgan import VQGAN
+from cc_prep.wheels import sha256
+from cc_train import checkpoints
+from cc_train.models import caption_decoder, procedure_encoder
+from cc_train.models.captioner import Captioner
+from cc_train.models.procedure_encoder import ProcedureEncoder
+from cc_train.recipes import procap
+from cc_train.vocabulary import Vocabulary
 
 ENCODER, BRIDGE, DECODER = "intermediate_generator.", "mlp.", "text_decoder.decoder."
 VQGAN_PREFIX = "vae.model."
@@ -71,3 +82,86 @@ def renamed(name: str) -> str:
     """Our name of a tensor of the reference's encoder."""
     name = name.replace("transformer.transformer.", "transformer.")
     return re.sub(r"target_pos_emb\.weights_(\d)", r"target_pos_emb.weights.\1", name)
+
+
+def make_run(
+    file: str, run: Path, word2idx: str | None, heads: int, length: int, config: str | None
+) -> Iterator[str]:
+    """Writes a run folder from a checkpoint; lines about what was found. Raises UserError."""
+    if checkpoints.steps(run):
+        raise UserError(f"{run}: a run is there already", "Give another --out")
+    if not Path(file).is_file():
+        raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
+    parts = split(weights.read_tensors(Path(file)))
+    ddconfig = networks.read_config(config)["ddconfig"] if config is not None else None
+    vqgan, unused = VQGAN.from_tensors(parts.vqgan, ddconfig)
+    shapes = {name: tuple(t.shape) for name, t in parts.encoder.items()}
+    try:
+        encoder = ProcedureEncoder(procedure_encoder.Config.of(shapes))
+        encoder.load_state_dict(parts.encoder)
+    except (KeyError, RuntimeError) as error:
+        raise _foreign(file, error) from None
+    settings: dict[str, Any] = {
+        "frames": "pixels",
+        "tokenizer": f"{Path(file).name}@{sha256(Path(file))[:8]}",
+        "network": {"width": encoder.config.width, "layers": encoder.config.layers},
+        "losses": {"compatible": True},
+        "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
+    }
+    if parts.decoder:
+        if word2idx is None:
+            raise UserError(f"{file} is a captioner", "Give its vocabulary with --word2idx")
+        words = Vocabulary.read(word2idx)
+        tensors, more = _captioner(file, parts, encoder, words, heads, length)
+        settings |= more
+        storage.write_bytes(str(run / "vocabulary.json"), words.to_json().encode())
+    else:
+        tensors, settings = encoder.state_dict(), {"kind": "stage1", **settings}
+    procap.write_vqgan(run, vqgan)
+    storage.write_json(str(run / "settings.json"), settings)
+    checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {}})
+    yield f"{settings['kind']}: {len(tensors)} tensors of {file} are in {run}"
+    yield f"VQGAN: {len(parts.vqgan) - len(unused)} tensors"
+    for name in (*parts.unused, *unused):
+        yield f"not used: {name}"
+
+
+def _captioner(
+    file: str,
+    parts: Parts,
+    encoder: ProcedureEncoder,
+    words: Vocabulary,
+    heads: int,
+    length: int,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a captioner and its settings."""
+    shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
+    try:
+        decoder = caption_decoder.Config.of(shapes, heads, length)
+        if decoder.words != len(words):
+            raise UserError(
+                f"{file} knows {decoder.words} words, the vocabulary has {len(words)}",
+                "Give the word2idx.json that belongs to it",
+            )
+        if decoder.width % heads:
+            raise UserError(f"a width of {decoder.width} is not in {heads} parts", "Give --heads")
+        captioner = Captioner(encoder, decoder, "shared", compatible=True)
+        captioner.mlp.load_state_dict(parts.bridge)
+        captioner.decoder.load_state_dict(parts.decoder)
+    except (KeyError, RuntimeError) as error:
+        raise _foreign(file, error) from None
+    return captioner.state_dict(), {
+        "kind": "stage2",
+        "words": words.words,
+        "queries": {"k": encoder.config.frames - 2, "kind": "shared"},
+        "decoder": asdict(decoder),
+        "seen": {"frames": "pixels", "compatible": True},
+    }
+
+
+def _foreign(file: str, error: Exception) -> UserError:
+    said = str(error).strip().splitlines()
+    return UserError(
+        f"{file}: not a whole ProCap checkpoint ({said[1].strip() if len(said) > 1 else said[0]})",
+        "Give its dalle.pt or its model.chkpt",
+    )

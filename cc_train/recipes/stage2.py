@@ -187,7 +187,7 @@ def _from_stage1(
                 f"Leave {key} out with --init",
             )
     features = procap.read_features(init, trained["frames"], trained["losses"]["compatible"])
-    if trained["tokenizer"] != first["tokenizer"]:
+    if features.kind == "tokens" and trained["tokenizer"] != first["tokenizer"]:
         raise UserError(
             f"{init} was trained on tokens of {trained['tokenizer']}, these shards hold those of "
             f"{first['tokenizer']}",

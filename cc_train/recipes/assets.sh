@@ -24,9 +24,9 @@ $prep interpolate synth --root "$at/truth" --out "$at/truth-seq" --set image_siz
   --set interpolate.method=dissolve
 $prep interpolate synth --root "$at/fresh" --out "$at/fresh-seq"
 
-$train vqgan --out "$at/runs/vqgan" --config docs/vqgan-mini.yaml \
+$train vqgan --out "$at/runs/vqgan" --config vqgan-mini \
   --shards "$at/large-seq/sequences/train-*.tar" --shards "$at/video-seq/sequences/*.tar"
-$train clip4idc --out "$at/runs/clip4idc" --config docs/clip4idc-mini.yaml \
+$train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini \
   --shards "$at/small-seq/sequences/*.tar"
 
 $train pack "$at/runs/vqgan" --name vqgan-mini --out "$at/weights" \

@@ -1,0 +1,71 @@
+"""A run's log as curves in SVG."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cc_train.metric_logger import LOG
+
+WIDTH, HEIGHT, MOST_POINTS = 360, 150, 400
+
+Points = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure over steps. path: of an SVG of WIDTH × HEIGHT; low, high: its ends' values."""
+
+    name: str
+    part: str
+    path: str
+    low: float
+    high: float
+    first: int
+    last: int
+    value: float
+
+
+def read(run: Path) -> dict[tuple[str, str], Points]:
+    """(part, figure) → its points in a run's log; lines cut short by a kill are left out."""
+    found: dict[tuple[str, str], Points] = {}
+    place = run / LOG
+    for line in place.read_text().splitlines() if place.exists() else []:
+        try:
+            row = json.loads(line)
+            part, step = row.pop("part"), int(row.pop("step"))
+        except (ValueError, KeyError, TypeError):
+            continue
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                found.setdefault((part, name), []).append((step, float(value)))
+    return found
+
+
+def draw(log: Mapping[tuple[str, str], Points]) -> list[Curve]:
+    """A curve of each figure that has two points, validation last."""
+    ranked = sorted(log.items(), key=lambda item: (item[0][0] == "validation", item[0][1]))
+    return [_curve(part, name, points) for (part, name), points in ranked if len(points) > 1]
+
+
+def _curve(part: str, name: str, points: Points) -> Curve:
+    shown = thinned(points)
+    steps, values = [step for step, _ in shown], [value for _, value in shown]
+    low, high = min(values), max(values)
+    span, length = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
+    places = [
+        f"{(step - steps[0]) / length * WIDTH:.1f},{(high - value) / span * HEIGHT:.1f}"
+        for step, value in shown
+    ]
+    path = "M" + " L".join(places)
+    return Curve(name, part, path, low, high, steps[0], steps[-1], points[-1][1])
+
+
+def thinned(points: Sequence[tuple[int, float]]) -> Points:
+    """At most MOST_POINTS, each the mean of its neighbours."""
+    each = max(1, math.ceil(len(points) / MOST_POINTS))
+    parts = [points[i : i + each] for i in range(0, len(points), each)]
+    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]

@@ -1,0 +1,141 @@
+"""One HTML page on a training run: settings, curves, reconstructions, captions.
+
+Everything is inside the file. Captions come from strangers: the template escapes all of them and
+the page runs no script.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_train import catalogue
+from cc_train.metric_logger import PICTURES
+from cc_train.report import curves
+
+EVALUATION = "evaluation"
+CAPTIONS_A_GROUP = 8
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A pair on the page. images: data URLs of before and after, where there are shards."""
+
+    id: str
+    caption: str
+    references: tuple[str, ...]
+    cider: float
+    right: bool
+    images: tuple[str, ...] = ()
+
+
+def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
+    """Writes the page of a run and says where. Raises UserError."""
+    folder = Path(run)
+    settings = _read(folder / "settings.json")
+    if not isinstance(settings, dict):
+        raise UserError(f"{run}: no run", "Give the --out of a training")
+    log = curves.read(folder)
+    pictures = sorted((folder / PICTURES).glob("*.png"))
+    page = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=f"{settings.get('kind', 'training')}: {folder.name}",
+            curves=curves.draw(log),
+            width=curves.WIDTH,
+            height=curves.HEIGHT,
+            pictures=[(int(path.stem), _url(path.read_bytes(), "png")) for path in _some(pictures)],
+            kind=settings.get("kind"),
+            scores=_read(folder / EVALUATION / "scores.json"),
+            groups=_groups(folder / EVALUATION / "items.jsonl", _images(shards)),
+            settings=json.dumps({k: v for k, v in settings.items() if k != "words"}, indent=1),
+            words=len(settings.get("words", ())),
+        )
+    )
+    target = out or str(folder / "report.html")
+    storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
+    return target
+
+
+def _groups(
+    items: Path, images: Mapping[str, catalogue.Entry]
+) -> list[tuple[str, int, int, list[Shown]]]:
+    """(group, right, pairs, some of them) of an evaluation: the last group of each item."""
+    if not items.exists():
+        return []
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in items.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found.setdefault((row["groups"] or ["all"])[-1], []).append(row)
+    groups = []
+    for name, rows in sorted(found.items()):
+        each = max(1, len(rows) // CAPTIONS_A_GROUP)
+        shown = [_shown(row, images) for row in rows[::each][:CAPTIONS_A_GROUP]]
+        groups.append((name, sum(map(_right, rows)), len(rows), shown))
+    return groups
+
+
+def _right(row: Mapping[str, Any]) -> bool:
+    """Whether the caption is one of the references, word for word."""
+    said = row["caption"].lower().strip(" .")
+    return any(said == str(one).lower().strip(" .") for one in row["references"])
+
+
+def _shown(row: Mapping[str, Any], images: Mapping[str, catalogue.Entry]) -> Shown:
+    pictures: tuple[str, ...] = ()
+    if row["id"] in images:
+        sample = images[row["id"]].read()
+        ends = (0, len(sample.tokens) - 1)
+        pictures = tuple(_url(sample.images[i], "jpeg") for i in ends if i in sample.images)
+    return Shown(
+        row["id"],
+        row["caption"],
+        tuple(row["references"]),
+        row["scores"].get("CIDEr", 0.0),
+        _right(row),
+        pictures,
+    )
+
+
+def _images(shards: Sequence[str]) -> dict[str, catalogue.Entry]:
+    return {entry.key: entry for entry in catalogue.read(shards)} if shards else {}
+
+
+def _some(pictures: Sequence[Path]) -> list[Path]:
+    """The first, the middle and the last."""
+    places = sorted({0, len(pictures) // 2, len(pictures) - 1})
+    return [pictures[i] for i in places] if pictures else []
+
+
+def _read(place: Path) -> Any:
+    if not place.exists():
+        return None
+    try:
+        return storage.read_json(str(place))
+    except ValueError as error:
+        raise UserError(f"{place}: not JSON ({error})", "Make it anew") from None
+
+
+def _url(data: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _environment() -> jinja2.Environment:
+    here = Path(__file__).parent
+    style = here.parents[1] / "cc_prep" / "report"  # one look for all pages
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([here, style]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
