@@ -77,16 +77,10 @@ def evaluate(
         for name in item.groups:
             groups.setdefault(name, set()).add(item.id)
     first = [TOTAL, CHANGE, STILL]
-    for name in sorted(groups, key=lambda n: (first.index(n) if n in first else 9, n)):
-        ids = groups[name]
-        if name != TOTAL and ids == groups[TOTAL]:
-            continue
-        part = (
-            {k: tokens[0][k] for k in tokens[0] if k in ids},
-            {k: tokens[1][k] for k in tokens[1] if k in ids},
-        )
-        found.groups[name] = scorer.score_tokens(part, measures)
-        found.counts[name] = len(ids)
+    ranked = sorted(groups, key=lambda n: (first.index(n) if n in first else len(first), n))
+    kept = {n: groups[n] for n in ranked if n == TOTAL or groups[n] != groups[TOTAL]}
+    found.groups = scorer.score_groups(tokens, kept, measures)
+    found.counts = {name: len(ids) for name, ids in kept.items()}
     return found
 
 
@@ -195,6 +189,10 @@ def read_predictions(place: str) -> dict[str, str]:
     if len(captions) < len(rows):
         raise UserError(f"{place}: an id is in it twice", "Give one caption a pair")
     return captions
+
+
+def _row(one: Any) -> tuple[Any, Any]:
+    return (one.get("image_id"), one.get("caption")) if isinstance(one, dict) else (None, None)
 
 
 def read_references(place: str) -> list[Item]:

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from typing import IO
 
@@ -24,9 +24,14 @@ class Unavailable(Exception):
 
 
 def meteor(
-    references: Mapping[str, Sequence[str]], candidates: Mapping[str, str]
-) -> tuple[float, dict[str, float]]:
-    """Corpus score and the score of each item, of tokenised captions. Raises Unavailable."""
+    references: Mapping[str, Sequence[str]],
+    candidates: Mapping[str, str],
+    groups: Sequence[Collection[str]],
+) -> tuple[list[float], dict[str, float]]:
+    """Corpus score of each group of ids, and the score of each item, of tokenised captions.
+
+    Raises Unavailable.
+    """
     java = find_java()
     folder = resources.files("pycocoevalcap") / "meteor"
     command = [java, "-Xmx2G", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
@@ -42,7 +47,7 @@ def meteor(
     timer = threading.Timer(START_S + EACH_S * len(candidates), process.kill)
     timer.start()
     try:
-        return _ask(process, references, candidates)
+        return _ask(process, references, candidates, groups)
     except (OSError, ValueError) as error:
         process.kill()
         said = (process.stderr.read() if process.stderr else "").strip().splitlines()
@@ -67,7 +72,8 @@ def _ask(
     process: subprocess.Popen[str],
     references: Mapping[str, Sequence[str]],
     candidates: Mapping[str, str],
-) -> tuple[float, dict[str, float]]:
+    groups: Sequence[Collection[str]],
+) -> tuple[list[float], dict[str, float]]:
     assert process.stdin is not None
     assert process.stdout is not None
     lines = [
@@ -77,12 +83,16 @@ def _ask(
     # Written beside the reading: both pipes may fill.
     writer = threading.Thread(target=_write, args=(process.stdin, lines))
     writer.start()
-    statistics = [_line(process.stdout) for _ in lines]
+    statistics = {id: _line(process.stdout) for id in candidates}
     writer.join()
-    process.stdin.write(" ||| ".join(("EVAL", *statistics)) + "\n")
-    process.stdin.flush()
-    each = {id: float(_line(process.stdout)) for id in candidates}
-    return float(_line(process.stdout)), each
+    totals, each = list[float](), dict[str, float]()
+    for group in groups:
+        ids = [id for id in candidates if id in group]
+        process.stdin.write(" ||| ".join(("EVAL", *(statistics[id] for id in ids))) + "\n")
+        process.stdin.flush()
+        each |= {id: float(_line(process.stdout)) for id in ids}
+        totals.append(float(_line(process.stdout)))
+    return totals, each
 
 
 def _write(pipe: IO[str], lines: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ the references of the evaluated items; everything × 100, so CIDEr of identical 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cc_prep.errors import UserError
@@ -78,10 +78,40 @@ def score(
 
 
 def score_tokens(tokens: Tokens, measures: Sequence[str] = ORDER) -> Scores:
-    """Scores of what `tokenised` gave, or of some of its ids."""
-    references, candidates = tokens
-    found = Scores(items={id: {} for id in candidates})
-    given = {id: [said] for id, said in candidates.items()}
+    """Scores of what `tokenised` gave."""
+    return score_groups(tokens, {"total": set(tokens[1])}, measures)["total"]
+
+
+def score_groups(
+    tokens: Tokens, groups: Mapping[str, Collection[str]], measures: Sequence[str] = ORDER
+) -> dict[str, Scores]:
+    """Scores of each group of ids by itself; what runs in Java is asked once for all."""
+    found = {}
+    for name, ids in groups.items():
+        references = {id: tokens[0][id] for id in tokens[0] if id in ids}
+        candidates = {id: [tokens[1][id]] for id in references}
+        found[name] = _plain(references, candidates, measures)
+    outside = {"METEOR": meteor, "SPICE": spice}
+    for name, measure in outside.items():
+        if name in measures:
+            try:
+                totals, each = measure(*tokens, list(groups.values()))
+            except Unavailable as error:
+                for scores in found.values():
+                    scores.left_out[name] = str(error)
+                continue
+            for scores, total in zip(found.values(), totals, strict=True):
+                _put(scores, name, total, {id: each[id] for id in scores.items})
+    for scores in found.values():
+        scores.corpus = {name: scores.corpus[name] for name in ORDER if name in scores.corpus}
+    return found
+
+
+def _plain(
+    references: dict[str, list[str]], given: dict[str, list[str]], measures: Sequence[str]
+) -> Scores:
+    """The measures that run in Python."""
+    found = Scores(items={id: {} for id in given})
     if set(measures) & set(BLEU):
         from pycocoevalcap.bleu.bleu import Bleu
 
@@ -99,17 +129,6 @@ def score_tokens(tokens: Tokens, measures: Sequence[str] = ORDER) -> Scores:
 
         total, one = Cider().compute_score(references, given)
         _put(found, "CIDEr", total, dict(zip(given, one, strict=True)))
-    outside: dict[str, Callable[..., tuple[float, dict[str, float]]]] = {
-        "METEOR": meteor,
-        "SPICE": spice,
-    }
-    for name, measure in outside.items():
-        if name in measures:
-            try:
-                _put(found, name, *measure(references, candidates))
-            except Unavailable as error:
-                found.left_out[name] = str(error)
-    found.corpus = {name: found.corpus[name] for name in ORDER if name in found.corpus}
     return found
 
 

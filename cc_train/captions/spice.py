@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 
 from cc_train.captions.meteor import Unavailable, find_java
@@ -11,11 +11,13 @@ MODELS = "stanford-corenlp-3.6.0-models.jar"
 
 
 def spice(
-    references: Mapping[str, Sequence[str]], candidates: Mapping[str, str]
-) -> tuple[float, dict[str, float]]:
-    """Corpus score and the score of each item, of tokenised captions. Raises Unavailable.
+    references: Mapping[str, Sequence[str]],
+    candidates: Mapping[str, str],
+    groups: Sequence[Collection[str]],
+) -> tuple[list[float], dict[str, float]]:
+    """Corpus score of each group of ids, and the score of each item, of tokenised captions.
 
-    Nothing is downloaded: the models have to lie where pycocoevalcap puts them.
+    Nothing is downloaded: the models have to lie where pycocoevalcap puts them. Raises Unavailable.
     """
     find_java()
     place = resources.files("pycocoevalcap") / "spice" / "lib" / MODELS
@@ -25,10 +27,10 @@ def spice(
 
     ids = sorted(candidates)
     try:
-        mean, each = Spice().compute_score(
+        _, each = Spice().compute_score(
             {id: list(references[id]) for id in ids}, {id: [candidates[id]] for id in ids}
         )
     except Exception as error:
         raise Unavailable(f"its Java process failed: {error}") from None
     found = {id: float(one["All"]["f"]) for id, one in zip(ids, each, strict=True)}
-    return float(mean), found
+    return [sum(found[id] for id in ids if id in g) / max(1, len(g)) for g in groups], found

@@ -94,6 +94,7 @@ def write_vqgan(run: Path, vqgan: VQGAN) -> None:
     if not (run / VQGAN_FILE).exists():
         temporary = run / f".{VQGAN_FILE}.tmp"
         save_file({n: t.contiguous() for n, t in vqgan.state_dict().items()}, temporary)
+        temporary.chmod(0o644)
         temporary.replace(run / VQGAN_FILE)
 
 

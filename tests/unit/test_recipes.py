@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import configs
-from cc_train.recipes import clip4idc, vqgan
+from cc_train.recipes import clip4idc, stage1, stage2, vqgan
 from tests.conftest import ROOT
 
 
@@ -17,6 +18,15 @@ from tests.conftest import ROOT
 def test_shipped_settings(name: str, model: type[Section]) -> None:
     found = configs.load(model, name, [], None)
     assert found != model()
+
+
+@pytest.mark.parametrize("name", manifest.names())
+@pytest.mark.parametrize(
+    ("section", "model"), [("stage1", stage1.Settings), ("stage2", stage2.Settings)]
+)
+def test_every_manifest_s_training_keys(name: str, section: str, model: type[Section]) -> None:
+    """Keeps away: a typo in a manifest that `cc-prep` does not read."""
+    assert configs.load(model, name, ["loop.steps=3"], section).loop.steps == 3
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", ".1e-2", "+1e-3"])

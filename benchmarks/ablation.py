@@ -1,0 +1,223 @@
+"""The ablation of the two stages on rendered scenes, and of the number of queries.
+
+    python benchmarks/ablation.py --out out/ablation [--jobs 2] [--table docs/results.md]
+
+Renders scenes and builds shards where OUT has none, trains what is not trained yet (all steps can
+be stopped and go on), evaluates on the test split and writes the table. Beside it stand the best
+constant caption and the paper's figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from cc_train import catalogue, configs, evaluation
+from cc_train.captioning import Captioning
+from cc_train.captions import scorer
+from cc_train.recipes.stage1 import Settings
+
+BIN = Path(sys.executable).parent
+SIZE = 112
+CANDIDATES = 40  # constant captions that are tried
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to train stage 2. paper: its CIDEr on CLEVR-Change, and words a second."""
+
+    name: str
+    k: int
+    stage1: bool
+    paper: float
+    words: int | None = None
+
+
+VARIANTS = (
+    Variant("neither", 0, False, 108.4),
+    Variant("stage 1 alone", 0, True, 112.7),
+    Variant("queries alone, k = 1", 1, False, 106.2),
+    Variant("both, k = 1", 1, True, 128.5, 766),
+    Variant("both, k = 2", 2, True, 135.6, 699),
+    Variant("both, k = 4", 4, True, 128.7, 461),
+)
+
+
+@click.command()
+@click.option("--out", required=True)
+@click.option("--scenes", default=3000, show_default=True)
+@click.option("--steps", type=int, help="Of either stage; default: the manifest's.")
+@click.option("--jobs", default=2, show_default=True, help="Trainings at once, a thread each.")
+@click.option("--table", help="Where the Markdown goes; default: OUT/results.md.")
+def main(out: str, scenes: int, steps: int | None, jobs: int, table: str | None) -> None:
+    """Runs the whole ablation and writes its table."""
+    torch.set_num_threads(1)
+    place = Path(out)
+    prepare(place, scenes)
+    began = time.monotonic()
+    with ThreadPoolExecutor(jobs) as pool:
+        stage1 = pool.submit(train, place, "stage1", "stage1", steps, [])
+        started = {
+            variant: pool.submit(train_variant, place, variant, stage1, steps)
+            for variant in sorted(VARIANTS, key=lambda v: v.stage1)  # those that need not wait
+        }
+        runs = [started[variant].result() for variant in VARIANTS]
+    minutes = (time.monotonic() - began) / 60
+    rows = [measure(place, run) for run in runs]
+    constant = best_constant(place)
+    write(place, table, rows, constant, minutes)
+
+
+def prepare(place: Path, scenes: int) -> None:
+    """Scenes and shards, where they are not there yet."""
+    made = place / "shards" / "provenance.json"
+    if made.exists() and json.loads(made.read_text())["complete"]:
+        return
+    run("cc-prep", "synth", place / "scenes", "--scenes", scenes, "--seed", 2000, "--size", SIZE)
+    run(
+        "cc-prep", "build", "synth", "--root", place / "scenes", "--out", place,
+        "--set", f"image_size={SIZE}", *(
+            option for step in ("interpolate", "score", "tokenize")
+            for option in ("--set", f"{step}.threads=1")
+        ),
+    )  # fmt: skip
+
+
+def train_variant(place: Path, variant: Variant, stage1: Future[Path], steps: int | None) -> Path:
+    """Trains stage 2 of a variant; its run."""
+    name = variant.name.replace(" ", "-").replace(",", "").replace("=", "").replace("--", "-")
+    settings = [f"queries.k={variant.k}"]
+    more: list[object] = ["--init", stage1.result()] if variant.stage1 else []
+    if not variant.stage1:
+        network = configs.load(Settings, "synth", [], "stage1").network
+        settings += [f"network={network.model_dump_json()}"]
+    return train(
+        place, "stage2", name, steps, [*more, *(p for s in settings for p in ("--set", s))]
+    )
+
+
+def train(place: Path, stage: str, name: str, steps: int | None, more: list[object]) -> Path:
+    """Trains a stage with the manifest's settings; its run."""
+    shards = place / "shards"
+    found = place / "runs" / name
+    run(
+        "cc-train", stage, "--config", "synth", "--shards", shards / "train-*.tar",
+        "--valid", shards / "val-*.tar", "--out", found, "--set", "loop.threads=1", *more,
+        *(["--steps", steps] if steps else []),
+        log=place / "runs" / f"{name}.log",
+    )  # fmt: skip
+    return found
+
+
+def measure(place: Path, found: Path) -> dict[str, Any]:
+    """Scores of a run on the test split, and its words a second."""
+    run(
+        "cc-train", "evaluate", found, "--shards", place / "shards" / "test-*.tar",
+        log=place / "runs" / "evaluate.log",
+    )  # fmt: skip
+    scores = json.loads((found / "evaluation" / "scores.json").read_text())
+    return {**scores, "words": words_a_second(found, place)}
+
+
+def words_a_second(found: Path, place: Path) -> float:
+    """Words of greedy captions a second, images encoded from tokens; the best of some passes."""
+    captioning = Captioning(found)
+    entries = catalogue.read([str(place / "shards" / "test-*.tar")])[:256]
+    best = 0.0
+    for _ in range(REPEATS):
+        began = time.monotonic()
+        said = [caption.text for _, caption in captioning.of_samples(entries, 1)]
+        words = sum(len(text.split()) for text in said)
+        best = max(best, words / (time.monotonic() - began))
+    return best
+
+
+def best_constant(place: Path) -> dict[str, Any]:
+    """The training caption that does best on the validation split if said of every pair."""
+    captions = Counter(
+        str(c)
+        for meta in catalogue.metas(catalogue.read([str(place / "shards" / "train-*.tar")]))
+        for c in meta["captions"]
+    )
+    items = {}
+    for split in ("val", "test"):
+        entries = catalogue.read([str(place / "shards" / f"{split}-*.tar")])
+        items[split] = [
+            evaluation.item_of(e.key, m)
+            for e, m in zip(entries, catalogue.metas(entries), strict=True)
+        ]
+    references = {item.id: item.references for item in items["val"]}
+    ranked = [said for said, _ in captions.most_common(CANDIDATES)]
+    best = max(ranked, key=lambda said: scorer.cider(references, dict.fromkeys(references, said)))
+    found = evaluation.evaluate(items["test"], {item.id: best for item in items["test"]})
+    return {"caption": best, **found.figures()}
+
+
+def write(
+    place: Path,
+    table: str | None,
+    rows: list[dict[str, Any]],
+    constant: dict[str, Any],
+    minutes: float,
+) -> None:
+    """The table in Markdown, and all figures as JSON."""
+    figures = {v.name: row for v, row in zip(VARIANTS, rows, strict=True)}
+    (place / "results.json").write_text(
+        json.dumps({**figures, "constant": constant, "minutes": minutes}, indent=1)
+    )
+    lines = [
+        "| | CIDEr | changed pairs | unchanged | BLEU-4 | same when swapped | words/s "
+        "| paper's CIDEr | paper's words/s |",
+        "|---|---|---|---|---|---|---|---|---|",
+        _line(f"“{constant['caption']}” of all", constant, "", ""),
+    ]
+    for variant in VARIANTS:
+        row = figures[variant.name]
+        lines.append(_line(variant.name, row, f"{variant.paper}", f"{variant.words or ''}"))
+    text = "\n".join(lines)
+    print(text)
+    target = Path(table) if table else place / "results.md"
+    if table and target.exists():
+        head, _, rest = target.read_text().partition("<!-- ablation -->\n")
+        tail = rest.partition("<!-- end -->")[2]
+        text = f"{head}<!-- ablation -->\n{text}\n<!-- end -->{tail}".rstrip()
+    target.write_text(text + "\n")
+
+
+def _line(name: str, row: dict[str, Any], paper: str, words: str) -> str:
+    groups = row["groups"]
+    values = [groups[g]["CIDEr"] for g in ("total", "semantic change", "no change")]
+    same = f"{100 * row['swapped']['same']:.0f} %" if row.get("swapped") else ""
+    speed = f"{row['words']:,.0f}" if "words" in row else ""
+    cells = [name, *(f"{v:.1f}" for v in values), f"{groups['total']['BLEU-4']:.1f}"]
+    return "| " + " | ".join([*cells, same, speed, paper, words]) + " |"
+
+
+def run(program: str, *arguments: object, log: Path | None = None) -> None:
+    """Runs one of our commands, one thread."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [str(BIN / program), *map(str, arguments)]
+    if log is None:
+        subprocess.run(command, check=True, env=environment)
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        done = subprocess.run(command, check=False, env=environment, stdout=file, stderr=file)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\nfailed; see {log}")
+
+
+if __name__ == "__main__":
+    main()
