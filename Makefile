@@ -5,13 +5,16 @@ PYTHON  ?= python3
 ARGS    ?=
 DEMO    ?= out/demo
 ASSETS  ?= out/assets
+ABLATION ?= out/ablation
 VENV    := .venv
 BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
 BROWSER := $(VENV)/.browser-done
+JAVA    := $(VENV)/.java-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test lint format check bench interpolate score shards assets
+.PHONY: help setup browser java demo test lint format check bench interpolate score shards stage1 stage2 \
+  evaluate ablation assets
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,7 +41,18 @@ $(BROWSER): $(SETUP)
 	  echo "The tests need a Chromium on the PATH: install it by hand"; exit 1; }
 	@touch $@
 
-demo: $(SETUP)  ## from nothing to verified training shards of scenes and videos, with reports
+# METEOR is a Java program. Installed only where there is none; without it all else is scored.
+java: $(JAVA)
+
+$(JAVA): $(SETUP)
+	@command -v java || { \
+	  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$sudo apt-get update -qq && \
+	  $$sudo apt-get install -y -qq --no-install-recommends default-jre-headless; } || { \
+	  echo "The tests need a Java on the PATH: install it by hand"; exit 1; }
+	@touch $@
+
+demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores, with reports
 	$(BIN)/cc-prep synth $(DEMO)/scenes --scenes 12 --truth
 	$(BIN)/cc-prep inspect synth --root $(DEMO)/scenes
 	$(BIN)/cc-prep interpolate synth --root $(DEMO)/scenes --out $(DEMO)/synth
@@ -51,8 +65,17 @@ demo: $(SETUP)  ## from nothing to verified training shards of scenes and videos
 	$(BIN)/cc-prep stats $(DEMO)/synth
 	$(BIN)/cc-prep report $(DEMO)/synth
 	$(BIN)/cc-prep report $(DEMO)/video
+	$(BIN)/cc-prep synth $(DEMO)/small --scenes 60 --seed 1 --size 112
+	$(BIN)/cc-prep build synth --root $(DEMO)/small --out $(DEMO)/captions --set image_size=112
+	$(MAKE) --no-print-directory stage1 OUT=$(DEMO)/captions ARGS='--steps 60'
+	$(MAKE) --no-print-directory stage2 OUT=$(DEMO)/captions ARGS='--steps 120'
+	$(MAKE) --no-print-directory evaluate OUT=$(DEMO)/captions ARGS=
+	$(BIN)/cc-train report $(DEMO)/captions/stage1
+	$(BIN)/cc-train caption $(DEMO)/captions/stage2 \
+	  $(DEMO)/small/images/CLEVR_default_000000.png $(DEMO)/small/sc_images/CLEVR_semantic_000000.png
 	@echo
-	@echo "Look at $(DEMO)/synth/report.html and $(DEMO)/video/report.html"
+	@echo "Look at $(DEMO)/synth/report.html, $(DEMO)/video/report.html"
+	@echo "and $(DEMO)/captions/stage2/report.html"
 
 interpolate: $(SETUP)  ## pairs → sequences: OUT/sequences
 	$(BIN)/cc-prep interpolate $(DATASET) --out $(OUT) $(ARGS)
@@ -64,11 +87,26 @@ shards: $(SETUP)  ## pairs, or what OUT holds of them → training shards: OUT/s
 	$(BIN)/cc-prep build $(DATASET) --out $(OUT) $(ARGS)
 	$(BIN)/cc-prep verify $(OUT)/shards
 
+stage1: $(SETUP)  ## OUT/shards → procedure encoder: OUT/stage1
+	$(BIN)/cc-train stage1 --config $(DATASET) --out $(OUT)/stage1 \
+	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
+
+stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
+	$(BIN)/cc-train stage2 --config $(DATASET) --out $(OUT)/stage2 --init $(OUT)/stage1 \
+	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
+
+evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/stage2/evaluation
+	$(BIN)/cc-train evaluate $(OUT)/stage2 --shards '$(OUT)/shards/test-*.tar' $(ARGS)
+	$(BIN)/cc-train report $(OUT)/stage2 --shards '$(OUT)/shards/test-*.tar'
+
+ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
+	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --table docs/results.md $(ARGS)
+
 # How the small default weights were made, on two cores in about four hours; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
 	BIN=$(BIN) ASSETS=$(ASSETS) sh cc_train/recipes/assets.sh
 
-test: $(SETUP) $(BROWSER)  ## all tests
+test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(SETUP)  ## style, types and house rules

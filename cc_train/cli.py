@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -286,6 +287,8 @@ def _train(
 
     from cc_train import configs
 
+    if section is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("this training is for one process", "Start it without torchrun")
     given = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
     found = configs.load(model, config, given, section)
     if init is not None and not Path(init).exists():

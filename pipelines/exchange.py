@@ -18,10 +18,10 @@ from cc_prep.images import resized
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
 from pipelines import job, stages
+from pipelines.interpolate import STORED_SHARE
 from pipelines.plan import plan, stored
+from pipelines.score_frames import BYTES_A_SEQUENCE
 from pipelines.shard_worker import Members, Step
-
-PNG_BYTES_A_PIXEL = 2.3
 
 
 def export(
@@ -72,7 +72,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         settings=stages.deciding(manifest, stages.SEQUENCES),
         weights={},
         threads=1,
-        bytes_a_pair=int(frames * PNG_BYTES_A_PIXEL * (manifest.image_size or 224) ** 2),
+        bytes_a_pair=int(frames * 3 * STORED_SHARE["png"] * (manifest.image_size or 224) ** 2),
         memory="a few sequences",
     )
     return job.run(work, request.options, request.console)
@@ -100,7 +100,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         settings=stages.deciding(manifest, stages.SCORES),
         weights={},
         threads=1,
-        bytes_a_pair=4000,
+        bytes_a_pair=BYTES_A_SEQUENCE,
         memory="the JSON file, read whole",
     )
     return job.run(work, request.options, request.console)

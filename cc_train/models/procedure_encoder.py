@@ -71,6 +71,29 @@ class AxialPositions(nn.Module):
         summed: Tensor = time + row + column
         return summed.flatten(0, 3)
 
+    @torch.no_grad()
+    def start_as_waves(self, scale: float = 0.5) -> None:
+        """Rows and columns as sines and cosines, half of the channels each; times as noise.
+
+        So from the first step a token can find its neighbours, and its own place in the other
+        frames; from noise this alone takes thousands of steps on a small data set.
+        """
+        time, *places = self.weights
+        time.normal_(std=scale)
+        half = time.shape[-1] // 2
+        for number, table in enumerate(places):
+            table.zero_()
+            table[..., number * half : (number + 1) * half] = scale * waves(
+                table.numel() // table.shape[-1], half
+            ).view(*table.shape[:-1], half)
+
+
+def waves(count: int, width: int) -> Tensor:
+    """Sines and cosines of 0 … count − 1, [count, width]. Source: Vaswani et al., 2017."""
+    frequencies = 100.0 ** -(torch.arange(width // 2) / (width // 2))
+    angles = torch.arange(count)[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
 
 class ProcedureEncoder(nn.Module):
     """The encoder with its heads. position_std: how positions start; the reference's is 1."""

@@ -61,8 +61,11 @@ def read(shards: Sequence[str], valid: Sequence[str], hold_out: HoldOut, console
     if not train:
         raise UserError("fewer than two scenes", "Give more shards, or --valid")
     held_out = held_out[: hold_out.pairs]
+    first = catalogue.metas(train[:1])[0]
+    if not {"tokenizer", "height", "width", "frames"} <= first.keys():
+        raise UserError(f"{train[0].shard}: no tokens in it", FIRST_ADVICE)
     console.print(f"{len(train):,} pairs, {len(held_out):,} to validate on", highlight=False)
-    return Data(train, held_out, catalogue.metas(train[:1])[0])
+    return Data(train, held_out, first)
 
 
 def tokenizer(first: dict[str, Any], given: str | None) -> VQGAN:

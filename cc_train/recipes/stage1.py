@@ -37,13 +37,34 @@ CLIP_BLOCKS = "visual.transformer."
 class Network(Section):
     """Sizes of the procedure encoder; --init with CLIP's weights needs its width.
 
-    position_std: how embeddings and positions start; the reference's is 1.
+    position_std: how embeddings and positions start; the reference's is 1. waves: rows and columns
+    start as sines and cosines.
     """
 
     width: int = Field(768, ge=64, multiple_of=64)
     layers: int = Field(12, ge=1)
     text_length: int = Field(24, ge=1)
     position_std: float = Field(1.0, gt=0)
+    waves: bool = False
+
+    def encoder(
+        self, features: FrameFeatures, frames: int, grid: tuple[int, int]
+    ) -> ProcedureEncoder:
+        """An untrained encoder for so many frames of [rows, columns] tokens."""
+        config = Config(
+            width=self.width,
+            layers=self.layers,
+            latent=features.channels,
+            codes=features.vqgan.config.codes,
+            frames=frames,
+            rows=grid[0],
+            columns=grid[1],
+            text_length=self.text_length,
+        )
+        made = ProcedureEncoder(config, self.position_std)
+        if self.waves:
+            made.target_pos_emb.start_as_waves()
+        return made
 
 
 class Settings(Section):
@@ -98,7 +119,8 @@ def train(
         if ranks.first:
             procap.write_vqgan(run, vqgan)
         torch.manual_seed(loop.seed)
-        encoder = make(settings, features, procap.grid(data.first, vqgan))
+        grid = procap.grid(data.first, vqgan)
+        encoder = settings.network.encoder(features, settings.keyframes.k + 2, grid)
         if init is not None:
             start_from_clip(encoder, init)
         make_batch = ProcedureBatches(
@@ -125,22 +147,6 @@ def train(
             **settings.model_copy(update={"loop": loop}).model_dump(mode="json"),
         }
         return fit(objective, stream, loop, everything, run, resume, console, ranks)
-
-
-def make(settings: Settings, features: FrameFeatures, grid: tuple[int, int]) -> ProcedureEncoder:
-    """An untrained encoder."""
-    network = settings.network
-    config = Config(
-        width=network.width,
-        layers=network.layers,
-        latent=features.channels,
-        codes=features.vqgan.config.codes,
-        frames=settings.keyframes.k + 2,
-        rows=grid[0],
-        columns=grid[1],
-        text_length=network.text_length,
-    )
-    return ProcedureEncoder(config, network.position_std)
 
 
 def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:

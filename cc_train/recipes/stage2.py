@@ -21,7 +21,7 @@ from cc_train.catalogue import Entry
 from cc_train.collate import CaptionBatches
 from cc_train.distributed import joined
 from cc_train.loop import Loop, fit, pick_device
-from cc_train.models import caption_decoder, procedure_encoder
+from cc_train.models import caption_decoder
 from cc_train.models.captioner import Captioner, Queries
 from cc_train.models.frame_features import FrameFeatures, Kind
 from cc_train.models.procedure_encoder import ProcedureEncoder, resized_times
@@ -149,20 +149,7 @@ def make(
         network = settings.network or Network()
         vqgan = procap.tokenizer(first, settings.vqgan)
         features = FrameFeatures(vqgan, settings.frames or "tokens")
-        rows, columns = procap.grid(first, vqgan)
-        encoder = ProcedureEncoder(
-            procedure_encoder.Config(
-                width=network.width,
-                layers=network.layers,
-                latent=features.channels,
-                codes=vqgan.config.codes,
-                frames=k + 2,
-                rows=rows,
-                columns=columns,
-                text_length=network.text_length,
-            ),
-            network.position_std,
-        )
+        encoder = network.encoder(features, k + 2, procap.grid(first, vqgan))
     else:
         encoder, features = _from_stage1(settings, first, init)
     config = caption_decoder.Config(words=words, **settings.decoder.model_dump())

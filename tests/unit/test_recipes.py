@@ -8,6 +8,7 @@ from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import configs
+from cc_train.loop import Loop
 from cc_train.recipes import clip4idc, stage1, stage2, vqgan
 from tests.conftest import ROOT
 
@@ -37,25 +38,17 @@ def test_numbers_as_everybody_writes_them(text: str) -> None:
 
 
 def test_defaults_in_the_docs() -> None:
-    """Keeps away: a table of defaults that lies."""
-    rows = [
-        line.split("|")[1:4]
-        for line in (ROOT / "docs" / "training.md").read_text().splitlines()
-        if line.startswith("| `")
-    ]
-    loops = vqgan.Settings().loop, clip4idc.Settings().loop
-    for names, *said in rows:
-        for place, name in enumerate(names.strip().replace("`", "").split(", ")):
-            for text, loop in zip(said, loops, strict=True):
-                value = getattr(loop, name)
-                text = text.strip().replace("the same", "20, 500, 500")
-                if isinstance(value, tuple):
-                    assert tuple(float(t) for t in text.split(",")) == value, name
-                elif isinstance(value, str):
-                    assert text == value, name
-                else:
-                    parts = text.split(", ")
-                    assert float(parts[place] if len(parts) > 1 else parts[0]) == value, name
+    """Keeps away: a table of defaults that lies, or a key that it lacks."""
+    lines = (ROOT / "docs" / "training.md").read_text().splitlines()
+    rows = {line.split("`")[1]: line.split("|")[2:6] for line in lines if line.startswith("| `")}
+    recipes = (vqgan, clip4idc, stage1, stage2)
+    assert rows.keys() == Loop.model_fields.keys()
+    for name, said in rows.items():
+        for text, recipe in zip(said, recipes, strict=True):
+            value = getattr(recipe.Settings().loop, name)
+            given = f"[{text}]" if "," in text else text.strip()
+            found = configs.load(Loop, None, [f"{name}={given}"], None)
+            assert getattr(found, name) == value, (name, text)
 
 
 def test_no_such_file() -> None:

@@ -18,7 +18,7 @@ from cc_prep.formats import tar, training_shards
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train import catalogue, order
 from cc_train.distributed import Ranks
-from cc_train.stream import Stream, StreamSettings
+from cc_train.stream import SKIPPED, Stream, StreamSettings
 
 FRAMES, GRID = 5, (2, 2)
 

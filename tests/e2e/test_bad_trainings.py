@@ -1,0 +1,257 @@
+"""Users' mistakes with stage 1, stage 2, scores and captions: one line each, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_prep.formats import tar
+from cc_prep.formats.training_shards import _npy
+from cc_train.cli import cli
+from tests import small_weights
+from tests.conftest import BIN
+
+GRID = (4, 4)
+STAGE1 = ["network.width=64", "network.layers=1", "loop.batch_size=2", "loop.device=cpu",
+          "loop.log_every=1"]  # fmt: skip
+STAGE2 = ["decoder.width=16", "decoder.heads=2", "decoder.hidden=16", "decoder.length=8",
+          "loop.batch_size=2", "loop.device=cpu", "loop.threads=1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def vqgan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_weights.write_vqgan(tmp_path_factory.mktemp("weights") / "vqgan.safetensors")
+
+
+def write_shard(place: Path, vqgan: Path, scenes: range, captions: bool = True) -> None:
+    """Random tokens of scenes, half of them unchanged, without images."""
+    rng = np.random.default_rng(0)
+    with tar.write_shard(str(place)) as (writer, _):
+        for scene in scenes:
+            for kind in ("change", "nochange"):
+                meta = {
+                    "id": f"{scene:06d}", "kind": "change" if kind == "change" else "no_change",
+                    "change_type": "add" if kind == "change" else None,
+                    "captions": ["a cube has moved" if kind == "change" else "no change"],
+                    "frames": 5, "height": 16, "width": 16,
+                    "tokenizer": weights.locate(str(vqgan)).name,
+                }  # fmt: skip
+                meta["captions"] = meta["captions"] if captions else []
+                tokens = rng.integers(0, small_weights.CODES, (5, *GRID)).astype(np.int16)
+                members = {
+                    "json": json.dumps(meta).encode(),
+                    "tokens.npy": _npy(tokens),
+                    "scores.npy": _npy(np.zeros((2, 1, 5), np.float32)),
+                }
+                writer.add(f"synth-train-{scene:06d}-{kind}", members)
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory, vqgan: Path) -> Path:
+    place = tmp_path_factory.mktemp("shards") / "train-000000.tar"
+    write_shard(place, vqgan, range(6))
+    return place
+
+
+def options(values: list[str]) -> list[str]:
+    return [part for value in values for part in ("--set", value)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, shard: Path, vqgan: Path) -> Path:
+    """`stage1` and `stage2`, two steps each."""
+    folder = tmp_path_factory.mktemp("runs")
+    common = ["--shards", str(shard), "--steps", "2"]
+    for kind, more in (
+        ("stage1", [*STAGE1, f"vqgan={vqgan}"]),
+        ("stage2", STAGE2),
+    ):
+        given = [kind, *common, "--out", str(folder / kind), *options(more)]
+        if kind == "stage2":
+            given += ["--init", str(folder / "stage1")]
+        cli.main(given, standalone_mode=False)
+    return folder
+
+
+def refused(given: list[object], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        cli.main([str(part) for part in given], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["loop.batch_size=3"], "Give an even one"),
+        (["loop.batch_size=64"], "fewer than a step needs"),
+        (["keyframes.k=4"], "keyframes.k is 4, synth-train"),
+        (["frames=pixels"], "keyframes.images=all"),
+        (["masks.random=0.9"], "the chances of the masks do not sum to 1"),
+        (["losses.mms=1"], 'Did you mean "msm"?'),
+        (["network.width=100"], "network.width"),
+        (["vqgan=nowhere.pt"], "neither a known name nor a file"),
+        (["stream.bufer=3"], 'Did you mean "buffer"?'),
+        (["loop.device=cuda"], "torch finds no GPU"),
+    ],
+)
+def test_stage1(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shard: Path,
+    vqgan: Path,
+    more: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    given = [*STAGE1, f"vqgan={vqgan}", *more]
+    run = tmp_path / "run"
+    refused(["stage1", "--shards", shard, "--out", run, "--steps", 1, *options(given)], said)
+
+
+def test_tokens_of_a_file_that_is_not_named(tmp_path: Path, shard: Path, runs: Path) -> None:
+    given = ["stage1", "--shards", shard, "--out", tmp_path / "run"]
+    refused(given, "Name that file with --set vqgan=FILE")
+    other = small_weights.write_vqgan(tmp_path / "vqgan.safetensors", seed=1)
+    refused([*given, "--set", f"vqgan={other}"], "not with vqgan.safetensors@")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--set", "queries.k=-1"], "queries.k"),
+        (["--set", "decoder.heads=3"], "not in 3 even parts"),
+        (["--set", "vocabulary=nowhere.json"], "nowhere.json"),
+        (["--set", "frames=pixels"], "Leave frames out with --init"),
+        (["--set", "network={width: 128}"], "Leave network out with --init"),
+        (["--valid", "SHARD"], "12 samples are in --shards and in --valid"),
+        (["--init", "nowhere"], "no such file or folder"),
+        (["--init", "STAGE2"], "a run of stage2, not of stage1"),
+        (["--config", "clver"], 'Did you mean "clevr"?'),
+    ],
+)
+def test_stage2(tmp_path: Path, shard: Path, runs: Path, more: list[str], said: str) -> None:
+    named = {"SHARD": str(shard), "STAGE2": str(runs / "stage2")}
+    given = ["stage2", "--shards", shard, "--out", tmp_path / "run", "--init", runs / "stage1"]
+    refused([*given, *options(STAGE2), "--steps", 1, *(named.get(m, m) for m in more)], said)
+
+
+def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path) -> None:
+    place = tmp_path / "train-000000.tar"
+    write_shard(place, vqgan, range(4), captions=False)
+    given = ["--shards", place, "--out", tmp_path / "run"]
+    refused(["stage2", *given, "--init", runs / "stage1"], "the shards hold no captions")
+    refused(["evaluate", runs / "stage2", "--shards", place], "has a caption")
+    with tar.write_shard(str(place)) as (writer, _):
+        writer.add("a-b-0-change", {"json": b"{}"})
+        writer.add("a-b-1-change", {"json": b"{}"})
+    refused(["stage1", *given], "no tokens in it")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda run, pair: ["caption", run, pair[0]], "1 images given"),
+        (lambda run, pair: ["caption", run, pair[0], "nowhere.png"], "nowhere.png"),
+        (lambda run, pair: ["caption", run, pair[0], __file__], "test_bad_trainings.py"),
+        (lambda run, pair: ["caption", run.parent / "stage1", *pair], "not of stage2"),
+        (lambda run, pair: ["caption", "nowhere", *pair], "no checkpoint of a run"),
+        (lambda run, pair: ["caption", run, "--pairs", "nowhere.csv"], "nowhere.csv"),
+        (lambda run, pair: ["caption", run, "--pairs", run], "no pairs in it"),
+        (lambda run, pair: ["caption", run, *pair, "--pairs", run], "both given"),
+        (lambda run, pair: ["evaluate"], "what is to be scored?"),
+        (lambda run, pair: ["evaluate", run], "what is to be scored?"),
+        (
+            lambda run, pair: ["evaluate", "--predictions", "no.json", "--references", "x"],
+            "no.json",
+        ),
+        (lambda run, pair: ["evaluate", run, "--predictions", "no.json"], "stand against"),
+        (lambda run, pair: ["report", run.parent], "no run"),
+    ],
+)
+def test_captions(tmp_path: Path, runs: Path, make: Callable[..., list[object]], said: str) -> None:
+    pair = [tmp_path / name for name in ("before.png", "after.png")]
+    for path in pair:
+        cv2.imwrite(str(path), np.zeros((20, 30, 3), np.uint8))
+    refused(make(runs / "stage2", pair), said)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "said"),
+    [
+        ([{"image_id": "a", "caption": "x"}], {"a": ["x"], "b": ["y"]}, "without a prediction"),
+        ({"a": "x", "c": "z"}, {"a": ["x"]}, "without references, such as c"),
+        ([{"image_id": "a"}], {"a": ["x"]}, "no predictions"),
+        ([{"image_id": 1, "caption": "x"}] * 2, {"1": ["x"]}, "twice"),
+        ({"a": "x"}, [1], "no references"),
+        ({"a": "x"}, {"a": []}, "a has no reference"),
+        ({}, {}, "nothing to score"),
+    ],
+)
+def test_predictions(tmp_path: Path, predictions: object, references: object, said: str) -> None:
+    for name, value in (("predictions", predictions), ("references", references)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    given = [
+        part for n in ("predictions", "references") for part in (f"--{n}", tmp_path / f"{n}.json")
+    ]
+    refused(["evaluate", *given], said)
+
+
+def test_a_folder_a_csv_and_json_lines_of_pairs(
+    tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths are relative to the list; odd names and a byte-order mark do no harm."""
+    names = ("vorher é.png", "nach her.png")
+    for name in names:
+        cv2.imwrite(str(tmp_path / name), np.zeros((20, 30, 3), np.uint8))
+    (tmp_path / "pairs.csv").write_text("\ufeffbefore,after\n" + ",".join(names) + "\n")
+    row = json.dumps(dict(zip(("before", "after"), names, strict=True)))
+    (tmp_path / "pairs.jsonl").write_text(f"{row}\n\n{row}\n")
+    for file, count in (("pairs.csv", 1), ("pairs.jsonl", 2)):
+        given = ["caption", runs / "stage2", "--pairs", tmp_path / file, "--json"]
+        cli.main([str(part) for part in given], standalone_mode=False)
+        said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(said) == count
+        assert said[0]["before"].endswith(names[0])
+
+
+def test_a_damaged_checkpoint(tmp_path: Path, runs: Path) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(runs / "stage2", run)
+    model = run / "checkpoints/000002/model.safetensors"
+    data = bytearray(model.read_bytes())
+    data[-1] ^= 1
+    model.write_bytes(data)
+    images = [tmp_path / "a.png"] * 2
+    cv2.imwrite(str(images[0]), np.zeros((20, 30, 3), np.uint8))
+    refused(["caption", run, *images], "model.safetensors: damaged")
+
+
+def test_foreign_files_are_not_procap_s(tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "run"]
+    save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors")
+    refused(["import-procap", tmp_path / "a.safetensors", *out], "no ProCap weights: a are foreign")
+    refused(["import-procap", tmp_path / "nowhere.pt", *out], "no such file")
+    assert not (tmp_path / "run").exists()
+
+
+def test_it_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(BIN / "cc-train"), "stage1", "--out", str(tmp_path / "run"), "--shards", "no-*.tar"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if line.strip()] == [
+        "cc-train: --shards no-*.tar: no such file. Quote it, and look at the path"
+    ]

@@ -1,0 +1,126 @@
+"""ProCap's checkpoints become runs: every name accounted for, nothing run, the same captions."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cc_prep.errors import UserError
+from cc_prep.models import vqgan
+from cc_train import procap_import
+from cc_train.captioning import Captioning
+from cc_train.cli import cli
+from cc_train.decoding import greedy
+from cc_train.models import caption_decoder, procedure_encoder
+from cc_train.models.procedure_encoder import ProcedureEncoder
+from cc_train.recipes import procap
+from cc_train.vocabulary import MARKS
+from tests.conftest import golden
+
+KEYS = [path for folder in golden("procap_keys") for path in sorted(folder.glob("*.json"))]
+STAGE1, STAGE2 = golden("procap_stage1"), golden("procap_stage2")
+
+
+class Payload:
+    """What a stranger might put into a pickle."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        import os
+
+        return os.system, (f"touch {self.file}",)
+
+
+def published(folder: Path, place: Path, wrapper: str, extra: object = None) -> Path:
+    """A file as the reference writes it: tensors among configuration objects."""
+    tensors = load_file(folder / "weights.safetensors")
+    torch.save({wrapper: tensors, "opt": argparse.Namespace(a=1), "epoch": 3, "x": extra}, place)
+    return place
+
+
+@pytest.mark.parametrize("file", KEYS, ids=lambda f: f.stem)
+def test_every_name_of_the_full_size_checkpoints(file: Path) -> None:
+    shapes = {name: tuple(shape) for name, shape in json.loads(file.read_text()).items()}
+    with torch.device("meta"):
+        tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
+        parts = procap_import.split(tensors)
+        inner = {name: tuple(t.shape) for name, t in parts.encoder.items()}
+        encoder = ProcedureEncoder(procedure_encoder.Config.of(inner))
+        ours = {name: tuple(t.shape) for name, t in encoder.state_dict().items()}
+        assert ours == inner
+        network = vqgan.VQGAN(
+            vqgan.Config.of({name: tuple(t.shape) for name, t in parts.vqgan.items()})
+        )
+        assert network.state_dict().keys() == parts.vqgan.keys()
+        if parts.decoder:
+            below = {name: tuple(t.shape) for name, t in parts.decoder.items()}
+            config = caption_decoder.Config.of(below, 8, 24)
+            decoder = caption_decoder.CaptionDecoder(config)
+            assert {n: tuple(t.shape) for n, t in decoder.state_dict().items()} == below
+    counted = [*parts.encoder, *parts.vqgan, *parts.bridge, *parts.decoder, *parts.unused]
+    assert len(counted) == len(tensors)
+
+
+def test_there_are_key_lists() -> None:
+    assert KEYS
+
+
+@pytest.mark.parametrize("folder", STAGE2, ids=lambda f: f.name)
+@torch.inference_mode()
+def test_a_captioner_says_what_it_said(folder: Path, tmp_path: Path) -> None:
+    meta = json.loads((folder / "meta.json").read_text())
+    sizes = meta["config"]["decoder_param"]
+    file = published(folder, tmp_path / "model.chkpt", "model", Payload(tmp_path / "ran"))
+    words = [*MARKS, *(f"w{i}" for i in range(sizes["vocab_size"] - len(MARKS)))]
+    ids_of = tmp_path / "word2idx.json"
+    ids_of.write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    given = ["import-procap", file, "--out", tmp_path / "run", "--word2idx", ids_of,
+             "--heads", sizes["num_attention_heads"], "--length", sizes["max_t_len"]]  # fmt: skip
+    cli.main([str(part) for part in given], standalone_mode=False)
+    assert not (tmp_path / "ran").exists(), "a payload ran"
+    found = Captioning(tmp_path / "run")
+    with np.load(folder / "io.npz") as io:
+        pairs = torch.from_numpy(np.stack((io["before"], io["after"]), axis=1))
+        expected = torch.from_numpy(io["greedy"])
+    ids = greedy(found.captioner.decoder, found.captioner.memory(found.features(pairs)), stop=False)
+    assert (ids == expected).all()
+
+
+@pytest.mark.parametrize("folder", STAGE1, ids=lambda f: f.name)
+def test_stage_1_becomes_a_run(folder: Path, tmp_path: Path) -> None:
+    file = published(folder, tmp_path / "dalle.pt", "weights")
+    given = ["import-procap", file, "--out", tmp_path / "run"]
+    cli.main([str(part) for part in given], standalone_mode=False)
+    encoder, settings = procap.read_encoder(tmp_path / "run")
+    assert (settings["frames"], settings["losses"]) == ("pixels", {"compatible": True})
+    tensors = load_file(folder / "weights.safetensors")
+    assert torch.equal(encoder.image_mask, tensors["image_mask"])
+    with pytest.raises(UserError, match="a run is there already"):
+        cli.main([str(part) for part in given], standalone_mode=False)
+
+
+@pytest.mark.parametrize("folder", STAGE2[:1], ids=lambda f: f.name)
+def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
+    tensors = load_file(folder / "weights.safetensors")
+    del tensors["mlp.0.bias"]
+    torch.save({"model": tensors}, tmp_path / "model.chkpt")
+    (tmp_path / "words.json").write_text(json.dumps([*MARKS, *map(str, range(22))]))
+    given = ["import-procap", tmp_path / "model.chkpt", "--out", tmp_path / "run", "--heads", 4]
+    with pytest.raises(UserError, match="Give its vocabulary"):
+        cli.main([str(part) for part in given], standalone_mode=False)
+    given += ["--word2idx", tmp_path / "words.json"]
+    with pytest.raises(UserError, match=r"0\.bias"):
+        cli.main([str(part) for part in given], standalone_mode=False)
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_older_names_of_the_axial_tables() -> None:
+    assert procap_import.renamed("target_pos_emb.weights_2") == "target_pos_emb.weights.2"
