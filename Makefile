@@ -106,8 +106,8 @@ ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes;
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
 	BIN=$(BIN) ASSETS=$(ASSETS) sh cc_train/recipes/assets.sh
 
-test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(SETUP)  ## style, types and house rules
 	$(BIN)/ruff check .

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from cc_prep.errors import UserError
-from cc_train.catalogue import Entry
+from cc_prep.formats.tar import DamagedShard
+from cc_train.catalogue import ADVICE, Entry
 from cc_train.collate import ends as sample_ends
 from cc_train.decoding import beam, greedy
 from cc_train.models import caption_decoder, procedure_encoder
 from cc_train.models.captioner import Captioner
-from cc_train.models.frame_features import FrameFeatures
+from cc_train.models.frame_features import FrameFeatures, Kind
 from cc_train.models.procedure_encoder import ProcedureEncoder
 from cc_train.objectives.stage1 import as_input
 from cc_train.vocabulary import Vocabulary
@@ -66,7 +67,7 @@ class Captioning:
     def of_samples(
         self, entries: Sequence[Entry], beams: int, swapped: bool = False
     ) -> Iterator[tuple[str, Caption]]:
-        """Key and caption of every sample. swapped: of after and before. Raises DamagedShard."""
+        """Key and caption of every sample. swapped: of after and before. Raises UserError."""
         return predict(self.captioner, self.features, self.vocabulary, entries, beams, swapped)
 
 
@@ -78,14 +79,21 @@ def predict(
     beams: int = 1,
     swapped: bool = False,
 ) -> Iterator[tuple[str, Caption]]:
-    """Key and caption of every sample. Raises DamagedShard."""
+    """Key and caption of every sample. Raises UserError for one that cannot be read."""
     device = next(captioner.parameters()).device
     for start in range(0, len(entries), BATCH):
         part = entries[start : start + BATCH]
-        given = torch.from_numpy(np.stack([sample_ends(e.read(), features.kind) for e in part]))
+        given = torch.from_numpy(np.stack([_ends(entry, features.kind) for entry in part]))
         given = given.flip(1) if swapped else given
         found = sentences(captioner, features, vocabulary, given.to(device), beams)
         yield from zip([entry.key for entry in part], found, strict=True)
+
+
+def _ends(entry: Entry, kind: Kind) -> np.ndarray:
+    try:
+        return sample_ends(entry.read(), kind)
+    except (DamagedShard, FileNotFoundError) as error:
+        raise UserError(f"{entry.shard}: {error}", ADVICE) from None
 
 
 @torch.inference_mode()

@@ -18,7 +18,6 @@ from rich.progress import track
 from cc_prep import images as image_files
 from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
-from cc_prep.formats.tar import DamagedShard
 from cc_train import catalogue, evaluation
 from cc_train.captioning import Caption, Captioning
 from cc_train.evaluation import Item
@@ -89,11 +88,8 @@ def _captions(
 ) -> dict[str, str]:
     what = "captioning swapped pairs" if swapped else "captioning"
     found = captioning.of_samples(entries, beams, swapped)
-    try:
-        shown = track(found, what, len(entries), console=console, transient=True)
-        return {key: said.text for key, said in shown}
-    except DamagedShard as error:
-        raise UserError(str(error), catalogue.ADVICE) from None
+    shown = track(found, what, len(entries), console=console, transient=True)
+    return {key: said.text for key, said in shown}
 
 
 def caption(

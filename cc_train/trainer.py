@@ -190,7 +190,8 @@ class Trainer:
             )
         mine = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
         # Gradients are averaged over ranks, so each divides by a mean rank's terms.
-        return {n: value / self.ranks.world for n, value in self.ranks.sums(mine).items()}
+        totals = self.ranks.sums(mine)
+        return {name: total.clamp(min=1) / self.ranks.world for name, total in totals.items()}
 
     def _backward(
         self, turn: str, batches: Sequence[Any], step: int, counted: Mapping[str, Tensor]

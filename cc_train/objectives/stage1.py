@@ -59,10 +59,9 @@ class Batch:
 
 
 def counts(batch: Batch, settings: Losses) -> dict[str, Tensor]:
-    """What each loss is divided by: the terms in its sum, at least 1."""
+    """How many terms each loss sums up; it is divided by that, or by 1 where there are none."""
     seen, apart = _counted(batch, settings)
-    found = {"msm": (~batch.keep).sum(), "align": apart.sum(), "consistency": seen.sum()}
-    return {name: count.clamp(min=1) for name, count in found.items()}
+    return {"msm": (~batch.keep).sum(), "align": apart.sum(), "consistency": seen.sum()}
 
 
 def sums(encoder: ProcedureEncoder, batch: Batch, settings: Losses) -> dict[str, Tensor]:
@@ -158,7 +157,9 @@ class Stage1Objective:
                 totals[name] = totals.get(name, 0.0) + float(value)
                 count = number["msm" if name == "accuracy" else name]
                 totals[f"of {name}"] = totals.get(f"of {name}", 0.0) + float(count)
-        means = {n: totals[n] / totals[f"of {n}"] for n in totals if not n.startswith("of ")}
+        means = {
+            n: totals[n] / max(totals[f"of {n}"], 1.0) for n in totals if not n.startswith("of ")
+        }
         return means, self.picture(network)
 
     def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -91,16 +91,17 @@ class Stage2Objective:
         ]
 
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {"caption": torch.tensor(len(batch["ids"]), device=batch["ids"].device)}
+        labels = batch["labels"]
+        captions = torch.tensor(len(labels), device=labels.device)
+        return {"captions": captions, "words": (labels != IGNORED).sum()}
 
     def losses(
         self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         logits = self.network(self.features(as_input(batch["ends"])), batch["ids"])
         loss = caption_loss(logits, batch["labels"], self.smoothing)
-        words = batch["labels"] != IGNORED
-        right = (logits.detach().argmax(-1) == batch["labels"])[words].float().mean()
-        return {"total": loss / counted["caption"], "word_accuracy": right}
+        right = (logits.detach().argmax(-1) == batch["labels"]).sum()  # −1 is never said
+        return {"total": loss / counted["captions"], "word_accuracy": right / counted["words"]}
 
     def after_step(self, step: int) -> None:
         """Nothing to do."""

@@ -1,16 +1,18 @@
 #!/bin/sh
 # Trains `vqgan-mini` and `clip4idc-mini`, the weights that come with the package: `make assets`.
-# Every step can be stopped and goes on where it was.
+# Every step can be stopped and goes on where it was. SHARE=2 STEPS=6 tries the whole way with 2 % of
+# the scenes and 6 steps, in some minutes.
 set -eu
 at=${ASSETS:-out/assets}
 prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
+scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
 # Scenes to train on, large for the VQGAN and small for CLIP4IDC; true frames to measure with.
-$prep synth "$at/large" --scenes 600 --seed 1000 --size 224
-$prep synth "$at/small" --scenes 3000 --seed 2000 --size 112
-$prep synth "$at/truth" --scenes 200 --seed 4000 --size 112 --truth
-$prep synth "$at/fresh" --scenes 40 --seed 3000 --size 224
+$prep synth "$at/large" --scenes "$(scenes 600)" --seed 1000 --size 224
+$prep synth "$at/small" --scenes "$(scenes 3000)" --seed 2000 --size 112
+$prep synth "$at/truth" --scenes "$(scenes 200)" --seed 4000 --size 112 --truth
+$prep synth "$at/fresh" --scenes "$(scenes 40)" --seed 3000 --size 224
 $prep videos "$at/videos"
 
 # Sequences of them: interpolated frames are what the VQGAN will see; CLIP4IDC sees only the ends.
@@ -24,9 +26,9 @@ $prep interpolate synth --root "$at/truth" --out "$at/truth-seq" --set image_siz
   --set interpolate.method=dissolve
 $prep interpolate synth --root "$at/fresh" --out "$at/fresh-seq"
 
-$train vqgan --out "$at/runs/vqgan" --config vqgan-mini \
+$train vqgan --out "$at/runs/vqgan" --config vqgan-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/large-seq/sequences/train-*.tar" --shards "$at/video-seq/sequences/*.tar"
-$train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini \
+$train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar"
 
 $train pack "$at/runs/vqgan" --name vqgan-mini --out "$at/weights" \

@@ -15,6 +15,7 @@ import pytest
 
 from tests import small_weights
 from tests.conftest import BIN, Command
+from tests.pages import opened
 
 SMALL = {
     "stage1": ["network.layers=1", "network.width=64", "network.position_std=0.02"],
@@ -210,3 +211,5 @@ def test_a_run_captions_and_is_scored(
     page = (run / "report.html").read_text()
     assert page.count("data:image/jpeg") >= 4
     assert "<script" not in page
+    there = page.count("<img")
+    assert f'data-pictures="{there}/{there}"' in opened(page, tmp_path)

@@ -238,6 +238,21 @@ def test_a_damaged_checkpoint(tmp_path: Path, runs: Path) -> None:
     refused(["caption", run, *images], "model.safetensors: damaged")
 
 
+def test_a_damaged_sample_to_be_captioned(tmp_path: Path, vqgan: Path, runs: Path) -> None:
+    place = tmp_path / "train-000000.tar"
+    write_shard(place, vqgan, range(2))
+    data = place.read_bytes()
+    place.write_bytes(data.replace(b"NUMPY", b"XXXXX", 1))
+    refused(["evaluate", runs / "stage2", "--shards", place], "train-000000.tar")
+
+
+def test_one_process_where_the_loss_is_over_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(["vqgan", "--shards", shard, "--out", tmp_path / "run"], "without torchrun")
+
+
 def test_foreign_files_are_not_procap_s(tmp_path: Path) -> None:
     out = ["--out", tmp_path / "run"]
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors")
