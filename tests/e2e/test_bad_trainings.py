@@ -12,13 +12,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import _npy
 from cc_train.cli import cli
+from cc_train.recipes import procap
 from tests import small_weights
 from tests.conftest import BIN
 
@@ -116,6 +117,21 @@ def test_stage1(
     given = [*STAGE1, f"vqgan={vqgan}", *more]
     run = tmp_path / "run"
     refused(["stage1", "--shards", shard, "--out", run, "--steps", 1, *options(given)], said)
+
+
+def test_stage1_starts_from_clip_s_blocks(tmp_path: Path, shard: Path, vqgan: Path) -> None:
+    """The first blocks of the image transformer; another width is refused."""
+    clip = small_weights.write_clip4idc(tmp_path / "clip.safetensors")
+    given = ["stage1", "--shards", str(shard), "--steps", "1", "--init", str(clip)]
+    settings = [*STAGE1, f"vqgan={vqgan}", "network.layers=2", "loop.learning_rate=1e-9"]
+    cli.main([*given, "--out", str(tmp_path / "run"), *options(settings)], standalone_mode=False)
+    encoder, _ = procap.read_encoder(tmp_path / "run")
+    blocks = load_file(clip)
+    for name, tensor in encoder.transformer.state_dict().items():
+        assert torch.allclose(tensor, blocks[f"visual.transformer.{name}"], atol=1e-6), name
+    for wrong in ("network.width=128", "network.layers=4"):
+        more = options([*settings, wrong])
+        refused([*given, "--out", tmp_path / wrong, *more], "Give CLIP's weights (ViT-B-32.pt)")
 
 
 def test_tokens_of_a_file_that_is_not_named(tmp_path: Path, shard: Path, runs: Path) -> None:

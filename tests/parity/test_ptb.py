@@ -1,0 +1,86 @@
+"""Our tokenizer gives what the Java one gives."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from cc_train.captions import ptb
+from tests.conftest import ROOT, golden
+
+REAL = ROOT.parent / "shared" / "realdata"  # no licence: read where it stands, never copied
+SHARE = 0.999
+
+
+def strings(found: object) -> Iterator[str]:
+    """All strings of a JSON value that are captions."""
+    if isinstance(found, str):
+        yield found.replace("\n", " ")
+    elif isinstance(found, dict):
+        for key, value in found.items():
+            if key in ("references", "candidates", "sentences", "sents"):
+                yield from strings(value)
+            elif isinstance(value, (dict, list)):
+                yield from strings(value) if key not in SKIPPED else ()
+    elif isinstance(found, list):
+        for value in found:
+            yield from strings(value)
+
+
+SKIPPED = ("ids", "corpus", "per_item", "tokenised_references", "tokenised_candidates")
+
+
+def golden_captions() -> list[str]:
+    files = [f for folder in golden("caption_metrics") for f in sorted(folder.glob("*.json"))]
+    return [said for file in files for said in strings(json.loads(file.read_text()))]
+
+
+def odd_captions() -> list[str]:
+    """Words, marks and numbers as captions may mix them."""
+    rng = random.Random(0)
+    parts = [
+        "the",
+        "car",
+        "isn't",
+        "man's",
+        "there's",
+        "T-shirt",
+        "left",
+        "(white)",
+        "3.5",
+        "10:30",
+    ]
+    parts += ["50%", "&", '"red"', "cannot", "gonna", "it's", "no", "and/or", "black", "they're"]
+    ends = [".", "!", "?", "...", "", ",", ";", " -- ", ":"]
+    return [
+        "".join(rng.choice(parts) + rng.choice([" ", " ", " ", ", "]) for _ in range(8)).strip()
+        + rng.choice(ends)
+        for _ in range(400)
+    ]
+
+
+def real_captions() -> list[str]:
+    return [
+        said.strip()
+        for file in sorted(REAL.glob("*/**/*.json"))
+        for said in strings(json.loads(file.read_text()))
+        if "clevr" not in str(file)
+    ]
+
+
+SOURCES = {"golden": golden_captions, "odd": odd_captions}
+SOURCES |= {"real": real_captions} if REAL.exists() else {}
+
+
+@pytest.mark.parametrize("source", list(SOURCES))
+def test_same_tokens(source: str) -> None:
+    from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+    said = sorted({caption for caption in SOURCES[source]() if caption.strip()})
+    assert len(said) > 50
+    java = PTBTokenizer().tokenize({i: [{"caption": one}] for i, one in enumerate(said)})
+    other = [one for i, one in enumerate(said) if ptb.tokenize(one) != java[i][0]]
+    assert len(other) <= (1 - SHARE) * len(said), other[:20]
