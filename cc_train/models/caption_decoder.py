@@ -160,6 +160,11 @@ class CaptionDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         table = sinusoids(config.length, config.width)
         self.register_buffer("positions", table, persistent=False)
+        # torch's own start makes attention so even that it takes thousands of steps to look at
+        # anything; this is what post-norm transformers were made with.
+        for parameter in self.layers.parameters():
+            if parameter.ndim == 2:
+                nn.init.xavier_uniform_(parameter)
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, words] of word ids [B, L] and the encoder's output [B, N, width]."""
