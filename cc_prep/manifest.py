@@ -32,6 +32,12 @@ class Video(Section):
     max_pairs_per_video: Positive | None = None
 
 
+class Captions(Section):
+    """How sentences become captions, where a layout leaves it open."""
+
+    join: bool = False
+
+
 class Interpolate(Section):
     """How frames are interpolated; every key changes the bytes that are written."""
 
@@ -85,11 +91,12 @@ class Manifest(Section):
     """A data set and the settings of every step."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-    layout: Literal["clevr_change", "video"]
+    layout: Literal["clevr_change", "spot_the_diff", "image_editing", "levir_cc", "video"]
     root: str
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
     video: Video = Video()
+    captions: Captions = Captions()
     interpolate: Interpolate = Interpolate()
     score: Score = Score()
     keyframes: Keyframes = Keyframes()

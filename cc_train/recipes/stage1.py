@@ -116,8 +116,6 @@ def train(
         loop = loop.lasting(len(data.train), ranks.world)
         vqgan = procap.tokenizer(data.first, settings.vqgan)
         features = FrameFeatures(vqgan, settings.frames, settings.losses.compatible)
-        if ranks.first:
-            procap.write_vqgan(run, vqgan)
         torch.manual_seed(loop.seed)
         grid = procap.grid(data.first, vqgan)
         encoder = settings.network.encoder(features, settings.keyframes.k + 2, grid)
@@ -146,6 +144,8 @@ def train(
             "tokenizer": data.first["tokenizer"],
             **settings.model_copy(update={"loop": loop}).model_dump(mode="json"),
         }
+        if ranks.first:
+            procap.write_vqgan(run, vqgan)
         return fit(objective, stream, loop, everything, run, resume, console, ranks)
 
 

@@ -107,9 +107,6 @@ def train(
         vocabulary = _vocabulary(settings, data.train, console)
         torch.manual_seed(loop.seed)
         captioner, features = make(settings, data.first, len(vocabulary), init)
-        if ranks.first:
-            procap.write_vqgan(run, features.vqgan)
-            storage.write_bytes(str(run / "vocabulary.json"), vocabulary.to_json().encode())
         kept = catalogue.metas(data.held_out)
         objective = Stage2Objective(
             captioner,
@@ -134,6 +131,10 @@ def train(
             "words": vocabulary.words,
             **settings.model_copy(update={"loop": loop}).model_dump(mode="json"),
         }
+        if ranks.first:
+            procap.write_vqgan(run, features.vqgan)
+            if not (run / "vocabulary.json").exists():
+                storage.write_bytes(str(run / "vocabulary.json"), vocabulary.to_json().encode())
         return fit(objective, stream, loop, everything, run, resume, console, ranks)
 
 

@@ -159,6 +159,7 @@ def test_stage2(tmp_path: Path, shard: Path, runs: Path, more: list[str], said: 
     named = {"SHARD": str(shard), "STAGE2": str(runs / "stage2")}
     given = ["stage2", "--shards", shard, "--out", tmp_path / "run", "--init", runs / "stage1"]
     refused([*given, *options(STAGE2), "--steps", 1, *(named.get(m, m) for m in more)], said)
+    assert not (tmp_path / "run").exists()
 
 
 def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path) -> None:

@@ -87,6 +87,7 @@ def test_readme_lists_every_key_with_its_default() -> None:
     sections = {
         "": manifest.Manifest,
         "video.": manifest.Video,
+        "captions.": manifest.Captions,
         "interpolate.": manifest.Interpolate,
         "score.": manifest.Score,
         "keyframes.": manifest.Keyframes,

@@ -1,0 +1,77 @@
+"""What readers share: JSON files of annotations, and image names whose endings differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp")
+
+
+def parsed(place: str, kind: type, layout: str) -> Any:
+    """The value in a JSON file, a list or an object as `kind` says. Raises UserError."""
+    try:
+        value = storage.read_json(place)
+    except FileNotFoundError:
+        raise UserError(
+            f"no file {place}", f"{layout}'s layout has it; is --root its top folder?"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not JSON ({error})", "Fetch or write it again") from None
+    if not isinstance(value, kind):
+        what = "list" if kind is list else "object"
+        raise UserError(f"{place}: not a JSON {what}", "Fetch or write it again")
+    return value
+
+
+def rows(place: str, found: list[Any], wanted: Mapping[str, Callable[[Any], bool]]) -> None:
+    """Raises UserError for a row that lacks a key, or whose value is not what is wanted."""
+    for number, row in enumerate(found):
+        for key, right in wanted.items():
+            if not isinstance(row, dict) or key not in row or not right(row[key]):
+                raise UserError(f"{place}: row {number} has no usable {key!r}", "Mend it there")
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value can be an id: text or a whole number."""
+    return isinstance(value, str) or type(value) is int
+
+
+def are_captions(value: Any) -> bool:
+    """Whether a value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def split_file(folder: str, split: str) -> str:
+    """`<split>.json`, by whichever of its names is there: `val` and `valid` are the same."""
+    others = {"val": "valid", "valid": "val"}
+    places = [storage.join(folder, f"{n}.json") for n in (split, others.get(split)) if n]
+    return next((place for place in places if storage.exists(place)), places[0])
+
+
+class Images:
+    """Images of some folders below a root by the name without its ending."""
+
+    def __init__(self, root: str, folders: Iterable[str]) -> None:
+        self.found: dict[str, str] = {}
+        for folder in folders:
+            for name in storage.list_files(storage.join(root, folder)):
+                stem, dot, ending = name.rpartition(".")
+                if f"{dot}{ending}" in ENDINGS:
+                    self.found.setdefault(f"{folder}/{stem}", f"{folder}/{name}")
+
+    def __contains__(self, reference: str) -> bool:
+        return reference in self.found
+
+    def of(self, reference: str) -> str:
+        """The image of `folder/name`; where there is none the PNG that should be there."""
+        return self.found.get(reference, f"{reference}.png")
+
+
+def first_folder(root: str, names: Iterable[str]) -> str:
+    """The first of some folders that is there; else the first name."""
+    listed = list(names)
+    return next((n for n in listed if storage.is_folder(storage.join(root, n))), listed[0])
