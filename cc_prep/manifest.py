@@ -38,6 +38,12 @@ class Captions(Section):
     join: bool = False
 
 
+class Table(Section):
+    """Where the `table` layout's table is, if it is not `pairs.*` in the root."""
+
+    file: str | None = None
+
+
 class Interpolate(Section):
     """How frames are interpolated; every key changes the bytes that are written."""
 
@@ -91,12 +97,13 @@ class Manifest(Section):
     """A data set and the settings of every step."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-    layout: Literal["clevr_change", "spot_the_diff", "image_editing", "levir_cc", "video"]
+    layout: Literal["clevr_change", "spot_the_diff", "image_editing", "levir_cc", "table", "video"]
     root: str
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
     video: Video = Video()
     captions: Captions = Captions()
+    table: Table = Table()
     interpolate: Interpolate = Interpolate()
     score: Score = Score()
     keyframes: Keyframes = Keyframes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from cc_prep import storage
-from cc_prep.datasets import clevr_change, image_editing, levir_cc, spot_the_diff, video
+from cc_prep.datasets import clevr_change, image_editing, levir_cc, spot_the_diff, table, video
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
@@ -31,6 +31,7 @@ READERS: dict[str, Reader] = {
     "spot_the_diff": spot_the_diff,
     "image_editing": image_editing,
     "levir_cc": levir_cc,
+    "table": table,
     "video": video,
 }
 

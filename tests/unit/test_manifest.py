@@ -88,6 +88,7 @@ def test_readme_lists_every_key_with_its_default() -> None:
         "": manifest.Manifest,
         "video.": manifest.Video,
         "captions.": manifest.Captions,
+        "table.": manifest.Table,
         "interpolate.": manifest.Interpolate,
         "score.": manifest.Score,
         "keyframes.": manifest.Keyframes,

@@ -1,0 +1,116 @@
+"""A user's own table of pairs, with what users' tables hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cc_prep import datasets, manifest
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+
+ROWS = [
+    {
+        "before": "bilder/vor her é.png",
+        "after": "b.png",
+        "caption": "a cup, moved",
+        "split": "train",
+    },
+    {
+        "before": "bilder/vor her é.png",
+        "after": "b.png",
+        "caption": "the cup moved",
+        "split": "train",
+    },
+    {"before": "c.png", "after": "d.png", "caption": "", "split": "val", "kind": "no change"},
+    {"before": "c.png", "after": "e.png", "caption": "gone", "split": "trian", "mask": "m.png"},
+]
+
+
+def settings(root: Path, *more: str) -> Manifest:
+    return manifest.load("own", list(more), root=str(root))
+
+
+def write_csv(root: Path, rows: list[dict[str, str]] = ROWS) -> None:
+    import csv
+
+    with (root / "pairs.csv").open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, sorted({k for row in rows for k in row}))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def every(found: Manifest) -> list[ImagePair]:
+    return [pair for split in found.splits for pair in datasets.pairs(found, split)]
+
+
+def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
+    write_csv(tmp_path)
+    train, val = every(settings(tmp_path))
+    assert train.captions == ("a cup, moved", "the cup moved")
+    assert train.before == "bilder/vor her é.png"
+    assert (val.kind, val.captions, val.split) == ("no_change", (), "val")
+    [fault] = datasets.reader(settings(tmp_path)).faults(settings(tmp_path))
+    assert fault == "split 'trian' of 1 pairs is not in the manifest (train, val, test)"
+
+
+def test_the_same_from_json_lines_and_parquet(tmp_path: Path) -> None:
+    write_csv(tmp_path)
+    expected = every(settings(tmp_path))
+    (tmp_path / "my.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n\n")
+    names = sorted({name for row in ROWS for name in row})
+    full = [{name: row.get(name) for name in names} for row in ROWS]
+    pq.write_table(pa.Table.from_pylist(full), tmp_path / "my.parquet")
+    for name in ("my.jsonl", "my.parquet"):
+        assert every(settings(tmp_path, f"table.file={name}")) == expected
+
+
+def test_lists_of_captions_and_ids(tmp_path: Path) -> None:
+    rows = [{"id": "x", "before": "a", "after": "b", "captions": '["one", " two "]'}]
+    write_csv(tmp_path, rows)
+    [found] = every(settings(tmp_path))
+    assert (found.id, found.split, found.captions) == ("x", "train", ("one", "two"))
+
+
+def test_the_same_images_under_two_ids(tmp_path: Path) -> None:
+    write_csv(tmp_path, [{"id": i, "before": "a", "after": "b"} for i in ("x", "y")])
+    found = settings(tmp_path)
+    assert datasets.reader(found).faults(found) == ["y has the same images as x"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"before": "a", "caption": "b"}], "no columns before and after"),
+        ([{"before": "a", "after": " "}], "row 2: no before or no after"),
+        ([{"before": "a", "after": "b", "kind": "maybe"}], "row 2: kind 'maybe'"),
+        ([{"before": "a", "after": "b", "captions": "one"}], "row 2: captions are no JSON list"),
+        (
+            [{"id": "x", "before": a, "after": "b"} for a in "ac"],
+            "row 3: 'x' stands in an earlier row with another before",
+        ),
+    ],
+)
+def test_mistakes_name_the_row(tmp_path: Path, rows: list[dict[str, str]], said: str) -> None:
+    write_csv(tmp_path, rows)
+    with pytest.raises(UserError, match=said):
+        every(settings(tmp_path))
+
+
+def test_no_table_two_tables_and_no_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none of pairs\.csv"):
+        every(settings(tmp_path))
+    write_csv(tmp_path)
+    (tmp_path / "pairs.jsonl").write_text("{")
+    with pytest.raises(UserError, match=r"pairs\.csv and pairs\.jsonl"):
+        every(settings(tmp_path))
+    with pytest.raises(UserError, match=r"pairs\.jsonl: Expecting"):
+        every(settings(tmp_path, "table.file=pairs.jsonl"))
+    (tmp_path / "pairs.csv").write_bytes(b"before,after\n\xff\xfe,b\n")
+    with pytest.raises(UserError, match=r"pairs\.csv: 'utf-8'"):
+        every(settings(tmp_path, "table.file=pairs.csv"))
