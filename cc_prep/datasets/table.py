@@ -67,7 +67,8 @@ def _pairs(manifest: Manifest) -> list[ImagePair]:
         other = [f for f in ("before", "after", "split") if getattr(before, f) != getattr(pair, f)]
         if other:
             raise UserError(
-                f"{place}: row {number}: {pair.id!r} stands in an earlier row with another {other[0]}",
+                f"{place}: row {number}: {pair.id!r} stands in an earlier row "
+                f"with another {other[0]}",
                 "Give each pair its own id",
             )
         said = (*before.captions, *pair.captions)
