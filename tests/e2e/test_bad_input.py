@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -138,6 +139,8 @@ def test_make_without_data_says_where_it_belongs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
+        # `make test ARGS=…` hands its arguments on to every make below it.
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
     ).stdout.splitlines()[-1]
     assert recipe.split() == [
         ".venv/bin/cc-prep", "interpolate", "clevr", "--out", f"{tmp_path}/out"
