@@ -10,7 +10,7 @@ DIR/table.md           the corpus scores as a table
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,16 @@ def evaluate(
     for item in items:
         for name in item.groups:
             groups.setdefault(name, set()).add(item.id)
-    first = [TOTAL, CHANGE, STILL]
-    ranked = sorted(groups, key=lambda n: (first.index(n) if n in first else len(first), n))
-    kept = {n: groups[n] for n in ranked if n == TOTAL or groups[n] != groups[TOTAL]}
+    kept = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
     found.groups = scorer.score_groups(tokens, kept, measures)
     found.counts = {name: len(ids) for name, ids in kept.items()}
     return found
+
+
+def ranked(groups: Iterable[str]) -> list[str]:
+    """Names of groups in the order in which they are shown."""
+    first = [TOTAL, CHANGE, STILL]
+    return sorted(groups, key=lambda n: (first.index(n) if n in first else len(first), n))
 
 
 def swap_check(

@@ -17,7 +17,8 @@ import jinja2
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train import catalogue
+from cc_train import catalogue, evaluation
+from cc_train.captions import scorer
 from cc_train.metric_logger import PICTURES
 from cc_train.report import curves
 
@@ -44,6 +45,7 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
     if not isinstance(settings, dict):
         raise UserError(f"{run}: no run", "Give the --out of a training")
     log = curves.read(folder)
+    scores = _read(folder / EVALUATION / "scores.json")
     pictures = sorted((folder / PICTURES).glob("*.png"))
     page = (
         _environment()
@@ -55,7 +57,9 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
             height=curves.HEIGHT,
             pictures=[(int(path.stem), _url(path.read_bytes(), "png")) for path in _some(pictures)],
             kind=settings.get("kind"),
-            scores=_read(folder / EVALUATION / "scores.json"),
+            scores=scores,
+            measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
+            ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=_groups(folder / EVALUATION / "items.jsonl", _images(shards)),
             settings=json.dumps({k: v for k, v in settings.items() if k != "words"}, indent=1),
             words=len(settings.get("words", ())),
