@@ -83,6 +83,17 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
         ) from None
 
 
+def best_step(run: Path) -> int:
+    """The step that was best on held-out data. Raises UserError."""
+    there = steps(run)
+    if not there or not (run / "settings.json").exists():
+        raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
+    best = read_state(run, there[-1])["best"]
+    if not best:
+        raise UserError(f"{run}: no validation yet", "Train on until loop.validate_every")
+    return int(best["step"])
+
+
 def read(run: Path, step: int) -> Checkpoint:
     """A checkpoint, its digests compared. Raises UserError for a damaged one."""
     place = run / FOLDER / f"{step:06d}"

@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cc_prep import confidence, networks, storage
-from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
 from cc_prep.scoring import Scorer
 from cc_prep.wheels import sha256
@@ -70,7 +69,7 @@ def pack(run: Path, held_out: Sequence[str], name: str, out: Path) -> Path:
     held_out: sequence shards that training did not see. For CLIP4IDC those with true frames also
         show where the penalty is lowest.
     """
-    step, samples = best_step(run), read_index(held_out)
+    step, samples = checkpoints.best_step(run), read_index(held_out)
     model = run / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
     settings = json.loads((run / "settings.json").read_text())
     tensors = {n: t.half() if t.is_floating_point() else t for n, t in load_file(model).items()}
@@ -102,17 +101,6 @@ def pack(run: Path, held_out: Sequence[str], name: str, out: Path) -> Path:
         packed.replace(file)
     storage.write_bytes(str(file.with_suffix(".md")), f"{card.rstrip()}\n".encode())
     return file
-
-
-def best_step(run: Path) -> int:
-    """The step of the best checkpoint of a run. Raises UserError where there is none."""
-    there = checkpoints.steps(run)
-    if not there or not (run / "settings.json").exists():
-        raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
-    best = checkpoints.read(run, there[-1]).state["best"]
-    if not best:
-        raise UserError(f"{run}: no validation yet", "Train on until loop.validate_every")
-    return int(best["step"])
 
 
 def without_unseen_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

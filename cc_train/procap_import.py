@@ -119,7 +119,7 @@ def make_run(
         tensors, settings = encoder.state_dict(), {"kind": "stage1", **settings}
     procap.write_vqgan(run, vqgan)
     storage.write_json(str(run / "settings.json"), settings)
-    checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {}})
+    checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
     yield f"{settings['kind']}: {len(tensors)} tensors of {file} are in {run}"
     yield f"VQGAN: {len(parts.vqgan) - len(unused)} tensors"
     for name in (*parts.unused, *unused):

@@ -112,11 +112,7 @@ def read_features(run: Path, kind: Kind, compatible: bool) -> FrameFeatures:
 
 def best_model(run: Path) -> tuple[Path, int]:
     """The best checkpoint's network and its step. Raises UserError."""
-    there = checkpoints.steps(run)
-    if not there:
-        raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
-    best = checkpoints.read_state(run, there[-1]).get("best") or {}
-    step = int(best.get("step", there[-1]))
+    step = checkpoints.best_step(run)
     model = run / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
     state = checkpoints.read_state(run, step)
     if sha256(model) != state["sha256"][checkpoints.MODEL]:

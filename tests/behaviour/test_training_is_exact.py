@@ -14,7 +14,7 @@ import torch
 
 from cc_prep import networks
 from cc_prep.wheels import sha256
-from cc_train import packing
+from cc_train import checkpoints
 from tests.conftest import BIN, Command
 
 SMALL = {
@@ -180,7 +180,7 @@ def test_a_packed_run_scores_and_tokenises(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     file = tmp_path / "mine.safetensors"
-    model = run / "checkpoints" / f"{packing.best_step(run):06d}" / "model.safetensors"
+    model = run / "checkpoints" / f"{checkpoints.best_step(run):06d}" / "model.safetensors"
     assert file.stat().st_size < 0.55 * model.stat().st_size
     load = networks.vqgan if kind == "vqgan" else networks.clip4idc
     small, whole = (load(str(path))[0].state_dict() for path in (file, model))

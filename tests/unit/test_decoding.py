@@ -80,7 +80,7 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
             best.append((score, list(words)))
     best.sort(reverse=True)
     [found] = beam(network, memory, width=400)
-    for (score, words), one in zip(best[:5], found, strict=False):
+    for (score, words), one in zip(best[:5], found[:5], strict=True):
         assert one.ids == words
         assert one.score == pytest.approx(score, abs=1e-3)
 
