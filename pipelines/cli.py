@@ -70,10 +70,15 @@ def main() -> None:
     help="Light paths a pixel.",
 )
 @click.option("--truth", is_flag=True, help="Render the true frames in between, 7 a pair.")
+@click.option(
+    "--jitter",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="How far camera and lights move: 0 is a tripod, 1 as in CLEVR-Change.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Renderers; default: one a core.")
-def synth(
-    out_dir: str, scenes: int, seed: int, size: int, samples: int, truth: bool, workers: int | None
-) -> None:
+def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> None:
     """Renders a CLEVR-Change-style data set in the published layout into OUT_DIR.
 
     The same seed gives the same bytes. A stopped run goes on where it was, and a larger --scenes
@@ -88,9 +93,8 @@ def synth(
 
     from cc_prep.synth import dataset
 
-    settings = dataset.Settings(seed, size, samples, truth)
     console = Console(stderr=True)
-    made: Iterable[int] = dataset.make(out_dir, scenes, settings, workers)
+    made: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
     # Without a terminal rich would print one line at the end and nothing before it.
     if console.is_terminal:
         made = track(made, "rendering", scenes, console=console, transient=True)

@@ -42,6 +42,7 @@ class Settings:
     size: int = 224
     samples: int = 16
     truth: bool = False
+    jitter: float = 1.0
 
 
 def make(root: str, count: int, settings: Settings, workers: int | None = None) -> Iterator[int]:
@@ -143,7 +144,7 @@ def compose(
     change = change_type(index, settings.seed)
     for attempt in range(MOST_TRIES):
         rng = np.random.default_rng([settings.seed, index, attempt])
-        scene = scenes.sample(rng, index, change)
+        scene = scenes.sample(rng, index, change, settings.jitter)
         if scene is None:
             continue
         said = captions.change_captions(scene, rng)
@@ -208,7 +209,9 @@ def _check_settings(root: str, settings: Settings) -> None:
         return
     except ValueError:
         raise UserError(f"{place}: not JSON", "Give another folder") from None
-    different = {k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]}
+    # What a folder does not say was not asked for when it was made: it has the default.
+    said = {**asdict(Settings()), **found} if isinstance(found, dict) else {}
+    different = {k for k in wanted if said.get(k) != wanted[k]}
     if different:
         raise UserError(
             f"{root} was made with another {', '.join(sorted(different))}",

@@ -35,6 +35,9 @@ CAMERA_JITTER = 0.9
 LIGHTS = ((6.4, -2.9, 8.0), (-4.6, -6.7, 6.0))
 LIGHT_JITTER = 1.0
 
+Point = tuple[float, float, float]
+View = tuple[Point, tuple[Point, ...]]  # camera, lights
+
 
 @dataclass(frozen=True)
 class Solid:
@@ -59,7 +62,7 @@ class Look:
 
     shape: str
     radius: float
-    rgb: tuple[float, float, float]
+    rgb: Point
     metallic: float
     roughness: float
     x: float
@@ -73,8 +76,8 @@ class Moment:
     """All that an image shows. Looks stand at the number of their object; None is not there."""
 
     looks: tuple[Look | None, ...]
-    camera: tuple[float, float, float]
-    lights: tuple[tuple[float, float, float], ...]
+    camera: Point
+    lights: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,12 @@ class Scene:
     moments: tuple[Moment, Moment, Moment]  # before, after, distractor
 
 
-def sample(rng: np.random.Generator, index: int, change: str) -> Scene | None:
-    """A scene with a change of the given type; None where the dice left no room for it."""
+def sample(rng: np.random.Generator, index: int, change: str, jitter: float = 1.0) -> Scene | None:
+    """A scene with a change of the given type; None where the dice left no room for it.
+
+    jitter: how far camera and lights move between two images, from 0 (a camera on a tripod) to 1
+        (as in CLEVR-Change).
+    """
     # Both images show at least 3 and at most 7 objects, also where one comes or goes.
     solids = _solids(rng, int(rng.integers(4 if change in ("add", "drop") else 3, 8)))
     if solids is None:
@@ -110,7 +117,8 @@ def sample(rng: np.random.Generator, index: int, change: str) -> Scene | None:
         after[changed] = _altered(rng, solids, changed, change)
         if after[changed] is None:
             return None
-    views = [_view(rng, jitter) for jitter in (0.0, 1.0, 1.0)]
+    first, *others = (_view(rng, reach) for reach in (0.3, 1.0, 1.0))
+    views = [first, *(_toward(first, other, jitter) for other in others)]
     moments = tuple(
         Moment(tuple(None if s is None else look(s) for s in there), *view)
         for there, view in zip((before, after, before), views, strict=True)
@@ -156,9 +164,7 @@ def _blend(first: Look, last: Look, t: float) -> Look | None:
     return replace(first, **numbers, rgb=_line(first.rgb, last.rgb, t), presence=presence)
 
 
-def _line(
-    a: tuple[float, float, float], b: tuple[float, float, float], t: float
-) -> tuple[float, float, float]:
+def _line(a: Point, b: Point, t: float) -> Point:
     x, y, z = (p + (q - p) * t for p, q in zip(a, b, strict=True))
     return x, y, z
 
@@ -221,15 +227,20 @@ def _path_free(start: Solid, end: Solid, others: list[Solid]) -> bool:
     )
 
 
-def _view(
-    rng: np.random.Generator, jitter: float
-) -> tuple[tuple[float, float, float], tuple[tuple[float, float, float], ...]]:
+def _view(rng: np.random.Generator, reach: float) -> View:
     """Camera and lights: every scene has its own, and a second view differs moderately."""
-    size = jitter or 0.3
 
-    def near(place: tuple[float, float, float], by: float) -> tuple[float, float, float]:
+    def near(place: Point, by: float) -> Point:
         x, y, z = (float(p + d) for p, d in zip(place, rng.uniform(-by, by, 3), strict=True))
         return x, y, z
 
-    camera = near(CAMERA, CAMERA_JITTER * size)
-    return camera, tuple(near(light, LIGHT_JITTER * size) for light in LIGHTS)
+    camera = near(CAMERA, CAMERA_JITTER * reach)
+    return camera, tuple(near(light, LIGHT_JITTER * reach) for light in LIGHTS)
+
+
+def _toward(first: View, second: View, share: float) -> View:
+    """The view that lies `share` of the way from the first to the second; exact at the end."""
+    if share == 1:
+        return second
+    lights = tuple(_line(a, b, share) for a, b in zip(first[1], second[1], strict=True))
+    return _line(first[0], second[0], share), lights

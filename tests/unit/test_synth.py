@@ -75,6 +75,22 @@ def test_moments_meet_their_ends(seed: int, change: str) -> None:
     assert distractor.camera != before.camera
 
 
+@given(SEEDS, CHANGES, st.floats(0, 1))
+@settings(max_examples=40, deadline=None)
+def test_jitter_moves_camera_and_lights_alone(seed: int, change: str, jitter: float) -> None:
+    drawn = [scenes.sample(np.random.default_rng(seed), seed, change, j) for j in (0, jitter, 1)]
+    if None in drawn:
+        return
+    still, moved, whole = drawn
+    assert still.before == moved.before == whole.before
+    assert still.after == moved.after == whole.after
+    assert {m.camera for m in still.moments} == {still.moments[0].camera}
+    assert moved.moments[0] == whole.moments[0]
+    for some, all_ in zip(moved.moments[1:], whole.moments[1:], strict=True):
+        part, full = (np.subtract(m.camera, moved.moments[0].camera) for m in (some, all_))
+        assert np.allclose(part, jitter * full)
+
+
 @given(SEEDS, CHANGES)
 @settings(max_examples=150, deadline=None)
 def test_expressions_single_out(seed: int, change: str) -> None:
