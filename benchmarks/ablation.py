@@ -25,7 +25,7 @@ import torch
 
 from cc_train import catalogue, configs, evaluation
 from cc_train.captioning import Captioning
-from cc_train.captions import scorer
+from cc_train.captions import coco, scorer
 from cc_train.recipes.stage1 import Settings
 
 BIN = Path(sys.executable).parent
@@ -161,10 +161,7 @@ def best_constant(place: Path) -> dict[str, Any]:
     items = {}
     for split in ("val", "test"):
         entries = catalogue.read([str(place / "shards" / f"{split}-*.tar")])
-        items[split] = [
-            evaluation.item_of(e.key, m)
-            for e, m in zip(entries, catalogue.metas(entries), strict=True)
-        ]
+        items[split] = coco.items(catalogue.metas(entries))
     references = {item.id: item.references for item in items["val"]}
     ranked = [said for said, _ in captions.most_common(CANDIDATES)]
     best = max(ranked, key=lambda said: scorer.cider(references, dict.fromkeys(references, said)))

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from cc_prep import settings
+from cc_prep import settings, wording
 from cc_prep.confidence import Strategy
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
@@ -33,9 +33,10 @@ class Video(Section):
 
 
 class Captions(Section):
-    """How sentences become captions, where a layout leaves it open."""
+    """How sentences become captions."""
 
     join: bool = False
+    normalise: Annotated[tuple[wording.Step, ...], Field(strict=False)] = ()
 
 
 class Table(Section):
@@ -97,9 +98,13 @@ class Manifest(Section):
     """A data set and the settings of every step."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-    layout: Literal["clevr_change", "spot_the_diff", "image_editing", "levir_cc", "table", "video"]
+    layout: Literal[
+        "clevr_change", "clevr_dc", "spot_the_diff", "image_editing", "levir_cc", "table",
+        "folders", "video",
+    ]  # fmt: skip
     root: str
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
+    split_file: str | None = None
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
     video: Video = Video()
     captions: Captions = Captions()

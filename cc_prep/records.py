@@ -24,6 +24,7 @@ class ImagePair:
     kind: `change`, or `no_change` for a distractor (only viewpoint or light differs).
     mask: an image that is non-zero where something changed, where the data set has one.
     truth: true frames in between, as (time in (0, 1), image), where the data set has them.
+    image_id: the pair's id in the data set's official reference file, where there is one.
     """
 
     dataset: str
@@ -36,6 +37,7 @@ class ImagePair:
     change_type: str | None = None
     mask: str | None = None
     truth: tuple[tuple[float, str], ...] = ()
+    image_id: str | None = None
 
     @property
     def key(self) -> str:

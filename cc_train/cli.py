@@ -180,9 +180,16 @@ def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
 @click.argument("run", required=False)
 @click.option("--shards", multiple=True, metavar="SHARDS", help="Training shards of the split.")
 @click.option(
-    "--predictions", metavar="FILE", help="Score these, of any system, in place of RUN's."
+    "--predictions",
+    multiple=True,
+    metavar="FILE|DIR",
+    help="Score these, of any system, in place of RUN's (repeatable).",
 )
 @click.option("--references", metavar="FILE", help="References for --predictions: COCO or JSON.")
+@click.option("--types", metavar="FILE", help="Type mapping for --predictions: {type: [ids]}.")
+@click.option(
+    "--predicted-only", is_flag=True, help="Leave out pairs without a prediction, as COCO does."
+)
 @click.option("--out", metavar="DIR", help="Where the files go; default: RUN/evaluation.")
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
@@ -192,6 +199,7 @@ def evaluate(**options: Any) -> None:
 
     BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE of all pairs, of the changed and the unchanged ones
     and of each type of change; METEOR and SPICE need Java. Predictions are always written.
+    --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
 
     \b
     Examples:

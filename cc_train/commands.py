@@ -20,7 +20,8 @@ from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
 from cc_train import catalogue, evaluation
 from cc_train.captioning import Caption, Captioning
-from cc_train.evaluation import Item
+from cc_train.captions import coco
+from cc_train.captions.coco import Item
 from cc_train.loop import Loop, pick_device
 
 SIDES = ("before", "after")
@@ -30,23 +31,29 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 def evaluate(
     run: str | None,
     shards: tuple[str, ...],
-    predictions: str | None,
+    predictions: tuple[str, ...],
     references: str | None,
+    types: str | None,
+    predicted_only: bool,
     out: str | None,
     beams: int,
     device: str,
     as_json: bool,
 ) -> None:
     """Scores a run on shards, or predictions against references. Raises UserError."""
-    if predictions is not None:
+    if predictions:
         if run is not None or (references is None) == (not shards):
             raise UserError(
                 "--predictions stand against --references or --shards, without RUN",
                 "Say, cc-train evaluate --predictions FILE --references FILE",
             )
-        said = evaluation.read_predictions(predictions)
-        items = evaluation.read_references(references) if references else _items(shards)[1]
-        place = Path(out or f"{predictions}.evaluation")
+        items = coco.read_references(references) if references else _items(shards)[1]
+        items = coco.with_types(items, types) if types else items
+        said, kept = coco.matched(coco.read_predictions(predictions), items, predicted_only)
+        if len(kept) < len(items):
+            click.echo(f"{len(items) - len(kept)} pairs without a prediction left out", err=True)
+        items = kept
+        place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
         found = evaluation.evaluate(items, said)
     else:
         if run is None or not shards:
@@ -57,7 +64,7 @@ def evaluate(
         console = Console(stderr=True)
         said = _captions(captioning, entries, beams, False, console)
         # Whatever the scores then say or fail at, the captions are there.
-        evaluation.write_predictions(place, said)
+        coco.write(place, items, said)
         found = evaluation.evaluate(items, said)
         swapped = _captions(captioning, entries, beams, True, console)
         found.swapped = evaluation.swap_check(items, said, swapped)
@@ -69,10 +76,7 @@ def evaluate(
 def _items(shards: tuple[str, ...]) -> tuple[list[catalogue.Entry], list[Item]]:
     """Samples that have captions, and the same as items."""
     entries = catalogue.read(shards)
-    items = [
-        evaluation.item_of(entry.key, meta)
-        for entry, meta in zip(entries, catalogue.metas(entries), strict=True)
-    ]
+    items = coco.items(catalogue.metas(entries))
     kept = [(entry, item) for entry, item in zip(entries, items, strict=True) if item.references]
     if not kept:
         raise UserError("no sample of these shards has a caption", "Give a captioned split")

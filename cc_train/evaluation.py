@@ -1,6 +1,7 @@
 """A captioner, or anybody's predictions, against the references of a split.
 
-DIR/predictions.json   [{image_id, caption}], COCO's results format
+DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the official scripts
+                       want them (and sc_results.json, nsc_results.json for CLEVR-Change)
 DIR/references.json    COCO's annotation format
 DIR/scores.json        corpus scores of every group, what was left out, the conventions
 DIR/items.jsonl        a line a pair: caption, references, scores
@@ -16,21 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
-from cc_prep.errors import UserError
-from cc_prep.records import NO_CHANGE
-from cc_train.captions import scorer
+from cc_train.captions import coco, scorer
+from cc_train.captions.coco import CHANGE, STILL, Item
 from cc_train.captions.scorer import Scores
 
-TOTAL, CHANGE, STILL = "total", "semantic change", "no change"
-
-
-@dataclass(frozen=True)
-class Item:
-    """A pair with its references, and the groups besides `total` that it counts for."""
-
-    id: str
-    references: tuple[str, ...]
-    groups: tuple[str, ...] = ()
+TOTAL = "total"
 
 
 @dataclass
@@ -52,15 +43,6 @@ class Evaluation:
             "conventions": scorer.CONVENTIONS,
             "swapped": self.swapped,
         }
-
-
-def item_of(key: str, meta: Mapping[str, Any]) -> Item:
-    """An item of a training shard's sample."""
-    still = meta.get("kind") == NO_CHANGE
-    groups = [STILL if still else CHANGE]
-    if not still and meta.get("change_type"):
-        groups.append(str(meta["change_type"]))
-    return Item(key, tuple(str(c) for c in meta.get("captions") or ()), tuple(groups))
 
 
 def evaluate(
@@ -117,22 +99,15 @@ def write(
     out: Path, found: Evaluation, items: Sequence[Item], predictions: Mapping[str, str]
 ) -> None:
     """Writes all files of an evaluation."""
-    out.mkdir(parents=True, exist_ok=True)
-    write_predictions(out, predictions)
-    references: dict[str, Any] = {
-        "images": [{"id": item.id} for item in items],
-        "annotations": [
-            {"id": number, "image_id": item.id, "caption": caption}
-            for number, (item, caption) in enumerate((i, c) for i in items for c in i.references)
-        ],
-    }
-    storage.write_json(str(out / "references.json"), references)
+    coco.write(out, items, predictions)
+    coco.write_references(out / "references.json", items)
     storage.write_json(str(out / "scores.json"), found.figures())
     each = found.groups[TOTAL].items
     lines = [
         json.dumps(
             {
                 "id": item.id,
+                "image_id": item.name,
                 "caption": predictions[item.id],
                 "references": item.references,
                 "groups": item.groups,
@@ -144,13 +119,6 @@ def write(
     ]
     storage.write_bytes(str(out / "items.jsonl"), ("\n".join(lines) + "\n").encode())
     storage.write_bytes(str(out / "table.md"), table(found).encode())
-
-
-def write_predictions(out: Path, predictions: Mapping[str, str]) -> None:
-    """COCO's results format."""
-    rows = [{"image_id": id, "caption": said} for id, said in sorted(predictions.items())]
-    out.mkdir(parents=True, exist_ok=True)
-    storage.write_json(str(out / "predictions.json"), rows)
 
 
 def table(found: Evaluation) -> str:
@@ -171,56 +139,3 @@ def table(found: Evaluation) -> str:
         )
     lines.append(f"\n{scorer.CONVENTIONS[0].upper()}{scorer.CONVENTIONS[1:]}.")
     return "\n".join(lines) + "\n"
-
-
-def read_predictions(place: str) -> dict[str, str]:
-    """Captions by id from COCO's results format or a JSON object. Raises UserError."""
-    found = _json(place)
-    if isinstance(found, dict):
-        rows = list(found.items())
-    elif isinstance(found, list):
-        rows = [
-            (r.get("image_id"), r.get("caption")) if isinstance(r, dict) else (None, None)
-            for r in found
-        ]
-    else:
-        rows = [(None, None)]
-    if not all(isinstance(id, (str, int)) and isinstance(said, str) for id, said in rows):
-        raise UserError(
-            f"{place}: no predictions", 'Give [{"image_id": …, "caption": …}] or {id: caption}'
-        )
-    captions = {str(id): said for id, said in rows}
-    if len(captions) < len(rows):
-        raise UserError(f"{place}: an id is in it twice", "Give one caption a pair")
-    return captions
-
-
-def _row(one: Any) -> tuple[Any, Any]:
-    return (one.get("image_id"), one.get("caption")) if isinstance(one, dict) else (None, None)
-
-
-def read_references(place: str) -> list[Item]:
-    """Items from COCO's annotation format, or a JSON object of lists. Raises UserError."""
-    found = _json(place)
-    captions: dict[str, list[str]] = {}
-    try:
-        if "annotations" in found:
-            for row in found["annotations"]:
-                captions.setdefault(str(row["image_id"]), []).append(str(row["caption"]))
-        else:
-            captions = {
-                id: [said] if isinstance(said, str) else list(map(str, said))
-                for id, said in found.items()
-            }
-    except (TypeError, KeyError, AttributeError):
-        raise UserError(
-            f"{place}: no references", "Give COCO annotations or {id: [captions]}"
-        ) from None
-    return [Item(id, tuple(said)) for id, said in captions.items()]
-
-
-def _json(place: str) -> Any:
-    try:
-        return storage.read_json(place)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{place}: {error}", "Give a JSON file") from None

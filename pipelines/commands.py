@@ -64,8 +64,12 @@ def inspect(
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
     else:
-        figures = {k: v for k, v in found.to_json().items() if k not in ("dataset", "faults")}
+        figures = {
+            k: v for k, v in found.to_json().items() if k not in ("dataset", "notes", "faults")
+        }
         print_tree({k.replace("_", " "): v for k, v in figures.items()})
+        for note in found.notes:
+            click.echo(f"note: {note}")
         for fault in found.faults:
             click.echo(f"fault: {fault}")
     if found.faults:

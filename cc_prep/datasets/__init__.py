@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
-from cc_prep import storage
-from cc_prep.datasets import clevr_change, image_editing, levir_cc, spot_the_diff, table, video
+from cc_prep import storage, wording
+from cc_prep.datasets import (
+    clevr_change,
+    clevr_dc,
+    folders,
+    image_editing,
+    levir_cc,
+    spot_the_diff,
+    table,
+    video,
+)
+from cc_prep.datasets.annotation_files import ARCHIVES
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
@@ -28,10 +39,12 @@ class Reader(Protocol):
 
 READERS: dict[str, Reader] = {
     "clevr_change": clevr_change,
+    "clevr_dc": clevr_dc,
     "spot_the_diff": spot_the_diff,
     "image_editing": image_editing,
     "levir_cc": levir_cc,
     "table": table,
+    "folders": folders,
     "video": video,
 }
 
@@ -39,6 +52,10 @@ READERS: dict[str, Reader] = {
 def reader(manifest: Manifest) -> Reader:
     """The manifest's reader, once its data folder is known to be there. Raises UserError."""
     found = READERS[manifest.layout]
+    if manifest.root.lower().endswith(ARCHIVES) and storage.exists(manifest.root):
+        raise UserError(
+            f"{manifest.source}: root: {manifest.root} is an archive", "Unpack it, give its folder"
+        )
     if not storage.is_folder(manifest.root):
         raise UserError(
             f"{manifest.source}: root: no folder {manifest.root}", found.WANTED.format(m=manifest)
@@ -52,4 +69,8 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         raise UserError(
             f"{manifest.source}: no split {split!r}", f"It has: {', '.join(manifest.splits)}"
         )
-    return reader(manifest).pairs(manifest, split)
+    found = reader(manifest).pairs(manifest, split)
+    steps = manifest.captions.normalise
+    if not steps:
+        return found
+    return [replace(p, captions=wording.normalised(p.captions, steps)) for p in found]

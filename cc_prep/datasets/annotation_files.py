@@ -9,6 +9,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp")
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
 def parsed(place: str, kind: type, layout: str) -> Any:
@@ -16,15 +17,24 @@ def parsed(place: str, kind: type, layout: str) -> Any:
     try:
         value = storage.read_json(place)
     except FileNotFoundError:
-        raise UserError(
-            f"no file {place}", f"{layout}'s layout has it; is --root its top folder?"
-        ) from None
+        raise missing(place, "file", layout) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error})", "Fetch or write it again") from None
     if not isinstance(value, kind):
         what = "list" if kind is list else "object"
         raise UserError(f"{place}: not a JSON {what}", "Fetch or write it again")
     return value
+
+
+def missing(place: str, what: str, layout: str) -> UserError:
+    """The error of a file or folder that a layout has and that is not there."""
+    folder, name = place.rstrip("/").rpartition("/")[::2]
+    packed = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
+    # What bears the name is the likeliest to hold it.
+    packed.sort(key=lambda one: not one.startswith(name.partition(".")[0]))
+    if packed:
+        return UserError(f"no {what} {place}, but {packed[0]} is there", "Unpack the archive there")
+    return UserError(f"no {what} {place}", f"{layout}'s layout has it; is --root its top folder?")
 
 
 def rows(place: str, found: list[Any], wanted: Mapping[str, Callable[[Any], bool]]) -> None:
@@ -48,8 +58,7 @@ def are_captions(value: Any) -> bool:
 def split_file(folder: str, split: str) -> str:
     """`<split>.json`, by whichever of its names is there: `val` and `valid` are the same."""
     others = {"val": "valid", "valid": "val"}
-    places = [storage.join(folder, f"{n}.json") for n in (split, others.get(split)) if n]
-    return next((place for place in places if storage.exists(place)), places[0])
+    return first_file(folder, [f"{n}.json" for n in (split, others.get(split)) if n])
 
 
 class Images:
@@ -71,7 +80,16 @@ class Images:
         return self.found.get(reference, f"{reference}.png")
 
 
-def first_folder(root: str, names: Iterable[str]) -> str:
-    """The first of some folders that is there; else the first name."""
+def first_file(root: str, names: Iterable[str]) -> str:
+    """The first of some files that is there; else where the first should be."""
+    places = [storage.join(root, name) for name in names]
+    return next((place for place in places if storage.exists(place)), places[0])
+
+
+def first_folder(root: str, names: Iterable[str], layout: str) -> str:
+    """The first of some folders below `root` that is there. Raises UserError."""
     listed = list(names)
-    return next((n for n in listed if storage.is_folder(storage.join(root, n))), listed[0])
+    for name in listed:
+        if storage.is_folder(storage.join(root, name)):
+            return name
+    raise missing(storage.join(root, listed[0]), "folder", layout)

@@ -13,13 +13,14 @@ between, `truth/sc/000000/01.png` … `07.png` (and `nsc`), are read where they 
 
 from __future__ import annotations
 
-from typing import Any
-
 from cc_prep import storage
+from cc_prep.datasets import annotation_files
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 
+LAYOUT = "CLEVR-Change"
+FOLDERS = ("images", "sc_images", "nsc_images")
 WANTED = (
     "Put CLEVR-Change there (images/, sc_images/, nsc_images/, *.json), or name its folder with "
     "--root, or make a stand-in: cc-prep synth {m.root}"
@@ -29,6 +30,8 @@ WANTED = (
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """Change and no-change pair of every index of a split, by index."""
     root = manifest.root
+    for folder in FOLDERS:
+        annotation_files.first_folder(root, [folder], LAYOUT)
     indices = _splits(root).get(split)
     if indices is None:
         raise UserError(
@@ -91,6 +94,7 @@ def _pair(
         change_type=types.get(index) if kind == CHANGE else None,
         mask=f"masks/{number}.png" if has_mask else None,
         truth=_truth(manifest.root, f"truth/{folder}/{number}") if has_truth else (),
+        image_id=f"{number}.png" if kind == CHANGE else f"{number}.png_n",
     )
 
 
@@ -103,7 +107,7 @@ def _truth(root: str, folder: str) -> tuple[tuple[float, str], ...]:
 
 def _splits(root: str) -> dict[str, list[int]]:
     place = storage.join(root, "splits.json")
-    value = _parsed(place)
+    value: dict[str, list[int]] = annotation_files.parsed(place, dict, LAYOUT)
     if not all(
         isinstance(v, list) and all(type(i) is int and 0 <= i < 10**6 for i in v)
         for v in value.values()
@@ -114,7 +118,7 @@ def _splits(root: str) -> dict[str, list[int]]:
 
 def _captions(root: str, kind: str) -> dict[str, list[str]]:
     place = storage.join(root, f"{kind}_captions.json")
-    value = _parsed(place)
+    value: dict[str, list[str]] = annotation_files.parsed(place, dict, LAYOUT)
     for name, captions in value.items():
         if not isinstance(captions, list) or not all(isinstance(c, str) for c in captions):
             raise UserError(f"{place}: {name} has no list of captions", "Mend it there")
@@ -124,7 +128,7 @@ def _captions(root: str, kind: str) -> dict[str, list[str]]:
 def _types(root: str) -> dict[int, str]:
     place = storage.join(root, "type_mapping.json")
     types: dict[int, str] = {}
-    for name, files in _parsed(place).items():
+    for name, files in annotation_files.parsed(place, dict, LAYOUT).items():
         if not isinstance(files, list):
             raise UserError(f"{place}: {name} is not a list of file names", "Mend it there")
         for file in files:
@@ -133,17 +137,3 @@ def _types(root: str) -> dict[int, str]:
                 raise UserError(f"{place}: {name}: {file!r} is not NNNNNN.png", "Mend it there")
             types[int(stem)] = name
     return types
-
-
-def _parsed(place: str) -> dict[str, Any]:
-    try:
-        value = storage.read_json(place)
-    except FileNotFoundError:
-        raise UserError(
-            f"no file {place}", "CLEVR-Change's layout has it; is --root its top folder?"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not JSON ({error})", "Fetch or write it again") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{place}: not a JSON object", "Fetch or write it again")
-    return value

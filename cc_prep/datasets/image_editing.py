@@ -21,6 +21,7 @@ WANTED = "Put Image-Editing-Request there (*.json, images/), or name its folder 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
+    annotation_files.first_folder(manifest.root, ["images"], LAYOUT)
     return [
         ImagePair(
             dataset=manifest.name,
@@ -30,6 +31,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
             before=f"images/{row['img0']}",
             after=f"images/{row['img1']}",
             captions=tuple(said.strip() for said in row["sents"] if said.strip()),
+            image_id=str(row["uid"]),
         )
         for row in _rows(manifest.root, split)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cc_prep import datasets, images, storage
+from cc_prep.datasets import oddities
 from cc_prep.errors import RejectedPair
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
@@ -17,7 +19,7 @@ from cc_prep.records import ImagePair
 
 @dataclass
 class Inspection:
-    """Counts over all splits, and the faults, each one line."""
+    """Counts over all splits, what is odd (notes) and what is wrong (faults), each one line."""
 
     dataset: str
     splits: dict[str, int] = field(default_factory=dict)
@@ -25,6 +27,7 @@ class Inspection:
     change_types: dict[str, int] = field(default_factory=dict)
     captions: dict[str, float] = field(default_factory=dict)
     image_sizes: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -52,6 +55,8 @@ def inspect(
     found.faults = datasets.reader(manifest).faults(manifest)
     found.faults += [f"split {split} has no pairs" for split, listed in pairs.items() if not listed]
     found.faults += list(_caption_faults(every))
+    for split, listed in pairs.items():
+        found.notes += oddities.of_captions(split, listed)
     looked_at = [pair for listed in pairs.values() for pair in listed[:limit]]
     _look_at_images(manifest, looked_at, found, progress)
     return found
@@ -66,22 +71,29 @@ def _look_at_images(
     # An image of two pairs is looked at once. Frames of videos come from one decoder anyway.
     references = sorted({ref for pair in pairs for ref in (pair.before, pair.after)})
     sizes: Counter[str] = Counter()
+    digests: dict[str, str] = {}
 
-    def look(reference: str) -> tuple[str, str]:
+    def look(reference: str) -> tuple[str, str, str]:
         try:
             pixels = images.read(storage.resolve(manifest.root, reference))
         except RejectedPair as error:
-            return "", str(error)
-        return f"{pixels.shape[1]}×{pixels.shape[0]}", ""
+            return "", "", str(error)
+        size = f"{pixels.shape[1]}×{pixels.shape[0]}"
+        return size, hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size, ""
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for done, (size, fault) in enumerate(pool.map(look, references), 1):
+        looked = zip(references, pool.map(look, references), strict=True)
+        for done, (reference, (size, digest, fault)) in enumerate(looked, 1):
             if fault:
                 found.faults.append(fault)
             else:
                 sizes[size] += 1
+                digests[reference] = digest
             progress(done, len(references))
     found.image_sizes = dict(sizes.most_common())
+    notes, faults = oddities.of_images(pairs, digests)
+    found.notes += notes
+    found.faults += faults
 
 
 def _caption_figures(pairs: list[ImagePair]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets import annotation_files
-from cc_prep.datasets.annotation_files import Images
+from cc_prep.datasets.annotation_files import Images, first_folder
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 
@@ -24,7 +24,7 @@ WANTED = f"Put LEVIR-CC there ({FILE}, images/), or name its folder with --root"
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
-    sides = [f"images/{split}/{side}" for side in "AB"]
+    sides = [first_folder(manifest.root, [f"images/{split}/{s}"], LAYOUT) for s in "AB"]
     images = Images(manifest.root, sides)
     found = []
     for row in _rows(manifest.root):
@@ -41,6 +41,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
                     before=before,
                     after=after,
                     captions=tuple(one for one in said if one),
+                    image_id=row["filename"],
                 )
             )
     return found

@@ -34,7 +34,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         kept += (
             [". ".join(s.rstrip(".") for s in said)] if manifest.captions.join and said else said
         )
-    folder = annotation_files.first_folder(root, FOLDERS)
+    folder = annotation_files.first_folder(root, FOLDERS, LAYOUT)
     images = Images(root, [folder])
     return [
         ImagePair(
@@ -45,6 +45,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
             before=images.of(f"{folder}/{id}"),
             after=images.of(f"{folder}/{id}_2"),
             captions=tuple(said),
+            image_id=f"{id}.png",
         )
         for id, said in captions.items()
     ]
@@ -70,7 +71,7 @@ def faults(manifest: Manifest) -> list[str]:
 
 
 def _rows(root: str, split: str) -> list[dict[str, Any]]:
-    folder = storage.join(root, annotation_files.first_folder(root, ("annotations", ".")))
+    folder = storage.join(root, annotation_files.first_folder(root, ("annotations", "."), LAYOUT))
     place = annotation_files.split_file(folder, split)
     found: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
     wanted = {"img_id": annotation_files.is_id, "sentences": annotation_files.are_captions}

@@ -17,6 +17,7 @@ from collections import Counter
 from typing import Any
 
 from cc_prep import storage
+from cc_prep.datasets import split_file
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -35,12 +36,12 @@ FIRST_ROW = 2  # of a CSV: the header is row 1
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of their first rows. Raises UserError."""
-    return [pair for pair in _pairs(manifest) if pair.split == split]
+    return [pair for pair in every_pair(manifest) if pair.split == split]
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Splits that the manifest does not name, and pairs of images that stand there twice."""
-    listed = _pairs(manifest)
+    listed = every_pair(manifest)
     counts = Counter(pair.split for pair in listed)
     found = [
         f"split {split!r} of {count} pairs is not in the manifest ({', '.join(manifest.splits)})"
@@ -55,7 +56,8 @@ def faults(manifest: Manifest) -> list[str]:
     return found
 
 
-def _pairs(manifest: Manifest) -> list[ImagePair]:
+def every_pair(manifest: Manifest) -> list[ImagePair]:
+    """The pairs of all splits in the order of their first rows. Raises UserError."""
     place = _place(manifest)
     found: dict[str, ImagePair] = {}
     for number, row in enumerate(_rows(place), FIRST_ROW):
@@ -73,7 +75,21 @@ def _pairs(manifest: Manifest) -> list[ImagePair]:
             )
         said = (*before.captions, *pair.captions)
         found[pair.id] = ImagePair(**{**pair.__dict__, "captions": said})
-    return list(found.values())
+    return split_file.applied(manifest, list(found.values()))
+
+
+def groups(manifest: Manifest, column: str) -> dict[str, str]:
+    """What a column says of each pair, by id. Raises UserError."""
+    place = _place(manifest)
+    listed = _rows(place)
+    if not all(column in row for row in listed):
+        raise UserError(
+            f"{place}: no column {column!r}", f"It has: {', '.join(map(str, listed[0]))}"
+        )
+    return {
+        _pair(manifest, place, number, row).id: str(row[column])
+        for number, row in enumerate(listed, FIRST_ROW)
+    }
 
 
 def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> ImagePair:

@@ -56,7 +56,10 @@ class StoredSequence:
         """The pair as it was read, but for its truth and mask. Raises DamagedShard."""
         try:
             known = {name: self.meta[name] for name in PAIR_FIELDS}
-            return ImagePair(**{**known, "captions": tuple(known["captions"])})
+            return ImagePair(
+                **{**known, "captions": tuple(known["captions"])},
+                image_id=self.meta.get("image_id"),  # shards of earlier versions have none
+            )
         except (KeyError, TypeError):
             raise tar.DamagedShard(f"{self.key}: its .json does not describe a pair") from None
 
@@ -151,6 +154,7 @@ def facts(pair: ImagePair) -> dict[str, Any]:
         "dataset": pair.dataset,
         "split": pair.split,
         "id": pair.id,
+        "image_id": pair.image_id,
         "kind": pair.kind,
         "change_type": pair.change_type,
         "captions": list(pair.captions),

@@ -27,6 +27,8 @@ def root(tmp_path: Path) -> Path:
     }
     for name, value in files.items():
         (tmp_path / name).write_text(json.dumps(value))
+    for folder in ("images", "sc_images", "nsc_images"):
+        (tmp_path / folder).mkdir()
     return tmp_path
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cc_prep.records import CHANGE, NO_CHANGE
 from cc_train import evaluation
-from cc_train.captions import scorer
+from cc_train.captions import coco, scorer
 from cc_train.report import curves
 
 PAIRS = {
@@ -18,10 +18,12 @@ PAIRS = {
     "c": (None, NO_CHANGE, ["no change was made", "the scene is the same"]),
     "d": (None, NO_CHANGE, ["nothing has changed", "there is no change"]),
 }
-ITEMS = [
-    evaluation.item_of(key, {"change_type": change, "kind": kind, "captions": captions})
-    for key, (change, kind, captions) in PAIRS.items()
-]
+ITEMS = coco.items(
+    [
+        {"key": key, "change_type": change, "kind": kind, "captions": captions}
+        for key, (change, kind, captions) in PAIRS.items()
+    ]
+)
 SAID = {
     "a": "a red cube has been added",
     "b": "no change was made",
@@ -56,9 +58,11 @@ def test_swapped_pairs() -> None:
 def test_files_can_be_read_back(tmp_path: Path) -> None:
     found = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
     evaluation.write(tmp_path, found, ITEMS, SAID)
-    assert evaluation.read_predictions(str(tmp_path / "predictions.json")) == SAID
-    items = evaluation.read_references(str(tmp_path / "references.json"))
-    assert {i.id: i.references for i in items} == {i.id: i.references for i in ITEMS}
+    assert coco.read_predictions([str(tmp_path / "predictions.json")]) == SAID
+    items = coco.read_references(str(tmp_path / "references.json"))
+    assert [(i.id, i.references, i.groups) for i in items] == [
+        (i.id, i.references, i.groups) for i in ITEMS
+    ]
     each = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
     assert [row["id"] for row in each] == list("abcd")
     assert "| drop | 1 |" in (tmp_path / "table.md").read_text()

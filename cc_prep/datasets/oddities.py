@@ -1,0 +1,74 @@
+"""What is odd in captions and images without being wrong: the notes of `cc-prep inspect`."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from cc_prep.records import CHANGE, ImagePair
+
+SHOWN = 5  # characters, or pairs, that a line names
+
+
+def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
+    """Captions that stand twice in a pair, and characters that tokenisers may not know."""
+    listed = list(pairs)
+    repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in listed)
+    if repeated:
+        yield f"{split}: {repeated} captions stand in their pair already"
+    captions = [caption for pair in listed for caption in pair.captions]
+    for what, odd in (
+        ("characters beyond ASCII", lambda c: not c.isascii() and not _invisible(c)),
+        ("control or invisible characters", _invisible),
+    ):
+        found = [{c for c in caption if odd(c)} for caption in captions]
+        counts = Counter(c for chars in found for c in chars)
+        if counts:
+            named = ", ".join(f"{_shown(c)} {n}" for c, n in counts.most_common(SHOWN))
+            yield f"{split}: {sum(map(bool, found))} captions have {what} ({named})"
+
+
+def of_images(
+    pairs: Iterable[ImagePair], digests: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Notes and faults of images that are the same pixel by pixel.
+
+    digests: of each image that could be read, by its reference.
+    """
+    notes, splits_of = [], defaultdict[str, dict[str, str]](dict)
+    ends: dict[tuple[str, str], list[str]] = defaultdict(list)
+    still = []
+    for pair in pairs:
+        before, after = digests.get(pair.before), digests.get(pair.after)
+        if before is None or after is None:
+            continue
+        ends[before, after].append(pair.key)
+        if before == after and pair.kind == CHANGE:
+            still.append(pair.key)
+        for digest in (before, after):
+            splits_of[digest].setdefault(pair.split, pair.key)
+    several = [keys for keys in ends.values() if len(keys) > 1]
+    if several:
+        notes.append(f"{sum(map(len, several))} pairs show what another shows: {_named(several)}")
+    if still:
+        named = ", ".join(still[:SHOWN])
+        notes.append(f"{len(still)} changed pairs have the same image twice: {named}")
+    leaks = [sorted(found.values()) for found in splits_of.values() if len(found) > 1]
+    faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
+    return notes, faults
+
+
+def _named(groups: list[list[str]]) -> str:
+    more = f" and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
+    return "; ".join(" = ".join(keys[:SHOWN]) for keys in groups[:SHOWN]) + more
+
+
+def _invisible(character: str) -> bool:
+    return (
+        unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn") or character == "\ufffd"
+    )
+
+
+def _shown(character: str) -> str:
+    return f"U+{ord(character):04X}" if _invisible(character) else character

@@ -1,0 +1,247 @@
+"""Predictions and references as files, in the formats of the field.
+
+Predictions are read as
+    COCO's results           [{"image_id": …, "caption": …}]   (also CLIP4IDC's hyp_ep_*.json)
+    an object                {id: caption}
+    ProCap's                 {"results": {name: [{"sentence": …}]}}
+    SCORER's                 a folder with sc_results.json and nsc_results.json
+and written as COCO's results. References are COCO's annotations, or {id: [captions]}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats import coco
+from cc_prep.records import NO_CHANGE
+
+CHANGE, STILL = "semantic change", "no change"
+SCORER_FILES = ("sc_results.json", "nsc_results.json")
+STILL_END = "_n"  # of the official ids of CLEVR-Change's distractors
+PREFIXES = ("CLEVR_default_", "CLEVR_semantic_", "CLEVR_nonsemantic_")
+FORMATS = 'Give [{"image_id": …, "caption": …}], {id: caption}, ProCap\'s or SCORER\'s results'
+
+
+@dataclass(frozen=True)
+class Item:
+    """A pair with its references, and the groups besides `total` that it counts for.
+
+    image_id: its id in the official reference file, where there is one.
+    aliases: other names that systems give it.
+    """
+
+    id: str
+    references: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    image_id: str = ""
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What files call it."""
+        return self.image_id or self.id
+
+
+def items(facts: Sequence[Mapping[str, Any]]) -> list[Item]:
+    """Items of samples by their JSON; those without captions have no references."""
+    names = coco.image_ids(facts)
+    return [_item(name, meta) for name, meta in zip(names, facts, strict=True)]
+
+
+def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
+    still = meta.get("kind") == NO_CHANGE
+    groups = [STILL if still else CHANGE] if meta.get("kind") else []
+    if not still and meta.get("change_type"):
+        groups.append(str(meta["change_type"]))
+    said = tuple(str(caption) for caption in meta.get("captions") or ())
+    ends = [str(meta[end]).rpartition("/")[2] for end in ("before", "after") if meta.get(end)]
+    return Item(
+        str(meta["key"]), said, tuple(groups), image_id, (*_aliases(image_id), "_".join(ends))
+    )
+
+
+def _aliases(image_id: str) -> list[str]:
+    """`256.png` → `256`; `000007.png_n` → `000007_n` and ProCap's `000007.pngnc`, `000007nc`."""
+    base = image_id.removesuffix(STILL_END)
+    still = base != image_id
+    stem = base.rpartition(".")[0] or base
+    theirs = "nc" if still else "c"
+    return [stem + (STILL_END if still else ""), base + theirs, stem + theirs]
+
+
+def read_predictions(places: Sequence[str]) -> dict[str, str]:
+    """Captions by the ids that the files give. Raises UserError."""
+    found: dict[str, str] = {}
+    for place in places:
+        files = [place]
+        if Path(place).is_dir():
+            files = [str(Path(place) / n) for n in SCORER_FILES if (Path(place) / n).exists()]
+            if not files:
+                raise UserError(f"{place}: neither {' nor '.join(SCORER_FILES)} in it", FORMATS)
+        for file in files:
+            for id, said in _predictions(file):
+                if id in found:
+                    raise UserError(f"{file}: {id} has two predictions", "Give one caption a pair")
+                found[id] = said
+    return found
+
+
+def _predictions(file: str) -> list[tuple[str, str]]:
+    found = _json(file)
+    if isinstance(found, dict) and isinstance(found.get("results"), dict):
+        rows = [(name, _first_sentence(said)) for name, said in found["results"].items()]
+    elif isinstance(found, dict) and isinstance(found.get("annotations"), list):
+        rows = [_row(one) for one in found["annotations"]]
+    elif isinstance(found, dict):
+        rows = list(found.items())
+    else:
+        rows = [_row(one) for one in found] if isinstance(found, list) else [(None, None)]
+    if not all(isinstance(id, (str, int)) and isinstance(said, str) for id, said in rows):
+        raise UserError(f"{file}: no predictions", FORMATS)
+    return [(str(id), said) for id, said in rows]
+
+
+def _row(one: Any) -> tuple[Any, Any]:
+    return (one.get("image_id"), one.get("caption")) if isinstance(one, dict) else (None, None)
+
+
+def _first_sentence(said: Any) -> Any:
+    one = said[0] if isinstance(said, list) and said else None
+    return one.get("sentence") if isinstance(one, dict) else None
+
+
+def matched(
+    predictions: Mapping[str, str], items: Sequence[Item], predicted_only: bool = False
+) -> tuple[dict[str, str], list[Item]]:
+    """Predictions by the items' own ids, and the items that they are of.
+
+    A name of a pair is its key, its official id, or an alias that no other pair has. Raises
+    UserError for a prediction of no pair, for two of one, and, unless `predicted_only`, for a pair
+    without.
+    """
+    names = _names(items)
+    found: dict[str, str] = {}
+    unknown = []
+    for given, said in predictions.items():
+        plain = next((given[len(p) :] for p in PREFIXES if given.startswith(p)), given)
+        id = names.get(given) or names.get(plain)
+        if id is None:
+            unknown.append(given)
+        elif id in found:
+            raise UserError(f"{given}: the pair {id} has two predictions", "Give one a pair")
+        else:
+            found[id] = said
+    if unknown:
+        raise UserError(
+            f"{len(unknown)} predictions are of no pair of the references, such as {unknown[0]!r}",
+            f"Ids there look like {items[0].name!r}",
+        )
+    kept = [item for item in items if item.id in found]
+    if len(kept) < len(items) and not predicted_only:
+        missing = next(item for item in items if item.id not in found)
+        raise UserError(
+            f"{len(items) - len(kept)} of {len(items)} pairs have no prediction, such as "
+            f"{missing.name!r}",
+            "Predict for all, or score the others with --predicted-only, as COCO's script does",
+        )
+    return found, kept
+
+
+def _names(items: Sequence[Item]) -> dict[str, str]:
+    sure = {name: item.id for item in items for name in (item.name, item.id)}
+    several: dict[str, set[str]] = {}
+    for item in items:
+        for alias in item.aliases:
+            several.setdefault(alias, set()).add(item.id)
+    alone = {alias: next(iter(ids)) for alias, ids in several.items() if len(ids) == 1 and alias}
+    return {**alone, **sure}
+
+
+def read_references(place: str) -> list[Item]:
+    """Items from COCO's annotation format, or a JSON object of lists. Raises UserError.
+
+    What stands beside an image of `cc-prep references` (kind, change type) becomes groups.
+    """
+    found = _json(place)
+    facts: dict[str, dict[str, Any]] = {}
+    try:
+        if "annotations" in found:
+            for image in found.get("images", ()):
+                about = {name: image.get(name) for name in ("kind", "change_type")}
+                facts[str(image["id"])] = {**about, "captions": []}
+            for row in found["annotations"]:
+                fact = facts.setdefault(str(row["image_id"]), {"captions": []})
+                fact["captions"].append(str(row["caption"]))
+        else:
+            for id, said in found.items():
+                facts[id] = {"captions": [said] if isinstance(said, str) else list(map(str, said))}
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(
+            f"{place}: no references", "Give COCO annotations or {id: [captions]}"
+        ) from None
+    return items([{"key": id, **fact} for id, fact in facts.items() if fact["captions"]])
+
+
+def with_types(items: Sequence[Item], place: str) -> list[Item]:
+    """The items in the groups of a type mapping, {type: [image ids]}. Raises UserError."""
+    mapping = _json(place)
+    if not isinstance(mapping, dict) or not all(isinstance(v, list) for v in mapping.values()):
+        raise UserError(f"{place}: no type mapping", "Give {type: [image ids]}")
+    types = {str(name): kind for kind, names in mapping.items() for name in names}
+    found = []
+    for item in items:
+        still = item.name.endswith(STILL_END)
+        of = types.get(item.name)
+        groups = (STILL,) if still else (CHANGE, of) if of else ()
+        found.append(Item(item.id, item.references, groups, item.image_id, item.aliases))
+    return found
+
+
+def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> None:
+    """`predictions.json`, and SCORER's two files where some pairs are distractors by their id.
+
+    predictions: captions by the items' own ids.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [{"image_id": item.name, "caption": predictions[item.id]} for item in items]
+    storage.write_json(str(out / "predictions.json"), rows)
+    still = [row for row in rows if row["image_id"].endswith(STILL_END)]
+    if still:
+        changed = [row for row in rows if not row["image_id"].endswith(STILL_END)]
+        for name, part in zip(SCORER_FILES, (changed, still), strict=True):
+            storage.write_json(str(out / name), part)
+
+
+def write_references(place: Path, items: Sequence[Item]) -> None:
+    """The items' references in COCO's annotation format."""
+    facts = [
+        {
+            "key": item.id,
+            "image_id": item.image_id or None,
+            "kind": None if not item.groups else "no_change" if STILL in item.groups else "change",
+            "change_type": next((g for g in item.groups if g not in (CHANGE, STILL)), None),
+            "captions": item.references,
+        }
+        for item in items
+    ]
+    storage.write_json(str(place), coco.references(facts))
+
+
+def _json(place: str) -> Any:
+    try:
+        return storage.read_json(place)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{place}: {json_said(error)}", "Give a JSON file") from None
+
+
+def json_said(error: Exception) -> str:
+    """The first line of what a reader said."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON ({error})"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

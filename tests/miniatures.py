@@ -1,0 +1,133 @@
+"""Each data set of the field in its official layout, small enough to be made in a test."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from cc_prep import manifest
+from cc_prep.manifest import Manifest
+
+SIDE = 32
+
+
+def image(place: Path, seed: int | None = None) -> None:
+    """A flat grey image, or by its seed one like no other."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((SIDE, SIDE, 3), 90, np.uint8)
+    if seed is not None:
+        coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), np.uint8)
+        pixels = cv2.resize(coarse, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC)
+    cv2.imwrite(str(place), pixels)
+
+
+def write(place: Path, value: object) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(value))
+
+
+def spot(root: Path) -> Manifest:
+    rows = {
+        "train": [
+            {"img_id": "7", "sentences": ["the car is gone", " "]},
+            {"img_id": 8, "sentences": ["a man left.", "a dog came"]},
+            {"img_id": "7", "sentences": ["no more car"]},
+        ],
+        "val": [{"img_id": "9", "sentences": ["same"]}],
+        "test": [{"img_id": "8", "sentences": ["there are no differences"]}],
+    }
+    for split, found in rows.items():
+        write(root / f"annotations/{split}.json", found)
+    for name in ("7.png", "7_2.png", "8.jpg", "8_2.jpg", "9.png", "9_2.png"):
+        image(root / "resized_images" / name)
+    return manifest.load("spot", root=str(root))
+
+
+def edit(root: Path) -> Manifest:
+    for number, split in enumerate(("train", "valid", "test")):
+        row = {
+            "uid": f"Z_{split}",
+            "img0": "a b.jpg",
+            "img1": f"{split}.jpg",
+            "sents": ["more light "],
+        }
+        write(root / f"{split}.json", [row])
+        image(root / "images" / f"{split}.jpg", number)
+    image(root / "images" / "a b.jpg")
+    return manifest.load("edit", root=str(root))
+
+
+def levir(root: Path) -> Manifest:
+    rows = []
+    for number, split in enumerate(("train", "val", "test", "train")):
+        name = f"{split}_{number:06d}.png"
+        said = [{"raw": f" caption {i} ."} for i in range(5)]
+        rows.append({"filename": name, "split": split, "changeflag": number % 2, "sentences": said})
+        for at, side in enumerate("AB"):
+            image(root / "images" / split / side / name, 10 * number + at)
+    write(root / "LevirCCcaptions.json", {"images": rows})
+    return manifest.load("levir", root=str(root))
+
+
+def clevr(root: Path) -> Manifest:
+    names = [f"{i:06d}.png" for i in range(4)]
+    for i, name in enumerate(names):
+        for at, (folder, word) in enumerate(
+            (("images", "default"), ("sc_images", "semantic"), ("nsc_images", "nonsemantic"))
+        ):
+            image(root / folder / f"CLEVR_{word}_{name}", 10 * i + at)
+    said = {f"CLEVR_default_{name}": ["the red cube moved", "it moved"] for name in names}
+    write(root / "change_captions.json", said)
+    write(root / "no_change_captions.json", {name: ["nothing changed"] for name in said})
+    write(root / "splits.json", {"train": [0, 1], "val": [2], "test": [3]})
+    write(root / "type_mapping.json", {"move": names})
+    return manifest.load("clevr", root=str(root))
+
+
+def clevr_dc(root: Path) -> Manifest:
+    splits = {"train": [0, 8_001, 40_000], "val": [16_000], "test": [32_000]}
+    indices = [i for listed in splits.values() for i in listed]
+    for i in indices:
+        image(root / f"bef/{i}.png", i)
+        image(root / f"aft/{i}.png", i + 1)
+    write(root / "captions.json", {str(i): [f"change {i} ", "another"] for i in indices})
+    write(root / "split.json", splits)
+    return manifest.load("clevr_dc", root=str(root))
+
+
+def own(root: Path) -> Manifest:
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "pairs.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["before", "after", "caption", "split"])
+        for i, split in enumerate(("train", "train", "val", "test")):
+            rows.writerow([f"a {i}.png", f"é {i}.png", "the lamp is on", split])
+            image(root / f"a {i}.png", 10 * i)
+            image(root / f"é {i}.png", 10 * i + 1)
+    return manifest.load("own", root=str(root))
+
+
+def folders(root: Path) -> Manifest:
+    for i, split in enumerate(("train", "train", "val", "test")):
+        image(root / split / f"before/{i}.png", 10 * i)
+        image(root / split / f"after/{i}.jpg", 10 * i + 1)
+        said = root / split / f"captions/{i}.txt"
+        said.parent.mkdir(exist_ok=True)
+        said.write_text("a tree grew\n\nthere is a tree \n")
+    return manifest.load("own", ["layout=folders"], root=str(root))
+
+
+MADE: dict[str, Callable[[Path], Manifest]] = {
+    "clevr": clevr,
+    "clevr_dc": clevr_dc,
+    "spot": spot,
+    "edit": edit,
+    "levir": levir,
+    "own": own,
+    "folders": folders,
+}
