@@ -136,6 +136,13 @@ def load(dataset: str, overrides: Sequence[str] = (), root: str | None = None) -
     Raises UserError.
     """
     source, text = _find(dataset)
+    return build(text, source, overrides, root)
+
+
+def build(
+    text: str, source: str, overrides: Sequence[str] = (), root: str | None = None
+) -> Manifest:
+    """The manifest that a YAML text describes; `source` names it in messages. Raises UserError."""
     values = settings.parse(text, source)
     settings.override(values, overrides)
     if root is not None:
@@ -143,6 +150,11 @@ def load(dataset: str, overrides: Sequence[str] = (), root: str | None = None) -
     if not isinstance(values.get("name"), str):
         values["name"] = Path(source).stem if "name" not in values else values["name"]
     return settings.build(Manifest, {**values, "source": source}, source, "manifests/README.md")
+
+
+def text_of(dataset: str) -> str:
+    """The YAML text of the manifest of `dataset`. Raises UserError."""
+    return _find(dataset)[1]
 
 
 def names() -> list[str]:

@@ -10,6 +10,7 @@ import click
 
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
+from pipelines import data_commands
 from pipelines.job_commands import (
     build,
     dataset_options,
@@ -32,7 +33,7 @@ def cli() -> None:
     """
 
 
-for command in (interpolate, score_frames, build):
+for command in (*data_commands.COMMANDS, interpolate, score_frames, build):
     cli.add_command(command)
 
 

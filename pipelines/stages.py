@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from cc_prep import storage, weights
+from cc_prep.datasets import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.manifest import Manifest
@@ -21,7 +22,9 @@ IMPORTED = "imported"
 def deciding(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
     """The settings that decide an output's bytes, as they stand in its provenance."""
     chosen = {*keys, *(("video",) if manifest.layout == "video" else ())}
-    return manifest.model_dump(mode="json", include=chosen)
+    found = manifest.model_dump(mode="json", include=chosen)
+    made = split_file.about(manifest)
+    return found if made is None else {**found, "split": made}
 
 
 def placed(manifest: Manifest) -> Manifest:

@@ -28,6 +28,10 @@ class Reader(Protocol):
     WANTED: str
     """The files that the layout consists of, and how to get them, for the message."""
 
+    def parts(self, root: str) -> dict[str, bool]:
+        """Whether each part that the layout consists of is there."""
+        ...
+
     def pairs(self, manifest: Manifest, split: str) -> list[ImagePair]:
         """All pairs of a split in a fixed order. Raises UserError for a damaged data set."""
         ...

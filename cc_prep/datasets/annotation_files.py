@@ -80,6 +80,21 @@ class Images:
         return self.found.get(reference, f"{reference}.png")
 
 
+def parts(root: str, wanted: Iterable[Iterable[str]]) -> dict[str, bool]:
+    """Whether each part of a layout is there, by its first name.
+
+    wanted: the names that each part may have; those that end in `/` are folders.
+    """
+    found = {}
+    for names in wanted:
+        listed = list(names)
+        found[listed[0]] = any(
+            (storage.is_folder if name.endswith("/") else storage.exists)(storage.join(root, name))
+            for name in listed
+        )
+    return found
+
+
 def first_file(root: str, names: Iterable[str]) -> str:
     """The first of some files that is there; else where the first should be."""
     places = [storage.join(root, name) for name in names]

@@ -21,10 +21,18 @@ from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 
 LAYOUT = "CLEVR-Change"
 FOLDERS = ("images", "sc_images", "nsc_images")
+FILES = ("change_captions.json", "no_change_captions.json", "splits.json", "type_mapping.json")
 WANTED = (
     "Put CLEVR-Change there (images/, sc_images/, nsc_images/, *.json), or name its folder with "
     "--root, or make a stand-in: cc-prep synth {m.root}"
 )
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    return annotation_files.parts(
+        root, [*([f"{name}/"] for name in FOLDERS), *([name] for name in FILES)]
+    )
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

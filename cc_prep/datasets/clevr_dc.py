@@ -34,6 +34,14 @@ SPLITS = ("split.json", "splits.json", "split_dc.json")
 TYPES = ("type_mapping.json", "type_mapping_dc.json")
 
 
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    # With distractors beside them, `images` and `sc_images` are CLEVR-Change's.
+    change = storage.is_folder(storage.join(root, "nsc_images"))
+    sides = [[f"{name}/" for name in (names[:1] if change else names)] for names in SIDES]
+    return annotation_files.parts(root, [*sides, CAPTIONS, SPLITS])
+
+
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split, by index."""
     root = manifest.root

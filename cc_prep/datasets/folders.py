@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cc_prep import storage
-from cc_prep.datasets import split_file
+from cc_prep.datasets import annotation_files, split_file
 from cc_prep.datasets.annotation_files import ENDINGS, Images
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
@@ -23,6 +23,13 @@ WANTED = (
     "Put the images there as before/NAME.png and after/NAME.png, or name the folder with --root"
 )
 SIDES = (("before", "after"), ("A", "B"))
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    places = ("", *(f"{split}/" for split in ("train", "val", "test")))
+    wanted = [[f"{place}{sides[i]}/" for sides in SIDES for place in places] for i in (0, 1)]
+    return annotation_files.parts(root, wanted)
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

@@ -19,6 +19,13 @@ LAYOUT = "Image-Editing-Request"
 WANTED = "Put Image-Editing-Request there (*.json, images/), or name its folder with --root"
 
 
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    return annotation_files.parts(
+        root, [["images/"], ["train.json", "valid.json", "val.json", "test.json"]]
+    )
+
+
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
     annotation_files.first_folder(manifest.root, ["images"], LAYOUT)

@@ -22,6 +22,11 @@ FILE = "LevirCCcaptions.json"
 WANTED = f"Put LEVIR-CC there ({FILE}, images/), or name its folder with --root"
 
 
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    return annotation_files.parts(root, [["images/"], [FILE]])
+
+
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
     sides = [first_folder(manifest.root, [f"images/{split}/{s}"], LAYOUT) for s in "AB"]

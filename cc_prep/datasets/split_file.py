@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets import annotation_files
@@ -11,15 +12,21 @@ from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 
 
+def about(manifest: Manifest) -> dict[str, Any] | None:
+    """What the split file says of its making; None without one."""
+    found = _read(manifest)
+    return None if found is None else dict(found.get("about") or {})
+
+
 def applied(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """The pairs with the split that the manifest's `split_file` says, if it names one.
 
     Raises UserError for a pair that the file does not know.
     """
-    if manifest.split_file is None:
+    found = _read(manifest)
+    if found is None:
         return pairs
-    place = storage.resolve(manifest.root, manifest.split_file)
-    found = annotation_files.parsed(place, dict, "A split file's")
+    place = manifest.split_file
     splits = found.get("splits", found)
     if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
         raise UserError(f"{place}: no splits", 'Give {"splits": {"train": [ids], …}}')
@@ -31,3 +38,11 @@ def applied(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
             "Run cc-prep split again",
         )
     return [replace(pair, split=split_of[pair.id]) for pair in pairs]
+
+
+def _read(manifest: Manifest) -> dict[str, Any] | None:
+    if manifest.split_file is None:
+        return None
+    place = storage.resolve(manifest.root, manifest.split_file)
+    found: dict[str, Any] = annotation_files.parsed(place, dict, "The manifest's split_file")
+    return found

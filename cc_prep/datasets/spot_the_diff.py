@@ -22,6 +22,12 @@ from cc_prep.records import CHANGE, ImagePair
 LAYOUT = "Spot-the-Diff"
 WANTED = "Put Spot-the-Diff there (annotations/, resized_images/), or name its folder with --root"
 FOLDERS = ("resized_images", "images")
+ANNOTATIONS = ("annotations/train.json", "annotations/test.json", "train.json", "test.json")
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    return annotation_files.parts(root, [[f"{name}/" for name in FOLDERS], ANNOTATIONS])
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

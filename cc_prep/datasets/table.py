@@ -34,6 +34,32 @@ KINDS = {
 FIRST_ROW = 2  # of a CSV: the header is row 1
 
 
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    try:
+        only_table(root)
+    except UserError:
+        return {"a table (pairs.csv, .jsonl or .parquet)": False}
+    return {"a table": True}
+
+
+def only_table(root: str) -> str:
+    """The name of the one file in `root` that is a table of pairs. Raises UserError."""
+    there = [n for n in storage.list_files(root) if n.endswith((".csv", ".jsonl", ".parquet"))]
+    found = []
+    for name in [n for n in there if n in NAMES] or there:
+        try:
+            _rows(storage.join(root, name))
+        except UserError:
+            if len(there) == 1:
+                raise
+        else:
+            found.append(name)
+    if len(found) != 1:
+        raise UserError(f"{root}: {len(found)} tables of pairs in it", "Leave one, as pairs.csv")
+    return found[0]
+
+
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of their first rows. Raises UserError."""
     return [pair for pair in every_pair(manifest) if pair.split == split]

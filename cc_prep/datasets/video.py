@@ -19,6 +19,12 @@ WANTED = (
 )
 
 
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    there = any(name.lower().endswith(ENDINGS) for name in storage.list_files(root))
+    return {f"a video ({', '.join(ENDINGS)})": there}
+
+
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
     found = [

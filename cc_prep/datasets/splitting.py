@@ -1,0 +1,171 @@
+"""Splits for data that comes without: pairs that look alike stay together.
+
+Two pairs are near duplicates if an image of one is within `distance` bits of an image of the other
+by perceptual hash (imagehash's pHash, 64 bits). Near duplicates, and pairs of one group, form a
+cluster; whole clusters are dealt out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import imagehash
+import numpy as np
+from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from cc_prep import images, storage
+from cc_prep.errors import RejectedPair, UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+
+ROWS = 2048  # hashes compared with all others at once: bounds the memory
+HASH_SIDE = 256  # px; a photograph is made smaller before it is hashed
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Ids by split, and what is to be known of how they came about."""
+
+    splits: dict[str, list[str]]
+    about: dict[str, Any]
+    faults: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"about": self.about, "splits": self.splits}
+
+
+def split(
+    manifest: Manifest,
+    pairs: Sequence[ImagePair],
+    shares: Mapping[str, float],
+    seed: int = 0,
+    distance: int | None = 4,
+    groups: Mapping[str, str] | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Splitting:
+    """Deals the pairs out; the same seed gives the same splits.
+
+    shares: of each split, any positive numbers. distance: in bits; None looks at no image. groups:
+    by id. Raises UserError where one cluster is larger than the largest split may be.
+    """
+    if len({pair.id for pair in pairs}) < len(pairs):
+        raise UserError("two pairs have the same id", "Give each pair its own id")
+    hashes, faults = _hashes(manifest, pairs, progress) if distance is not None else ({}, [])
+    alike = _alike(pairs, hashes, distance or 0)
+    clusters = _clusters(pairs, [*alike, *_grouped(pairs, groups or {})])
+    sizes = Counter(clusters)
+    total = sum(shares.values())
+    largest = sizes.most_common(1)[0][1]
+    if largest > np.ceil(max(shares.values()) / total * len(pairs)):
+        raise UserError(
+            f"{largest} of {len(pairs)} pairs look alike or share a group: no split can hold them",
+            "Lower --distance, or say --distance none",
+        )
+    dealt = _dealt(clusters, {name: share / total for name, share in shares.items()}, seed)
+    found = {
+        name: [pair.id for pair, to in zip(pairs, dealt, strict=True) if to == name]
+        for name in shares
+    }
+    about = {
+        "seed": seed,
+        "shares": {name: round(share / total, 4) for name, share in shares.items()},
+        "distance": distance,
+        "groups": len(set(groups.values())) if groups else None,
+        "pairs": {name: len(ids) for name, ids in found.items()},
+        "clusters": len(sizes),
+        "largest cluster": largest,
+        "pairs with near duplicates": len({i for edge in alike for i in edge}),
+    }
+    return Splitting(found, about, faults)
+
+
+def _hashes(
+    manifest: Manifest, pairs: Sequence[ImagePair], progress: Progress
+) -> tuple[dict[str, int], list[str]]:
+    """The hash of every image that can be read, by its reference, and the others' faults."""
+    references = sorted({ref for pair in pairs for ref in (pair.before, pair.after)})
+
+    def look(reference: str) -> tuple[int | None, str]:
+        try:
+            pixels = images.read(storage.resolve(manifest.root, reference), HASH_SIDE)
+        except RejectedPair as error:
+            return None, str(error)
+        bits = imagehash.phash(Image.fromarray(pixels)).hash.reshape(-1)
+        return int("".join("01"[bool(bit)] for bit in bits), 2), ""
+
+    found: dict[str, int] = {}
+    faults = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        looked = zip(references, pool.map(look, references), strict=True)
+        for done, (reference, (value, fault)) in enumerate(looked, 1):
+            if value is None:
+                faults.append(fault)
+            else:
+                found[reference] = value
+            progress(done, len(references))
+    return found, faults
+
+
+def _alike(
+    pairs: Sequence[ImagePair], hashes: Mapping[str, int], distance: int
+) -> set[tuple[int, int]]:
+    """Numbers of pairs that show nearly the same image, the smaller first."""
+    owners = defaultdict[int, set[int]](set)
+    for number, pair in enumerate(pairs):
+        for reference in (pair.before, pair.after):
+            if reference in hashes:
+                owners[hashes[reference]].add(number)
+    found: set[tuple[int, int]] = set()
+    for one, other in _near(np.array(sorted(owners), dtype=np.uint64), distance):
+        both = sorted(owners[one] | owners[other])
+        # A chain joins them as well as every couple would.
+        found.update(itertools.pairwise(both))
+    return found
+
+
+def _near(values: np.ndarray, distance: int) -> Iterator[tuple[int, int]]:
+    """Values uint64 [N] that differ in at most so many bits, each with itself too."""
+    for start in range(0, len(values), ROWS):
+        rows = values[start : start + ROWS, None]
+        close = np.bitwise_count(rows ^ values[None, start:]) <= distance
+        for row, column in np.argwhere(close):
+            yield int(rows[row, 0]), int(values[start + column])
+
+
+def _grouped(pairs: Sequence[ImagePair], groups: Mapping[str, str]) -> list[tuple[int, int]]:
+    members = defaultdict[str, list[int]](list)
+    for number, pair in enumerate(pairs):
+        if pair.id in groups:
+            members[groups[pair.id]].append(number)
+    return [edge for listed in members.values() for edge in itertools.pairwise(listed)]
+
+
+def _clusters(pairs: Sequence[ImagePair], edges: Sequence[tuple[int, int]]) -> list[int]:
+    """The number of each pair's cluster."""
+    ones, others = ([edge[end] for edge in edges] for end in (0, 1))
+    graph = coo_array((np.ones(len(edges), bool), (ones, others)), shape=(len(pairs),) * 2)
+    return [int(label) for label in connected_components(graph, directed=False)[1]]
+
+
+def _dealt(clusters: Sequence[int], shares: Mapping[str, float], seed: int) -> list[str]:
+    """The split of each pair: clusters, large ones first, go where most is missing."""
+    sizes = Counter(clusters)
+    order = [int(c) for c in np.random.default_rng(seed).permutation(len(sizes))]
+    order.sort(key=lambda cluster: -sizes[cluster])  # stable: equal sizes stay shuffled
+    missing = {name: share * len(clusters) for name, share in shares.items()}
+    split_of = {}
+    for cluster in order:
+        name = max(missing, key=lambda name: missing[name])
+        split_of[cluster] = name
+        missing[name] -= sizes[cluster]
+    return [split_of[cluster] for cluster in clusters]
