@@ -212,6 +212,26 @@ def evaluate(**options: Any) -> None:
 
 
 @cli.command()
+@click.argument("places", nargs=-1, required=True, metavar="RUN…")
+@click.option("--dataset", metavar="NAME", help="Add published figures of it: clevr, spot, …")
+@click.option("--out", metavar="FILE", help="Also write a page, with bars.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(**options: Any) -> None:
+    """Prints the scores of several runs, or folders of evaluate, side by side.
+
+    Where two were scored over the same pairs it says how much CIDEr is gained over the first, with
+    an interval. --dataset adds what papers report (docs/published.yaml).
+
+    \b
+    Example:
+      cc-train compare runs/a runs/b theirs.json.evaluation --dataset clevr --out compare.html
+    """
+    from cc_train.commands import compare
+
+    compare(**options)
+
+
+@cli.command()
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="[BEFORE AFTER]")
 @click.option(

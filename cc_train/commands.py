@@ -58,7 +58,7 @@ def evaluate(
     else:
         if run is None or not shards:
             raise UserError("what is to be scored?", "Give RUN and --shards, or --predictions")
-        place = Path(out or f"{run}/evaluation")
+        place = Path(out or f"{run}/{evaluation.FOLDER}")
         entries, items = _items(shards)
         captioning = Captioning(Path(run), pick_device(Loop(device=device)))  # type: ignore[arg-type]
         console = Console(stderr=True)
@@ -94,6 +94,27 @@ def _captions(
     found = captioning.of_samples(entries, beams, swapped)
     shown = track(found, what, len(entries), console=console, transient=True)
     return {key: said.text for key, said in shown}
+
+
+def compare(places: tuple[str, ...], dataset: str | None, out: str | None, as_json: bool) -> None:
+    """Shows evaluations side by side. Raises UserError."""
+    from cc_train import comparison
+    from cc_train.report import comparison as shown
+
+    ours = comparison.distinct([comparison.read(place) for place in places], places)
+    rows = [*ours, *(comparison.published(dataset) if dataset else ())]
+    tables, gains = comparison.tables(rows), comparison.intervals(ours)
+    notes = comparison.notes(rows)
+    if as_json:
+        click.echo(json.dumps(comparison.to_json(tables, gains, notes), ensure_ascii=False))
+    else:
+        console = Console()
+        # Into a file or a pipe nothing is cut short.
+        shown.show(console if console.is_terminal else Console(width=200), tables, gains, notes)
+    if out is not None:
+        title = " and ".join(row.name for row in ours) if len(ours) < 4 else f"{len(ours)} systems"
+        shown.write(out, title, tables, gains, notes)
+        click.echo(out, err=as_json)
 
 
 def caption(

@@ -22,6 +22,7 @@ from cc_train.captions.coco import CHANGE, STILL, Item
 from cc_train.captions.scorer import Scores
 
 TOTAL = "total"
+FOLDER = "evaluation"  # of a run
 
 
 @dataclass

@@ -22,7 +22,6 @@ from cc_train.captions import scorer
 from cc_train.metric_logger import PICTURES
 from cc_train.report import curves
 
-EVALUATION = "evaluation"
 CAPTIONS_A_GROUP = 8
 
 
@@ -45,10 +44,10 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
     if not isinstance(settings, dict):
         raise UserError(f"{run}: no run", "Give the --out of a training")
     log = curves.read(folder)
-    scores = _read(folder / EVALUATION / "scores.json")
+    scores = _read(folder / evaluation.FOLDER / "scores.json")
     pictures = sorted((folder / PICTURES).glob("*.png"))
     page = (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
             title=f"{settings.get('kind', 'training')}: {folder.name}",
@@ -60,7 +59,7 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
             scores=scores,
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
-            groups=_groups(folder / EVALUATION / "items.jsonl", _images(shards)),
+            groups=_groups(folder / evaluation.FOLDER / "items.jsonl", _images(shards)),
             settings=json.dumps({k: v for k, v in settings.items() if k != "words"}, indent=1),
             words=len(settings.get("words", ())),
         )
@@ -133,7 +132,8 @@ def _url(data: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Templates that escape all they are given."""
     here = Path(__file__).parent
     style = here.parents[1] / "cc_prep" / "report"  # one look for all pages
     return jinja2.Environment(

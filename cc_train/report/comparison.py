@@ -1,0 +1,72 @@
+"""Evaluations side by side as one HTML page, or as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from cc_prep import storage
+from cc_train.comparison import Interval, Table
+from cc_train.report.page import environment
+
+SHOWN = "CIDEr"  # drawn as bars
+
+
+def write(
+    place: str, title: str, tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[str]
+) -> None:
+    """Writes the page."""
+    ceiling = {
+        table.group: max([row.groups[table.group].get(SHOWN, 0.0) for row in table.rows] + [1e-9])
+        for table in tables
+    }
+    page = (
+        environment()
+        .get_template("comparison.html.j2")
+        .render(title=title, tables=tables, gains=gains, notes=notes, shown=SHOWN, ceiling=ceiling)
+    )
+    storage.write_bytes(place, page.encode("utf-8", "surrogatepass"))
+
+
+def show(
+    console: Console, tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[str]
+) -> None:
+    """Prints the tables, the best of each measure in bold."""
+    for table in tables:
+        drawn = RichTable(title=escape(table.group), title_justify="left", title_style="bold")
+        drawn.add_column("")
+        for name in ("pairs", *table.measures):
+            drawn.add_column(name, justify="right")
+        drawn.add_column("source")
+        for row in table.rows:
+            scores = row.groups[table.group]
+            pairs = f"{row.pairs[table.group]:,}" if table.group in row.pairs else ""
+            values = [
+                _value(scores.get(name), table.best[name] == row.name) for name in table.measures
+            ]
+            drawn.add_row(
+                escape(row.name),
+                pairs,
+                *values,
+                escape(row.source),
+                style="dim" if row.source else None,
+            )
+        console.print(drawn)
+    for gain in gains:
+        console.print(
+            f"{gain.name} over {gain.other}: CIDEr {gain.difference:+.1f} "
+            f"({gain.low:+.1f} … {gain.high:+.1f}, 95 %)",
+            markup=False,
+            highlight=False,
+        )
+    for note in notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+def _value(score: float | None, best: bool) -> str:
+    if score is None:
+        return ""
+    return f"[bold]{score:.1f}[/bold]" if best else f"{score:.1f}"
