@@ -23,9 +23,10 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Row:
-    """A system's scores by group and measure, × 100. pairs: by group; source: of published ones.
+    """A system's scores by group and measure, × 100. pairs: by group.
 
-    items: CIDEr of each pair by its official id, where it is known.
+    sources: where published scores stand, by group. items: CIDEr of each pair by its official id,
+        where it is known.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Row:
     pairs: dict[str, int] = field(default_factory=dict)
     items: dict[str, float] = field(default_factory=dict)
     conventions: str = ""
-    source: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,20 +106,21 @@ def published(dataset: str) -> list[Row]:
     """Published figures of a data set. Raises UserError if there are none."""
     listed = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
     found: dict[str, dict[str, dict[str, float]]] = {}
-    sources: dict[str, str] = {}
+    sources: dict[str, dict[str, str]] = {}
     for row in listed["figures"]:
         if row["dataset"] == dataset:
             found.setdefault(row["system"], {})[row["group"]] = row["scores"]
-            sources[row["system"]] = f"{row['source']}, table {row['table']}"
+            place = f"{row['source']}, table {row['table']}"
+            sources.setdefault(row["system"], {})[row["group"]] = place
     if not found:
         known = sorted({row["dataset"] for row in listed["figures"]})
         raise UserError(f"--dataset {dataset}: no published figures", f"Known: {', '.join(known)}")
-    return [Row(name, groups, source=sources[name]) for name, groups in found.items()]
+    return [Row(name, groups, sources=sources[name]) for name, groups in found.items()]
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """A table a group that one of our rows has."""
-    names = evaluation.ranked({group for row in rows if not row.source for group in row.groups})
+    names = evaluation.ranked({group for row in rows if not row.sources for group in row.groups})
     made = []
     for group in names:
         kept = [row for row in rows if row.groups.get(group)]
@@ -160,7 +162,7 @@ def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """Why rows may not be comparable."""
-    ours = [row for row in rows if not row.source]
+    ours = [row for row in rows if not row.sources]
     said = []
     for group in evaluation.ranked({group for row in ours for group in row.pairs}):
         counts = {row.name: row.pairs[group] for row in ours if group in row.pairs}
@@ -173,7 +175,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         said.append(f"not over the same pairs as {known[0].name}: {', '.join(others)}")
     if len({row.conventions for row in ours}) > 1:
         said.append("scored by different conventions; see each scores.json")
-    if any(row.source for row in rows):
+    if any(row.sources for row in rows):
         said.append("published rows: as their papers give them, of the official test split")
     return said
 
@@ -183,7 +185,7 @@ def to_json(found: Sequence[Table], gains: Sequence[Interval], said: Sequence[st
     return {
         "groups": {
             table.group: [
-                {"system": row.name, "source": row.source or None, **_scores(row, table)}
+                {"system": row.name, "source": row.sources.get(table.group), **_scores(row, table)}
                 for row in table.rows
             ]
             for table in found

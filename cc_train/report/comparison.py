@@ -51,8 +51,8 @@ def show(
                 escape(row.name),
                 pairs,
                 *values,
-                escape(row.source),
-                style="dim" if row.source else None,
+                escape(row.sources.get(table.group, "")),
+                style="dim" if row.sources else None,
             )
         console.print(drawn)
     for gain in gains:

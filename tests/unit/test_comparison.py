@@ -83,7 +83,8 @@ def test_published_rows(runs: list[str]) -> None:
     rows = [*(comparison.read(run) for run in runs), *comparison.published("clevr")]
     total = comparison.tables(rows)[0]
     procap = next(row for row in total.rows if row.name == "ProCap")
-    assert (procap.groups["total"], procap.source) == ({"CIDEr": 135.6}, "procap, table 1")
+    assert procap.groups["total"] == {"CIDEr": 135.6}
+    assert procap.sources == {"total": "procap, table 1"}
     with pytest.raises(UserError, match="Known: clevr, clevr_dc, edit, levir, spot"):
         comparison.published("coco")
 
