@@ -108,8 +108,8 @@ def train_variant(place: Path, variant: Variant, stage1: Future[Path], steps: in
     settings = [f"queries.k={variant.k}"]
     more: list[object] = ["--init", stage1.result()] if variant.stage1 else []
     if not variant.stage1:
-        network = configs.load(Settings, "synth", [], "stage1").network
-        settings += [f"network={network.model_dump_json()}"]
+        first = configs.load(Settings, "synth", [], "stage1")
+        settings += [f"network={first.network.model_dump_json()}", f"frames={first.frames}"]
     return train(
         place, "stage2", name, steps, [*more, *(p for s in settings for p in ("--set", s))]
     )

@@ -6,6 +6,8 @@ of the frame's indices: training shards hold these, so no convolution runs in tr
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from typing import Literal
 
 import torch
@@ -20,12 +22,18 @@ class FrameFeatures(nn.Module):
     """Frames → features [B, T, n, channels]. The VQGAN is frozen.
 
     compatible: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does; the
-    indices are made of 2x − 1 in either case.
+    indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB of images
+    are kept, since the VQGAN never changes; each image then goes through it alone, because float
+    sums differ between batch sizes and a resumed run has seen other images before.
     """
 
-    def __init__(self, vqgan: VQGAN, kind: Kind, compatible: bool = False) -> None:
+    def __init__(
+        self, vqgan: VQGAN, kind: Kind, compatible: bool = False, cache_mb: int = 0
+    ) -> None:
         super().__init__()
         self.vqgan, self.kind, self.compatible = vqgan, kind, compatible
+        self.cache_mb = cache_mb
+        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
         self.vqgan.requires_grad_(False)
 
     @property
@@ -46,8 +54,24 @@ class FrameFeatures(nn.Module):
             found: Tensor = self.vqgan.quantize.embedding(indices)
             return found
         flat = frames.flatten(0, 1)
-        maps = self.vqgan.encoder(flat) if self.compatible else self.vqgan.features(flat)
-        return maps.flatten(2).transpose(1, 2).unflatten(0, frames.shape[:2])
+        if self.cache_mb and flat.device.type == "cpu":
+            return torch.stack([self._of(image) for image in flat]).unflatten(0, frames.shape[:2])
+        return self._encoded(flat).unflatten(0, frames.shape[:2])
+
+    def _encoded(self, images: Tensor) -> Tensor:
+        maps = self.vqgan.encoder(images) if self.compatible else self.vqgan.features(images)
+        return maps.flatten(2).transpose(1, 2)
+
+    def _of(self, image: Tensor) -> Tensor:
+        """Features [n, channels] of an image, from the cache where it was seen lately."""
+        key = hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest()
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = self._encoded(image[None])[0]
+            if self._kept and (len(self._kept) + 1) * found.nbytes > self.cache_mb * 1e6:
+                self._kept.popitem(last=False)
+        self._kept[key] = found
+        return found
 
     @torch.no_grad()
     def indices(self, images: Tensor) -> Tensor:

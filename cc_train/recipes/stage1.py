@@ -24,6 +24,7 @@ from cc_train.collate import Keyframes, ProcedureBatches
 from cc_train.distributed import joined
 from cc_train.loop import Loop, fit, pick_device
 from cc_train.masking import Masks
+from cc_train.models import mimetic
 from cc_train.models.frame_features import FrameFeatures, Kind
 from cc_train.models.procedure_encoder import Config, ProcedureEncoder
 from cc_train.objectives.stage1 import Losses, Stage1Objective
@@ -38,7 +39,7 @@ class Network(Section):
     """Sizes of the procedure encoder; --init with CLIP's weights needs its width.
 
     position_std: how embeddings and positions start; the reference's is 1. waves: rows and columns
-    start as sines and cosines.
+    start as sines and cosines. mimetic: attention starts as in `models/mimetic.py`.
     """
 
     width: int = Field(768, ge=64, multiple_of=64)
@@ -46,6 +47,7 @@ class Network(Section):
     text_length: int = Field(24, ge=1)
     position_std: float = Field(1.0, gt=0)
     waves: bool = False
+    mimetic: bool = False
 
     def encoder(
         self, features: FrameFeatures, frames: int, grid: tuple[int, int]
@@ -64,16 +66,20 @@ class Network(Section):
         made = ProcedureEncoder(config, self.position_std)
         if self.waves:
             made.target_pos_emb.start_as_waves()
+        if self.mimetic:
+            mimetic.start(made.transformer)
         return made
 
 
 class Settings(Section):
     """All settings of `cc-train stage1`. frames: what the encoder sees of a frame.
 
-    vqgan: the file that the tokens were made with, if it has no name of its own.
+    cache_mb: see `FrameFeatures`. vqgan: the file that the tokens were made with, if it has no name
+    of its own.
     """
 
     frames: Kind = "tokens"
+    cache_mb: int = Field(0, ge=0)
     vqgan: str | None = None
     network: Network = Network()
     keyframes: Keyframes = Keyframes()
@@ -115,7 +121,9 @@ def train(
         data = procap.read(shards, valid, settings.hold_out, console)
         loop = loop.lasting(len(data.train), ranks.world)
         vqgan = procap.tokenizer(data.first, settings.vqgan)
-        features = FrameFeatures(vqgan, settings.frames, settings.losses.compatible)
+        features = FrameFeatures(
+            vqgan, settings.frames, settings.losses.compatible, settings.cache_mb
+        )
         torch.manual_seed(loop.seed)
         grid = procap.grid(data.first, vqgan)
         encoder = settings.network.encoder(features, settings.keyframes.k + 2, grid)

@@ -55,13 +55,15 @@ class Decoder(Section):
 class Settings(Section):
     """All settings of `cc-train stage2`.
 
-    network and frames: only without --init; with it they are stage 1's. encoder_rate: the encoder's
+    network and frames: only without --init; with it they are stage 1's. cache_mb: see
+    `FrameFeatures`. encoder_rate: the encoder's
     share of the learning rate. freeze: the encoder learns nothing. vocabulary: a file to use in
     place of the words of the training captions. least_count: rarer words become [UNK].
     reference_decay: weight decay falls on norms too, as in the reference.
     """
 
     frames: Kind | None = None
+    cache_mb: int = Field(0, ge=0)
     vqgan: str | None = None
     network: Network | None = None
     queries: QuerySettings = QuerySettings()
@@ -149,7 +151,7 @@ def make(
     if init is None:
         network = settings.network or Network()
         vqgan = procap.tokenizer(first, settings.vqgan)
-        features = FrameFeatures(vqgan, settings.frames or "tokens")
+        features = FrameFeatures(vqgan, settings.frames or "tokens", cache_mb=settings.cache_mb)
         encoder = network.encoder(features, k + 2, procap.grid(first, vqgan))
     else:
         encoder, features = _from_stage1(settings, first, init)
@@ -160,6 +162,7 @@ def make(
             "Set decoder.width or decoder.heads",
         )
     compatible = features.compatible
+    features.cache_mb = settings.cache_mb
     return Captioner(encoder, config, settings.queries.kind, compatible), features
 
 

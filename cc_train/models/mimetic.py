@@ -1,0 +1,41 @@
+"""A start for small transformers on small data: attention begins as what trained ones look like.
+
+Queries and keys begin as nearly the same map, so a token looks at what resembles it: itself, its
+neighbours, its own place in the other frames. Value and output begin as nearly minus identity: what
+was looked at is subtracted. Over frames that is a change detector before the first step.
+Source: Trockman and Kolter, "Mimetic initialization of self-attention layers", ICML 2023.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cc_prep.models.clip import Attention, Transformer
+
+LOOK, LOOK_NOISE = 0.7, 0.7  # the paper's β1, α1
+MIX, MIX_NOISE = 0.4, 0.4  # its β2, α2
+
+
+@torch.no_grad()
+def start(transformer: Transformer) -> None:
+    """Sets the attention weights of all blocks, with torch's dice."""
+    for block in transformer.resblocks:
+        attention = block.attn
+        assert isinstance(attention, Attention)
+        width = attention.in_proj_weight.shape[1]
+        each = width // attention.heads
+        # Each head has a map of its own, of the rank that it can have.
+        looks = [_factors(LOOK, LOOK_NOISE, width, each) for _ in range(attention.heads)]
+        query, key = (torch.cat(part) for part in zip(*looks, strict=True))
+        value, out = _factors(-MIX, MIX_NOISE, width, width)
+        attention.in_proj_weight.copy_(torch.cat((query, key, value)))
+        attention.out_proj.weight.copy_(out.T)
+
+
+def _factors(identity: float, noise: float, width: int, rank: int) -> tuple[Tensor, Tensor]:
+    """A, B [rank, width] with AᵀB near identity · I + noise · Z, Z of variance 1/width."""
+    wanted = identity * torch.eye(width) + noise * torch.randn(width, width) / width**0.5
+    left, sizes, right = torch.linalg.svd(wanted)
+    root = sizes[:rank].sqrt()
+    return (left[:, :rank] * root).T.contiguous(), root[:, None] * right[:rank]
