@@ -49,15 +49,19 @@ def spot(root: Path) -> Manifest:
 
 
 def edit(root: Path) -> Manifest:
-    for number, split in enumerate(("train", "valid", "test")):
-        row = {
-            "uid": f"Z_{split}",
-            "img0": "a b.jpg",
-            "img1": f"{split}.jpg",
-            "sents": ["more light "],
-        }
-        write(root / f"{split}.json", [row])
-        image(root / "images" / f"{split}.jpg", number)
+    for split, names in (("train", ("train", "more")), ("valid", ("valid",)), ("test", ("test",))):
+        rows = [
+            {
+                "uid": f"Z_{name}",
+                "img0": "a b.jpg",
+                "img1": f"{name}.jpg",
+                "sents": ["more light "],
+            }
+            for name in names
+        ]
+        write(root / f"{split}.json", rows)
+        for name in names:
+            image(root / "images" / f"{name}.jpg", len(name) + ord(name[0]))
     image(root / "images" / "a b.jpg")
     return manifest.load("edit", root=str(root))
 

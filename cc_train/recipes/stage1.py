@@ -191,7 +191,7 @@ class HeldOut:
                     dice.append(order.rng_at(-1 % 2**32, number))
                 except (DamagedShard, FileNotFoundError):
                     continue
-            if len(samples) > 1:
+            if samples:  # one alone is its own neighbour: its frames out of order still count
                 yield self.make(samples, dice)
 
 
@@ -204,4 +204,5 @@ def _picture(
     """What the encoder reconstructs of some held-out sequences."""
     from cc_train import pictures
 
-    return pictures.reconstructions(next(iter(HeldOut(entries, make_batch))), features, network)
+    batch = next(iter(HeldOut(entries, make_batch)), None)
+    return None if batch is None else pictures.reconstructions(batch, features, network)

@@ -32,7 +32,7 @@ OFFICIAL = {
     "clevr": ["000000.png", "000000.png_n"],
     "clevr_dc": ["000000.png", "008001.png"],
     "spot": ["7.png", "8.png"],
-    "edit": ["Z_train", "Z_valid"],
+    "edit": ["Z_train", "Z_more"],
     "levir": ["train_000000.png", "train_000003.png"],
 }
 
@@ -74,8 +74,8 @@ def named(name: str, ids: list[str]) -> object:
         ("clevr", "procap", ["000000.pngc", "000000.pngnc"]),
         ("clevr", "procap", ["000000c", "000000nc"]),
         ("clevr", "object", ["clevr-train-000000-change", "clevr-train-000000-no_change"]),
-        ("edit", "procap", ["a b.jpg_train.jpg", "a b.jpg_valid.jpg"]),
-        ("edit", "results", ["Z_train", "Z_valid"]),
+        ("edit", "procap", ["a b.jpg_train.jpg", "a b.jpg_more.jpg"]),
+        ("edit", "results", ["Z_train", "Z_more"]),
         ("levir", "results", ["train_000000.png", "train_000003"]),
         ("own", "object", ["own-train-a_0_png___0_png_2a14ed98-change"]),
     ],

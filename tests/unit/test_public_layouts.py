@@ -52,7 +52,7 @@ def test_image_editing(tmp_path: Path) -> None:
         "1 images are in several splits: edit-test-Z_test-change = edit-train-Z_train-change = "
         "edit-val-Z_valid-change",
     ]
-    assert said.image_sizes == {"32×32": 4}
+    assert said.image_sizes == {"32×32": 5}
 
 
 def test_levir_cc(tmp_path: Path) -> None:
