@@ -41,7 +41,7 @@ class ProcedureBatches:
     """Stage 1: `ProcedureBatches(…)(samples, dice)` is a batch for Stage1Objective.
 
     text_length: byte pairs of a caption. first_caption: always the first, as the reference does
-    for the small data sets.
+    for the small data sets. crop: see `cropped`.
     """
 
     kind: Kind
@@ -49,6 +49,7 @@ class ProcedureBatches:
     masks: Masks
     text_length: int
     first_caption: bool = False
+    crop: float | None = None
 
     def __call__(
         self, samples: Sequence[TrainingSample], dice: Sequence[np.random.Generator]
@@ -58,7 +59,8 @@ class ProcedureBatches:
             chosen = self._keyframes(sample, rng)
             texts.append(_caption(sample, rng, self.first_caption))
             tokens.append(sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64))
-            frames.append(_frames(sample, chosen) if self.kind == "pixels" else tokens[-1])
+            shown = _frames(sample, chosen) if self.kind == "pixels" else tokens[-1]
+            frames.append(shown if self.crop is None else cropped(shown, self.crop, rng))
             shape = (len(chosen), *sample.tokens.shape[1:])
             kept.append(masking.draw(shape, self.masks, rng)[1].reshape(-1))
         partner = partners(len(samples))
@@ -66,11 +68,12 @@ class ProcedureBatches:
             damage.damage(own, frames[other], rng)
             for own, other, rng in zip(frames, partner, dice, strict=True)
         ]
+        targets = {"tokens": torch.from_numpy(np.stack(tokens)).flatten(1)}
         return {
             "text": torch.from_numpy(np.stack([text_ids(t, self.text_length) for t in texts])),
             "frames": torch.from_numpy(np.stack(frames)),
             "damaged": torch.from_numpy(np.stack(damaged)),
-            "tokens": torch.from_numpy(np.stack(tokens)).flatten(1),
+            **(targets if self.crop is None else {}),  # the stored ones are of whole frames
             "keep": torch.from_numpy(np.stack(kept)),
             "partner": torch.from_numpy(partner),
             "apart": torch.tensor(apart(texts, [s.meta for s in samples], partner)),
@@ -116,6 +119,20 @@ class CaptionBatches:
             "ids": torch.from_numpy(ids),
             "labels": torch.from_numpy(labels),
         }
+
+
+def cropped(frames: np.ndarray, least: float, rng: np.random.Generator) -> np.ndarray:
+    """A random part of all frames uint8 [T, H, W, 3], the same of each, in their old size.
+
+    The part has their aspect and from `least` to all of their area. Source: ProCap's loader, whose
+    RandomResizedCrop does this on CLEVR-Change.
+    """
+    height, width = frames.shape[1:3]
+    share = float(rng.uniform(least, 1)) ** 0.5
+    h, w = max(1, round(share * height)), max(1, round(share * width))
+    y, x = (int(rng.integers(room + 1)) for room in (height - h, width - w))
+    parts = frames[:, y : y + h, x : x + w]
+    return np.stack([cv2.resize(part, (width, height)) for part in parts])
 
 
 def ends(sample: TrainingSample, kind: Kind) -> np.ndarray:

@@ -106,8 +106,8 @@ class Stage1Objective:
     """`Objective` in `cc_train.loop` says what the parts are.
 
     A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
-    [B, T, n], tokens, keep, partner, apart}. held_out: such batches for validation.
-    picture: makes the grid of a validation.
+    [B, T, n], tokens (not where frames are cropped), keep, partner, apart}. held_out: such batches
+    for validation. picture: makes the grid of a validation.
     """
 
     turns = ("model",)
@@ -178,11 +178,19 @@ class Stage1Objective:
             text=raw["text"],
             frames=seen("frames"),
             damaged=seen("damaged"),
-            tokens=raw["tokens"],
+            tokens=self._tokens(raw, features),
             keep=raw["keep"],
             partner=raw["partner"],
             apart=raw["apart"].float(),
         )
+
+    def _tokens(self, raw: Mapping[str, Tensor], needed: bool) -> Tensor:
+        """The shards' indices, or for cropped frames, which have others, the VQGAN's."""
+        if "tokens" in raw:
+            return raw["tokens"]
+        if not needed:
+            return raw["keep"].long()  # of the right shape, for counting alone
+        return self.features.indices(as_input(raw["frames"])).flatten(1)
 
 
 def as_input(frames: Tensor) -> Tensor:

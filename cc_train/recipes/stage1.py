@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,14 @@ class Network(Section):
 class Settings(Section):
     """All settings of `cc-train stage1`. frames: what the encoder sees of a frame.
 
-    cache_mb: see `FrameFeatures`. vqgan: the file that the tokens were made with, if it has no name
-    of its own.
+    cache_mb: see `FrameFeatures`. crop: train on random parts of the frames, of at least this share
+    of their area; for pixels. vqgan: the file that the tokens were made with, if it has no name of
+    its own.
     """
 
     frames: Kind = "tokens"
     cache_mb: int = Field(0, ge=0)
+    crop: float | None = Field(None, gt=0, le=1)
     vqgan: str | None = None
     network: Network = Network()
     keyframes: Keyframes = Keyframes()
@@ -116,6 +118,8 @@ def train(
         torch.set_num_threads(loop.threads)
     if loop.batch_size % 2 and (settings.losses.align or settings.losses.consistency):
         raise UserError("loop.batch_size: each sample needs a neighbour", "Give an even one")
+    if settings.crop is not None and settings.frames == "tokens":
+        raise UserError("crop: tokens cannot be cropped", "Set frames=pixels, or crop=null")
     with joined(pick_device(loop) == "cuda") as ranks:
         console.quiet = not ranks.first
         data = procap.read(shards, valid, settings.hold_out, console)
@@ -145,7 +149,8 @@ def train(
             pick_device(loop),
             partial(_picture, data.held_out[:6], make_batch, features),
         )
-        stream = Stream(data.train, make_batch, loop.batch_size, loop.seed, settings.stream, ranks)
+        trained = replace(make_batch, crop=settings.crop)
+        stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, ranks)
         everything = {
             "kind": "stage1",
             "samples": {"train": len(data.train), "held_out": len(data.held_out)},

@@ -25,7 +25,7 @@ STAGES = {
     "interpolate": PREPARED,
     "score": PREPARED,
     "shards": PREPARED,
-    "stage1": f"{SMALL} --set frames=tokens",
+    "stage1": SMALL,
     "stage2": f"{SMALL} {DECODER}",
 }
 

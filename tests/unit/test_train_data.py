@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cc_prep.errors import UserError
 from cc_prep.formats import sequences, tar
 from cc_prep.records import FrameSequence, ImagePair
-from cc_train import order, shards
+from cc_train import collate, order, shards
 from cc_train.objectives.clip4idc import waves
 from cc_train.recipes import clip4idc, vqgan
 
@@ -136,3 +136,16 @@ def test_waves_tell_every_place_apart() -> None:
     assert not found[0].any()
     places = found[1:]
     assert (places @ places.T).argmax(1).tolist() == list(range(49))
+
+
+@given(st.integers(0, 10**6), st.floats(0.05, 1), st.integers(8, 40), st.integers(8, 40))
+def test_a_crop_is_the_same_of_all_frames(seed: int, least: float, height: int, width: int) -> None:
+    ramp = np.arange(height * width, dtype=np.int64).reshape(1, height, width, 1) * 255
+    frame = np.broadcast_to(ramp // (height * width), (1, height, width, 3)).astype(np.uint8)
+    frames = np.concatenate([frame, frame, frame])
+    found = collate.cropped(frames, least, np.random.default_rng(seed))
+    assert found.shape == frames.shape
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+    if least == 1:  # nothing is left out, and a resize to the same size changes nothing
+        assert (found == frames).all()
