@@ -79,7 +79,7 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
         return state
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"{place}: no checkpoint ({error})", f"Delete {place} to go on before it"
+            f"{place}: no checkpoint ({error})", f"Delete {run} to start anew"
         ) from None
 
 
@@ -101,12 +101,28 @@ def read(run: Path, step: int) -> Checkpoint:
     try:
         for name, digest in state["sha256"].items():
             if sha256(place / name) != digest:
-                raise UserError(f"{place / name}: damaged", f"Delete {place} to go on before it")
+                raise UserError(f"{place / name}: damaged", f"Delete {run} to start anew")
         return Checkpoint(step, load_file(place / TRAINING), state)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{place}: no checkpoint ({error})", f"Delete {place} to go on before it"
+            f"{place}: no checkpoint ({error})", f"Delete {run} to start anew"
         ) from None
+
+
+def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The last checkpoint that is whole, if any is there, and what is wrong with those after it.
+
+    Raises UserError if there are some and all are damaged.
+    """
+    wrong: list[UserError] = []
+    for step in reversed(steps(run)):
+        try:
+            return read(run, step), [str(error) for error in wrong]
+        except UserError as error:
+            wrong.append(error)
+    if wrong:
+        raise wrong[0]
+    return None, []
 
 
 def prune(run: Path, keep: int, best: int | None) -> None:

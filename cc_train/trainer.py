@@ -126,6 +126,7 @@ class Trainer:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.figures: dict[str, float] = {}
         self.best: dict[str, float] = {}
+        self.passed_over: list[str] = []  # what is wrong with checkpoints that were not taken
 
     @property
     def exported(self) -> nn.Module:
@@ -134,7 +135,6 @@ class Trainer:
 
     def prepare(self, resume: str, source: Source) -> int:
         """Makes the run folder or goes on in it; the step to start at. Raises UserError."""
-        there = checkpoints.steps(self.run)
         place = self.run / SETTINGS
         if place.exists() and resume == "never":
             raise UserError(f"{self.run}: a run is there already", "Give another --out")
@@ -142,9 +142,9 @@ class Trainer:
             _check_same(_read_settings(place), self.everything, self.run)
         if self.ranks.first:
             storage.write_json(str(place), self.everything)
-        if not there:
+        found, self.passed_over = checkpoints.read_last(self.run)
+        if found is None:
             return 0
-        found = checkpoints.read(self.run, there[-1])
         self._restore(found)
         source.restore(found.state.get("stream", {}))
         return found.step
@@ -274,6 +274,9 @@ class Trainer:
         if found.state.get("scaler"):
             self.scaler.load_state_dict(found.state["scaler"])
         self.figures, self.best = found.state["figures"], found.state["best"]
+        # After a damaged one was passed over, the best of before may be pruned already.
+        if self.best and int(self.best["step"]) not in checkpoints.steps(self.run):
+            self.best = {}
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -137,21 +138,46 @@ def test_other_settings_are_refused(undisturbed: tuple[str, Path], shards: str) 
     assert done.returncode == 2
 
 
-def test_damaged_checkpoint_is_named(
-    undisturbed: tuple[str, Path], tmp_path: Path, shards: str
-) -> None:
-    import shutil
+def damage(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
 
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_a_damaged_checkpoint_is_passed_over(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str, how: str
+) -> None:
     kind, whole = undisturbed
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     file = run / "checkpoints/000008/training.safetensors"
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
+    if how == "flipped":
+        damage(file)
+    elif how == "cut":
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        (run / "checkpoints/000008/state.json").unlink()
+    done = train(kind, shards, run)
+    assert done.returncode == 0, done.stderr
+    assert "passed over: " in done.stderr
+    assert "000008" in done.stderr
+    assert "going on at step 6" in done.stderr
+    name = "checkpoints/000008/model.safetensors"
+    assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_no_whole_checkpoint_is_an_error(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str
+) -> None:
+    kind, whole = undisturbed
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    for place in (run / "checkpoints").iterdir():
+        damage(place / "training.safetensors")
     done = train(kind, shards, run)
     assert done.returncode == 2
-    assert "000008" in done.stderr
+    assert "training.safetensors: damaged. Delete" in done.stderr
     assert "Traceback" not in done.stderr
 
 
