@@ -78,6 +78,13 @@ def main() -> None:
     show_default=True,
     help="How far camera and lights move: 0 is a tripod, 1 as in CLEVR-Change.",
 )
+@click.option(
+    "--wording",
+    type=click.Choice(["rich", "plain"]),
+    default="rich",
+    show_default=True,
+    help="Six varied sentences a pair, or one in ever the same words.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Renderers; default: one a core.")
 def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> None:
     """Renders a CLEVR-Change-style data set in the published layout into OUT_DIR.

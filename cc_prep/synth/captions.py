@@ -80,6 +80,15 @@ NO_CHANGE_SENTENCES = (
     "the objects are the same as before",
     "the two scenes seem the same",
 )
+# One sentence a type, one word a thing: what small captioners on small data can learn.
+PLAIN = {
+    "color": "the {it} turned {new}",
+    "material": "the {it} turned {new}",
+    "add": "the {it} appeared",
+    "drop": "the {it} disappeared",
+    "move": "the {it} moved",
+}
+PLAIN_NO_CHANGE = "nothing changed"
 # Towards the right and the far side of the image, on the floor; the camera's jitter is far too
 # small to turn them round.
 _FORWARD = -np.array(CAMERA[:2]) / np.hypot(*CAMERA[:2])
@@ -113,6 +122,17 @@ def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> l
             new = after.color if scene.change == "color" else after.material
         found[sentence.format(it=it, new=new)] = None
     return list(found)
+
+
+def plain_caption(scene: Scene) -> str:
+    """The one plain sentence that says the change, with all looks of the object."""
+    there = scene.after if scene.change == "add" else scene.before
+    alone = fits(there, scene.changed, FEATURES) == [scene.changed]
+    expression = FEATURES if alone else referring_expressions(there, scene.changed)[0]
+    after = scene.after[scene.changed]
+    new = "" if after is None else getattr(after, scene.change, "")
+    it = _in_words(there, scene.changed, expression, None)
+    return PLAIN[scene.change].format(it=it, new=new)
 
 
 def no_change_captions(rng: np.random.Generator, count: int = 6) -> list[str]:
@@ -193,13 +213,17 @@ def _related(
 
 
 def _in_words(
-    there: Sequence[Solid | None], number: int, expression: Expression, rng: np.random.Generator
+    there: Sequence[Solid | None],
+    number: int,
+    expression: Expression,
+    rng: np.random.Generator | None,
 ) -> str:
+    """The words of an expression; without dice always the first of several."""
     solid = there[number]
     assert solid is not None
 
     def pick(words: Sequence[str]) -> str:
-        return str(rng.choice(list(words)))
+        return str(rng.choice(list(words))) if rng is not None else words[0]
 
     words = [pick(ADJECTIVES[solid.size])] if "size" in expression else []
     words += [solid.color] if "color" in expression else []

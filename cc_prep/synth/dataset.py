@@ -43,6 +43,7 @@ class Settings:
     samples: int = 16
     truth: bool = False
     jitter: float = 1.0
+    wording: str = "rich"
 
 
 def make(root: str, count: int, settings: Settings, workers: int | None = None) -> Iterator[int]:
@@ -151,6 +152,8 @@ def compose(
         mask = _visible_change(scene, settings.size) if len(said) >= 3 else None
         if mask is not None:
             unchanged = captions.no_change_captions(rng)
+            if settings.wording == "plain":  # the same scenes in other words
+                said, unchanged = [captions.plain_caption(scene)], [captions.PLAIN_NO_CHANGE]
             return scene, mask, {"change": said, "no_change": unchanged}
     raise JobFailed(f"scene {index}: no {change} in {MOST_TRIES} tries")
 

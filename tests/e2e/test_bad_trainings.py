@@ -97,6 +97,7 @@ def refused(given: list[object], said: str) -> None:
         (["loop.batch_size=64"], "fewer than a step needs"),
         (["keyframes.k=4"], "keyframes.k is 4, synth-train"),
         (["frames=pixels"], "keyframes.images=all"),
+        (["crop=0.75"], "tokens cannot be cropped. Set frames=pixels"),
         (["masks.random=0.9"], "the chances of the masks do not sum to 1"),
         (["losses.mms=1"], 'Did you mean "msm"?'),
         (["network.width=100"], "network.width"),

@@ -107,6 +107,35 @@ def test_expressions_single_out(seed: int, change: str) -> None:
             assert scene.after[scene.changed].color in sentence.split()
 
 
+@given(SEEDS, CHANGES)
+@settings(max_examples=100, deadline=None)
+def test_the_plain_sentence_says_all_in_few_words(seed: int, change: str) -> None:
+    scene, _ = sampled(seed, change)
+    there = scene.after if change == "add" else scene.before
+    if not captions.referring_expressions(there, scene.changed):
+        return
+    said = captions.plain_caption(scene)
+    assert said == captions.plain_caption(scene)
+    solid = (scene.after if change == "add" else scene.before)[scene.changed]
+    for feature in captions.FEATURES:
+        assert getattr(solid, feature) in said.split()
+    if change in ("color", "material"):
+        assert said.endswith(f" turned {getattr(scene.after[scene.changed], change)}")
+    known = {*scenes.SHAPES, *scenes.SIZES, *scenes.COLORS, *scenes.MATERIALS}
+    rest = "the turned appeared disappeared moved to right left of behind in front"
+    assert set(said.split()) - known <= set(rest.split())
+
+
+def test_plain_words_change_no_scene(tmp_path: Path) -> None:
+    rich, plain = (
+        dataset.Settings(seed=3, size=32, samples=1, wording=w) for w in ("rich", "plain")
+    )
+    for index in range(3):
+        one, other = dataset.compose(index, rich), dataset.compose(index, plain)
+        assert one[0] == other[0]
+        assert len(other[2]["change"]) == len(other[2]["no_change"]) == 1
+
+
 def test_twins_need_a_relation() -> None:
     def solid(shape: str, x: float) -> scenes.Solid:
         return scenes.Solid(shape, "large", "red", "metal", x, 0.0, 0.0)
