@@ -124,8 +124,7 @@ class CaptionBatches:
 def cropped(frames: np.ndarray, least: float, rng: np.random.Generator) -> np.ndarray:
     """A random part of all frames uint8 [T, H, W, 3], the same of each, in their old size.
 
-    The part has their aspect and from `least` to all of their area. Source: ProCap's loader, whose
-    RandomResizedCrop does this on CLEVR-Change.
+    The part has their aspect and from `least` to all of their area. Source: ProCap's loader.
     """
     height, width = frames.shape[1:3]
     share = float(rng.uniform(least, 1)) ** 0.5
