@@ -226,7 +226,7 @@ def compare(**options: Any) -> None:
     Example:
       cc-train compare runs/a runs/b theirs.json.evaluation --dataset clevr --out compare.html
     """
-    from cc_train.commands import compare
+    from cc_train.report.comparison import compare
 
     compare(**options)
 

@@ -96,27 +96,6 @@ def _captions(
     return {key: said.text for key, said in shown}
 
 
-def compare(places: tuple[str, ...], dataset: str | None, out: str | None, as_json: bool) -> None:
-    """Shows evaluations side by side. Raises UserError."""
-    from cc_train import comparison
-    from cc_train.report import comparison as shown
-
-    ours = comparison.distinct([comparison.read(place) for place in places], places)
-    rows = [*ours, *(comparison.published(dataset) if dataset else ())]
-    tables, gains = comparison.tables(rows), comparison.intervals(ours)
-    notes = comparison.notes(rows)
-    if out is not None:
-        title = " and ".join(row.name for row in ours) if len(ours) < 4 else f"{len(ours)} systems"
-        shown.write(out, title, tables, gains, notes)
-        click.echo(out, err=True)
-    if as_json:
-        click.echo(json.dumps(comparison.to_json(tables, gains, notes), ensure_ascii=False))
-    else:
-        console = Console()
-        # Into a file or a pipe nothing is cut short.
-        shown.show(console if console.is_terminal else Console(width=200), tables, gains, notes)
-
-
 def caption(
     run: str,
     images: tuple[str, ...],

@@ -10,7 +10,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 from rich.console import Console
-from torch.utils.tensorboard import SummaryWriter
 
 LOG = "log.jsonl"
 PICTURES = "pictures"
@@ -26,6 +25,9 @@ class MetricLogger:
         if self.file.exists():
             kept = [line for line in self.file.read_text().splitlines() if _before(line, start)]
             self.file.write_text("".join(f"{line}\n" for line in kept))
+        # Imported here because it brings torch, which those who only read logs do without.
+        from torch.utils.tensorboard import SummaryWriter
+
         self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start)
         self.started, self.first = time.monotonic(), start
 

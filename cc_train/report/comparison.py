@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from cc_prep import storage
+from cc_train import comparison
 from cc_train.comparison import Interval, Table
 from cc_train.report.page import environment
 
 SHOWN = "CIDEr"  # drawn as bars
+PIPE_WIDTH = 200  # characters; into a file or a pipe nothing is cut short
+
+
+def compare(places: Sequence[str], dataset: str | None, out: str | None, as_json: bool) -> None:
+    """Shows evaluations side by side: `cc-train compare`. Raises UserError."""
+    ours = comparison.distinct([comparison.read(place) for place in places], places)
+    rows = [*ours, *(comparison.published(dataset) if dataset else ())]
+    tables, gains = comparison.tables(rows), comparison.intervals(ours)
+    notes = comparison.notes(rows)
+    if out is not None:
+        title = " and ".join(row.name for row in ours) if len(ours) < 4 else f"{len(ours)} systems"
+        write(out, title, tables, gains, notes)
+        click.echo(out, err=True)
+    if as_json:
+        click.echo(json.dumps(comparison.to_json(tables, gains, notes), ensure_ascii=False))
+    else:
+        console = Console()
+        wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
+        show(wide, tables, gains, notes)
 
 
 def write(
