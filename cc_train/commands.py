@@ -47,9 +47,10 @@ def evaluate(
                 "--predictions stand against --references or --shards, without RUN",
                 "Say, cc-train evaluate --predictions FILE --references FILE",
             )
+        given = coco.read_predictions(predictions)
         items = coco.read_references(references) if references else _items(shards)[1]
         items = coco.with_types(items, types) if types else items
-        said, kept = coco.matched(coco.read_predictions(predictions), items, predicted_only)
+        said, kept = coco.matched(given, items, predicted_only)
         if len(kept) < len(items):
             click.echo(f"{len(items) - len(kept)} pairs without a prediction left out", err=True)
         items = kept
@@ -76,7 +77,8 @@ def evaluate(
 def _items(shards: tuple[str, ...]) -> tuple[list[catalogue.Entry], list[Item]]:
     """Samples that have captions, and the same as items."""
     entries = catalogue.read(shards)
-    items = coco.items(catalogue.metas(entries))
+    metas = zip(entries, catalogue.metas(entries), strict=True)
+    items = coco.items([{**meta, "key": entry.key} for entry, meta in metas])
     kept = [(entry, item) for entry, item in zip(entries, items, strict=True) if item.references]
     if not kept:
         raise UserError("no sample of these shards has a caption", "Give a captioned split")

@@ -10,7 +10,6 @@ and written as COCO's results. References are COCO's annotations, or {id: [capti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +184,10 @@ def read_references(place: str) -> list[Item]:
         raise UserError(
             f"{place}: no references", "Give COCO annotations or {id: [captions]}"
         ) from None
-    return items([{"key": id, **fact} for id, fact in facts.items() if fact["captions"]])
+    kept = [{"key": id, **fact} for id, fact in facts.items() if fact["captions"]]
+    if not kept:
+        raise UserError(f"{place}: not one reference caption in it", "Give a captioned split")
+    return items(kept)
 
 
 def with_types(items: Sequence[Item], place: str) -> list[Item]:
@@ -236,12 +238,7 @@ def write_references(place: Path, items: Sequence[Item]) -> None:
 def _json(place: str) -> Any:
     try:
         return storage.read_json(place)
+    except FileNotFoundError:
+        raise UserError(f"{place}: no such file", "Look at the path") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{place}: {json_said(error)}", "Give a JSON file") from None
-
-
-def json_said(error: Exception) -> str:
-    """The first line of what a reader said."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON ({error})"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{place}: not JSON ({error})", "Give a JSON file") from None

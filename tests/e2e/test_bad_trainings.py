@@ -206,12 +206,16 @@ def test_captions(tmp_path: Path, runs: Path, make: Callable[..., list[object]],
 @pytest.mark.parametrize(
     ("predictions", "references", "said"),
     [
-        ([{"image_id": "a", "caption": "x"}], {"a": ["x"], "b": ["y"]}, "without a prediction"),
-        ({"a": "x", "c": "z"}, {"a": ["x"]}, "without references, such as c"),
+        (
+            [{"image_id": "a", "caption": "x"}],
+            {"a": ["x"], "b": ["y"]},
+            "1 of 2 pairs have no prediction",
+        ),
+        ({"a": "x", "c": "z"}, {"a": ["x"]}, "of no pair of the references, such as 'c'"),
         ([{"image_id": "a"}], {"a": ["x"]}, "no predictions"),
-        ([{"image_id": 1, "caption": "x"}] * 2, {"1": ["x"]}, "twice"),
+        ([{"image_id": 1, "caption": "x"}] * 2, {"1": ["x"]}, "two predictions"),
         ({"a": "x"}, [1], "no references"),
-        ({"a": "x"}, {"a": []}, "a has no reference"),
+        ({"a": "x"}, {"a": []}, "not one reference caption"),
         ({}, {}, "nothing to score"),
     ],
 )
