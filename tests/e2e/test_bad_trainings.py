@@ -216,7 +216,7 @@ def test_captions(tmp_path: Path, runs: Path, make: Callable[..., list[object]],
         ([{"image_id": 1, "caption": "x"}] * 2, {"1": ["x"]}, "two predictions"),
         ({"a": "x"}, [1], "no references"),
         ({"a": "x"}, {"a": []}, "not one reference caption"),
-        ({}, {}, "nothing to score"),
+        ({}, {}, "not one reference caption"),
     ],
 )
 def test_predictions(tmp_path: Path, predictions: object, references: object, said: str) -> None:
