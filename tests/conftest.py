@@ -14,6 +14,8 @@ import pytest
 
 # The nodes of the cluster test and the driver here have to agree; Ray reads it when imported.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
+# Ray starts its workers at nice 15: beside the other half of the suite they would starve.
+os.environ.setdefault("RAY_worker_niceness", "0")
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 

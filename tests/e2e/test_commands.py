@@ -12,6 +12,9 @@ from cc_prep.datasets import samples
 from tests.conftest import BIN, ROOT, Command
 
 COMMANDS = [
+    "init",
+    "split",
+    "references",
     "synth",
     "videos",
     "inspect",
