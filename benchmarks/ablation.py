@@ -138,19 +138,19 @@ def measure(place: Path, found: Path) -> dict[str, Any]:
         log=place / "runs" / "evaluate.log",
     )  # fmt: skip
     scores = json.loads((found / "evaluation" / "scores.json").read_text())
+    items = found / "evaluation" / "items.jsonl"
     return {
         **scores,
-        "told": told(found / "evaluation" / "items.jsonl"),
+        "told": told([json.loads(line) for line in items.read_text().splitlines()]),
         "words": words_a_second(found, place),
     }
 
 
-def told(items: Path) -> float:
+def told(rows: list[dict[str, Any]]) -> float:
     """Of changed and of unchanged pairs, the share whose caption says which it is; their mean.
 
     CIDEr cannot say it of unchanged pairs alone: what all references share weighs nothing in it.
     """
-    rows = [json.loads(line) for line in items.read_text().splitlines()]
     still = {caption for row in rows if STILL in row["groups"] for caption in row["references"]}
     right = {
         kind: [(r["caption"] in still) == kind for r in rows if (STILL in r["groups"]) == kind]
@@ -187,7 +187,8 @@ def best_constant(place: Path) -> dict[str, Any]:
     ranked = [said for said, _ in captions.most_common(CANDIDATES)]
     best = max(ranked, key=lambda said: scorer.cider(references, dict.fromkeys(references, said)))
     found = evaluation.evaluate(items["test"], {item.id: best for item in items["test"]})
-    return {"caption": best, "told": 0.5, **found.figures()}  # it says the same of either kind
+    rows = [{**item.__dict__, "caption": best} for item in items["test"]]
+    return {"caption": best, "told": told(rows), **found.figures()}
 
 
 def write(

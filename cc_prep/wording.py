@@ -24,4 +24,4 @@ def normalised(captions: Iterable[str], steps: Iterable[Step]) -> tuple[str, ...
     listed = list(captions)
     for step in steps:
         listed = [STEPS[step](caption) for caption in listed]
-    return tuple(caption for caption in listed if caption.strip()) if steps else tuple(listed)
+    return tuple(caption for caption in listed if caption.strip())

@@ -24,6 +24,7 @@ from cc_prep.errors import UserError
 from cc_prep.wheels import sha256
 
 FOLDER = "checkpoints"
+DAMAGED = "Restore it, or train on: the same command goes on from the one before"
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
@@ -78,9 +79,7 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
             raise ValueError("no state")
         return state
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{place}: no checkpoint ({error})", f"Delete {run} to start anew"
-        ) from None
+        raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
 
 
 def best_step(run: Path) -> int:
@@ -101,12 +100,10 @@ def read(run: Path, step: int) -> Checkpoint:
     try:
         for name, digest in state["sha256"].items():
             if sha256(place / name) != digest:
-                raise UserError(f"{place / name}: damaged", f"Delete {run} to start anew")
+                raise UserError(f"{place / name}: damaged", DAMAGED)
         return Checkpoint(step, load_file(place / TRAINING), state)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{place}: no checkpoint ({error})", f"Delete {run} to start anew"
-        ) from None
+        raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
 
 
 def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -117,11 +114,13 @@ def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
     wrong: list[UserError] = []
     for step in reversed(steps(run)):
         try:
-            return read(run, step), [str(error) for error in wrong]
+            return read(run, step), [error.what for error in wrong]
         except UserError as error:
             wrong.append(error)
     if wrong:
-        raise wrong[0]
+        raise UserError(
+            f"{wrong[0].what}, and no checkpoint before it is whole", "Give another --out"
+        )
     return None, []
 
 

@@ -89,8 +89,8 @@ def _items(place: Path) -> dict[str, float]:
         return {
             str(row.get("image_id") or row["id"]): float(row["scores"]["CIDEr"]) for row in rows
         }
-    except (ValueError, KeyError, TypeError):
-        return {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{place}: damaged", "Evaluate again: cc-train evaluate") from None
 
 
 def distinct(rows: Sequence[Row], places: Sequence[str]) -> list[Row]:

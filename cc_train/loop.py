@@ -108,9 +108,7 @@ def fit(
     start = trainer.prepare(resume, source)
     if start and ranks.first:
         for said in trainer.passed_over:
-            console.print(
-                f"passed over: {said.partition('. ')[0]}", highlight=False, soft_wrap=True
-            )
+            console.print(f"passed over: {said}", highlight=False, soft_wrap=True)
         console.print(f"going on at step {start}", highlight=False)
     logger = MetricLogger(run, start, settings.steps, console) if ranks.first else None
     with _stoppable() as asked:

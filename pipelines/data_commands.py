@@ -37,10 +37,12 @@ def init(name: str, root: str, out: str | None) -> None:
     storage.write_bytes(str(target), found.text.encode())
     counts = ", ".join(f"{split} {count:,}" for split, count in found.pairs.items())
     click.echo(f"{target}: {found.settings.layout}, pairs: {counts}")
-    for line in found.left_out:
-        click.echo(f"left out: {line}")
-    dataset = name if out is None else out
-    click.echo(f"Next: cc-prep inspect {dataset}")
+    for fault in found.faults[: recognition.MOST_LISTED]:
+        click.echo(f"fault: {fault}")
+    more = len(found.faults) - recognition.MOST_LISTED
+    if more > 0:
+        click.echo(f"and {more} more faults")
+    click.echo(f"Next: cc-prep inspect {name if out is None else out}")
 
 
 @click.command()

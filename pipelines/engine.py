@@ -28,6 +28,8 @@ LOG = cache_folder() / "ray.log"
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20
 
+_ours = False  # whether `start` started or joined the Ray that there is
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -51,13 +53,18 @@ class Pool:
 
 
 def start() -> Resources:
-    """Starts a local Ray, or joins the cluster that `RAY_ADDRESS` names. Raises UserError."""
+    """Starts a local Ray, or joins the cluster that `RAY_ADDRESS` names. Raises UserError.
+
+    A Ray that this process has already is used, and left as it is by `stop`.
+    """
+    global _ours
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
         _check_reachable(address)
         _divert_output()
         # Our blocks are plans and file names of some kilobytes, so a small object store will do.
         local = {} if address else {"object_store_memory": OBJECT_STORE_BYTES}
+        _ours = True
         try:
             ray.init(
                 address=address or "local",
@@ -95,8 +102,11 @@ def _unreachable(address: str | None, said: str) -> UserError:
 
 
 def stop() -> None:
-    """Ends a local Ray, or leaves the cluster."""
-    ray.shutdown()
+    """Ends the local Ray that `start` started, or leaves the cluster that it joined."""
+    global _ours
+    if _ours:
+        ray.shutdown()
+        _ours = False
     _restore_output()
 
 
@@ -153,7 +163,7 @@ def size_pool(
         there, what = (free.cpus, "CPUs") if count > free.cpus else (there, what)
         raise UserError(
             f"{count} workers ask for {count} {what}, Ray has {there} free",
-            f"Say --workers {max(there, 1)} or fewer",
+            f"Say --workers {there} or fewer" if there else "Wait until another job has ended",
         )
     return pool
 
@@ -184,11 +194,19 @@ def run(
         for row in results.iter_rows():
             yield row["shard"]
     except (ray.exceptions.RayError, JobFailed, UserError, OSError) as error:
+        _end_executor(error)
         raise _cause(error) from error
     except KeyboardInterrupt as error:
-        # Ends Ray's executor now: when collected after Ray itself, it prints a traceback.
-        traceback.clear_frames(error.__traceback__)
+        _end_executor(error)
         raise
+
+
+def _end_executor(error: BaseException) -> None:
+    """Ends Ray's executor and its workers, which the error's frames hold.
+
+    Collected after Ray itself it prints a traceback; in a Ray that is not ours it keeps its CPUs.
+    """
+    traceback.clear_frames(error.__traceback__)
 
 
 def _cause(error: BaseException) -> Exception:

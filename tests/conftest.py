@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+
+from tests import commands
 
 # The nodes of the cluster test and the driver here have to agree; Ray reads it when imported.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -45,6 +47,13 @@ def cc_prep() -> Command:
         )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def prep() -> Iterator[Command]:
+    """`cc-prep` in this process, all of a module's jobs on one Ray: for what tests set out from."""
+    with commands.one_ray():
+        yield commands.cc_prep
 
 
 @pytest.fixture(scope="session")

@@ -26,15 +26,21 @@ def parsed(place: str, kind: type, layout: str) -> Any:
     return value
 
 
-def missing(place: str, what: str, layout: str) -> UserError:
+class MissingPart(UserError):
+    """A file, folder or split of a layout that is not there; any other damage is no such error."""
+
+
+def missing(place: str, what: str, layout: str) -> MissingPart:
     """The error of a file or folder that a layout has and that is not there."""
     folder, name = place.rstrip("/").rpartition("/")[::2]
     packed = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
     # What bears the name is the likeliest to hold it.
     packed.sort(key=lambda one: not one.startswith(name.partition(".")[0]))
     if packed:
-        return UserError(f"no {what} {place}, but {packed[0]} is there", "Unpack the archive there")
-    return UserError(f"no {what} {place}", f"{layout}'s layout has it; is --root its top folder?")
+        return MissingPart(
+            f"no {what} {place}, but {packed[0]} is there", "Unpack the archive there"
+        )
+    return MissingPart(f"no {what} {place}", f"{layout}'s layout has it; is --root its top folder?")
 
 
 def rows(place: str, found: list[Any], wanted: Mapping[str, Callable[[Any], bool]]) -> None:

@@ -42,7 +42,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         annotation_files.first_folder(root, [folder], LAYOUT)
     indices = _splits(root).get(split)
     if indices is None:
-        raise UserError(
+        raise annotation_files.MissingPart(
             f"{storage.join(root, 'splits.json')}: no split {split!r}",
             f"It has: {', '.join(sorted(_splits(root)))}",
         )

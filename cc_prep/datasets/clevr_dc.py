@@ -16,7 +16,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets import annotation_files
-from cc_prep.datasets.annotation_files import Images, first_folder
+from cc_prep.datasets.annotation_files import Images, MissingPart, first_folder
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -47,7 +47,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     root = manifest.root
     splits = _splits(root)
     if split not in splits:
-        raise UserError(
+        raise MissingPart(
             f"{root}: no split {split!r} in its split file", f"It has: {', '.join(sorted(splits))}"
         )
     captions, types = _captions(root), _types(root)

@@ -27,12 +27,12 @@ MOST_LISTED = 8
 
 @dataclass(frozen=True)
 class Recognised:
-    """A manifest for a folder: its text, what it says, pairs by split, and what was left out."""
+    """A manifest for a folder: its text, what it says, pairs by split, faults of annotations."""
 
     text: str
     settings: Manifest
     pairs: dict[str, int]
-    left_out: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
 
 def recognise(name: str, root: str) -> Recognised:
@@ -64,33 +64,21 @@ def _described(name: str, root: str, layout: str) -> Recognised:
         changed["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
     first = _with(layout, {**changed, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
     settings = manifest.build(first, f"{name}.yaml")
-    pairs = {}
+    ids: dict[str, list[str]] = {}
     for split in USUAL_SPLITS:
         try:
-            pairs[split] = len(datasets.pairs(settings, split))
-        except UserError as error:
-            # A split that the data lacks is none; any other error is one.
-            if split in ("train", "test") and not _lacks_a_split(error):
-                raise
-            pairs[split] = 0
-    named = _distinct({split: count for split, count in pairs.items() if count}, layout)
-    if not named:
+            found = [pair.id for pair in datasets.pairs(settings, split)]
+        except annotation_files.MissingPart:
+            continue
+        # Some layouts have one split under two names: `val` and `valid`.
+        if found and found not in ids.values():
+            ids[split] = found
+    if not ids:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
-    text = _with(layout, {**changed, "splits": f"[{', '.join(named)}]"})
+    text = _with(layout, {**changed, "splits": f"[{', '.join(ids)}]"})
     final = manifest.build(text, f"{name}.yaml")
-    lost = [f for f in datasets.reader(final).faults(final) if "is not in the manifest" in f]
-    return Recognised(text, final, named, lost)
-
-
-def _lacks_a_split(error: UserError) -> bool:
-    return "no split" in str(error) or "no file" in str(error) or "no folder" in str(error)
-
-
-def _distinct(pairs: dict[str, int], layout: str) -> dict[str, int]:
-    """Without `valid` where `val` reads the same file."""
-    if layout in ("spot_the_diff", "image_editing") and "val" in pairs:
-        pairs.pop("valid", None)
-    return pairs
+    faults = datasets.reader(final).faults(final)
+    return Recognised(text, final, {split: len(listed) for split, listed in ids.items()}, faults)
 
 
 def _with(layout: str, changed: dict[str, str]) -> str:

@@ -26,7 +26,7 @@ from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 
-ROWS = 2048  # hashes compared with all others at once: bounds the memory
+AT_ONCE = 2**23  # comparisons of hashes in one go: 64 MB, however many images there are
 HASH_SIDE = 256  # px; a photograph is made smaller before it is hashed
 
 Progress = Callable[[int, int], None]
@@ -135,8 +135,9 @@ def _alike(
 
 def _near(values: np.ndarray, distance: int) -> Iterator[tuple[int, int]]:
     """Values uint64 [N] that differ in at most so many bits, each with itself too."""
-    for start in range(0, len(values), ROWS):
-        rows = values[start : start + ROWS, None]
+    step = max(1, AT_ONCE // max(1, len(values)))
+    for start in range(0, len(values), step):
+        rows = values[start : start + step, None]
         close = np.bitwise_count(rows ^ values[None, start:]) <= distance
         for row, column in np.argwhere(close):
             yield int(rows[row, 0]), int(values[start + column])

@@ -36,21 +36,19 @@ def options(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> list[
 
 
 @pytest.fixture(scope="module")
-def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], cc_prep: Command) -> Path:
+def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], prep: Command) -> Path:
     out = tmp_path_factory.mktemp("fused") / "out"
-    done = cc_prep("build", "synth", "--out", out, "--workers", 1, *options)
+    done = prep("build", "synth", "--out", out, "--workers", 1, *options)
     assert done.returncode == 0, done.stderr
     assert len(digests(out)) == 8
     return out
 
 
 @pytest.fixture(scope="module")
-def stepwise(
-    tmp_path_factory: pytest.TempPathFactory, options: list[str], cc_prep: Command
-) -> Path:
+def stepwise(tmp_path_factory: pytest.TempPathFactory, options: list[str], prep: Command) -> Path:
     out = tmp_path_factory.mktemp("steps") / "out"
     for step in STEPS:
-        done = cc_prep(step, "synth", "--out", out, "--workers", 2, *options)
+        done = prep(step, "synth", "--out", out, "--workers", 2, *options)
         assert done.returncode == 0, done.stderr
     return out
 
@@ -61,24 +59,24 @@ def test_one_stream_writes_what_three_jobs_write(fused: Path, stepwise: Path) ->
     assert sorted(path.name for path in fused.iterdir()) == ["shards"]
 
 
-def test_all_folders_verify(fused: Path, stepwise: Path, cc_prep: Command) -> None:
+def test_all_folders_verify(fused: Path, stepwise: Path, prep: Command) -> None:
     for out, folders in ((fused, 1), (stepwise, 3)):
-        done = cc_prep("verify", out)
+        done = prep("verify", out)
         assert done.returncode == 0, done.stdout
         assert done.stdout.count("all well") == folders
 
 
 def test_stored_sequences_without_scores_are_scored_on_the_way(
-    fused: Path, stepwise: Path, tmp_path: Path, options: list[str], cc_prep: Command
+    fused: Path, stepwise: Path, tmp_path: Path, options: list[str], prep: Command
 ) -> None:
     (tmp_path / "sequences").symlink_to(stepwise / "sequences")
-    done = cc_prep("build", "synth", "--out", tmp_path, *options)
+    done = prep("build", "synth", "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(fused)
 
 
 def test_killed_and_resumed_gives_the_same_bytes(
-    fused: Path, tmp_path: Path, options: list[str], cc_prep: Command
+    fused: Path, tmp_path: Path, options: list[str], prep: Command
 ) -> None:
     command = [str(BIN / "cc-prep"), "build", "synth", "--out", str(tmp_path), "--workers", "1"]
     job = subprocess.Popen(
@@ -94,32 +92,32 @@ def test_killed_and_resumed_gives_the_same_bytes(
     job.wait()
     before = len(list(tmp_path.glob("shards/*.tar")))
     assert before >= 2
-    done = cc_prep("build", "synth", "--out", tmp_path, "--workers", 2, *options)
+    done = prep("build", "synth", "--out", tmp_path, "--workers", 2, *options)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(fused)
 
 
-def test_lossy_frames_too(tmp_path: Path, options: list[str], cc_prep: Command) -> None:
+def test_lossy_frames_too(tmp_path: Path, options: list[str], prep: Command) -> None:
     """Keeps away: a stream whose later steps see better frames than the files would hold."""
     given = (*options, "--set", "interpolate.codec=jpg", "--split", "val")
-    done = cc_prep("build", "synth", "--out", tmp_path / "fused", *given)
+    done = prep("build", "synth", "--out", tmp_path / "fused", *given)
     assert done.returncode == 0, done.stderr
     for step in ("interpolate", "build"):  # which scores on the way
-        assert cc_prep(step, "synth", "--out", tmp_path / "steps", *given).returncode == 0
+        assert prep(step, "synth", "--out", tmp_path / "steps", *given).returncode == 0
     assert digests(tmp_path / "fused") == digests(tmp_path / "steps")
 
 
 def test_another_rule_takes_the_scores_there_are(
-    stepwise: Path, tmp_path: Path, options: list[str], cc_prep: Command
+    stepwise: Path, tmp_path: Path, options: list[str], prep: Command
 ) -> None:
     """Without the scorer's weights even: only the digest in the provenance is needed."""
     given = [*options, "--set", "keyframes.k=1", "--set", "keyframes.strategy=uniform"]
     missing = [o for o in given if not o.startswith("score.weights=")]
     missing = [o for i, o in enumerate(missing) if not (o == "--set" and missing[i + 1] == "--set")]
-    refused = cc_prep("build", "synth", "--out", tmp_path, "--from", stepwise, *missing)
+    refused = prep("build", "synth", "--out", tmp_path, "--from", stepwise, *missing)
     assert refused.returncode == 2
     assert "score" in refused.stderr  # made with other weights than the manifest's default
-    done = cc_prep("build", "synth", "--out", tmp_path, "--from", stepwise, *given)
+    done = prep("build", "synth", "--out", tmp_path, "--from", stepwise, *given)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "shards/provenance.json").read_text())
     assert record["settings"]["keyframes"]["k"] == 1

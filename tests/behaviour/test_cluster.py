@@ -61,7 +61,7 @@ class Cluster:
     def stop(self) -> None:
         for process in self.processes:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
+                os.killpg(process.pid, signal.SIGKILL)  # asked to end, it takes half a minute
         for process in self.processes:
             process.wait(timeout=60)
 
@@ -140,3 +140,11 @@ def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Clu
     assert (summary.samples, summary.rejected) == (40, 0)
     for shard in sorted((tmp_path / "whole").glob("*.tar")):
         assert shard.read_bytes() == (tmp_path / "lossy" / shard.name).read_bytes()
+
+
+def test_an_unreachable_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    started = time.monotonic()
+    with pytest.raises(job.UserError, match=r"no Ray at RAY_ADDRESS=127\.0\.0\.1:1"):
+        job.run(work(tmp_path, "out"), job.Options(), engine.messages())
+    assert time.monotonic() - started < 60, "Ray by itself waits for many minutes"

@@ -31,22 +31,18 @@ def digests(out: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command
-) -> Path:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     out = tmp_path_factory.mktemp("one") / "out"
-    done = cc_prep(
-        "interpolate", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL
-    )
+    done = prep("interpolate", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
     assert done.returncode == 0, done.stderr
     assert len(digests(out)) == 7
     return out
 
 
 def test_two_workers_give_the_same_bytes(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
-    done = cc_prep(
+    done = prep(
         "interpolate", "synth", "--root", synth_root, "--out", tmp_path, "--workers", 2, *SMALL
     )
     assert done.returncode == 0, done.stderr
@@ -55,7 +51,7 @@ def test_two_workers_give_the_same_bytes(
 
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_killed_and_resumed_gives_the_same_bytes(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command, whole_group: bool
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command, whole_group: bool
 ) -> None:
     """SIGKILL to the driver alone, and to its whole process group, at a random shard."""
     arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
@@ -71,22 +67,22 @@ def test_killed_and_resumed_gives_the_same_bytes(
         time.sleep(0.02)
     (os.killpg if whole_group else os.kill)(job.pid, signal.SIGKILL)
     job.wait()
-    status = cc_prep("status", tmp_path, "--json")
+    status = prep("status", tmp_path, "--json")
     found = json.loads(status.stdout)
     assert wanted <= found["shards"]["done"] < 6
     assert found["job"] == "none running"
-    done = cc_prep(*arguments, "--workers", "2", *SMALL)
+    done = prep(*arguments, "--workers", "2", *SMALL)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(undisturbed)
     assert not list(tmp_path.glob("sequences/.*.tmp"))
-    verified = cc_prep("verify", tmp_path)
+    verified = prep("verify", tmp_path)
     assert verified.returncode == 0, verified.stdout
-    found = json.loads(cc_prep("status", tmp_path, "--json").stdout)
+    found = json.loads(prep("status", tmp_path, "--json").stdout)
     assert found["pairs"] == {"planned": 12, "done": 12, "rejected": 0, "left": 0}
 
 
 def test_sigterm_ends_cleanly_and_says_how_to_go_on(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
     arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
     job = subprocess.Popen(
@@ -101,7 +97,7 @@ def test_sigterm_ends_cleanly_and_says_how_to_go_on(
     assert job.returncode == 1
     assert "the same command resumes" in said
     assert "Traceback" not in said
-    done = cc_prep(*arguments, *SMALL)
+    done = prep(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(undisturbed)
 
@@ -122,15 +118,15 @@ def test_a_second_job_into_the_same_folder_is_refused(
 
 
 def test_a_larger_limit_extends_and_other_settings_are_refused(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
     arguments = ["interpolate", "synth", "--root", synth_root, "--out", tmp_path, *SMALL]
-    assert cc_prep(*arguments, "--limit", 3).returncode == 0
-    smaller = cc_prep(*arguments, "--limit", 1)
+    assert prep(*arguments, "--limit", 3).returncode == 0
+    smaller = prep(*arguments, "--limit", 1)
     assert smaller.returncode == 2
     assert "larger --limit" in smaller.stderr
-    other = cc_prep(*arguments, "--set", "interpolate.codec=jpg")
+    other = prep(*arguments, "--set", "interpolate.codec=jpg")
     assert other.returncode == 2
     assert "interpolate.codec: png → jpg" in other.stderr
-    assert cc_prep(*arguments).returncode == 0
+    assert prep(*arguments).returncode == 0
     assert digests(tmp_path) == digests(undisturbed)

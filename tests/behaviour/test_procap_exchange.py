@@ -18,16 +18,14 @@ OPTIONS = ("--set", "image_size=64", "--set", "interpolate.depth=2", "--workers"
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+def ours(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     """Sequences, scores and ProCap's files of both."""
     folder = tmp_path_factory.mktemp("ours")
     given = [p for o in small_weights.settings(folder) for p in ("--set", o)]
     for step in ("interpolate", "score-frames"):
-        done = cc_prep(
-            step, "synth", "--root", synth_root, "--out", folder / "out", *OPTIONS, *given
-        )
+        done = prep(step, "synth", "--root", synth_root, "--out", folder / "out", *OPTIONS, *given)
         assert done.returncode == 0, done.stderr
-    done = cc_prep("export", "procap", folder / "out", "--to", folder / "procap")
+    done = prep("export", "procap", folder / "out", "--to", folder / "procap")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -57,8 +55,8 @@ def test_the_files_are_procaps(ours: Path) -> None:
         assert np.array_equal(np.float32(matrices["bef_inter_sim"]), row["bef_inter_sim"])
 
 
-def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, cc_prep: Command) -> None:
-    done = cc_prep(
+def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, prep: Command) -> None:
+    done = prep(
         "import", "procap", "synth", "--root", synth_root, "--from", ours / "procap",
         "--out", tmp_path, "--set", "image_size=64",
     )  # fmt: skip
@@ -72,10 +70,10 @@ def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, cc_prep: Comma
         mine = rows(tmp_path)[key]
         same = ("captions", "bef_inter_sim", "inter_aft_sim", "penalty", "keyframes")
         assert all(row[name] == mine[name] for name in same)
-    assert cc_prep("verify", tmp_path).returncode == 0
+    assert prep("verify", tmp_path).returncode == 0
     # And on to training shards, with the same contents as ours.
     given = [p for o in small_weights.settings(ours) for p in ("--set", o)]
-    done = cc_prep(
+    done = prep(
         "build", "synth", "--root", synth_root, "--out", tmp_path, "--set", "image_size=64", *given
     )
     assert done.returncode == 0, done.stderr
@@ -85,7 +83,7 @@ def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, cc_prep: Comma
 
 
 def test_what_is_missing_is_named(
-    ours: Path, synth_root: Path, tmp_path: Path, cc_prep: Command
+    ours: Path, synth_root: Path, tmp_path: Path, prep: Command
 ) -> None:
     """Keeps away: a pair that vanishes because a file of strangers does not hold it."""
     shutil.copytree(ours / "procap", tmp_path / "procap")
@@ -96,7 +94,7 @@ def test_what_is_missing_is_named(
     said = json.loads((tmp_path / "procap/clevr_similarity_scores.json").read_text())
     said["000003.png"]["sc_sim_matrixes"]["inter_aft_sim"].pop()
     (tmp_path / "procap/clevr_similarity_scores.json").write_text(json.dumps(said))
-    done = cc_prep(
+    done = prep(
         "import", "procap", "synth", "--root", synth_root, "--from", tmp_path / "procap",
         "--out", tmp_path / "out", "--set", "image_size=64", "--max-rejects", 0.9,
     )  # fmt: skip
@@ -112,11 +110,11 @@ def test_what_is_missing_is_named(
 
 @pytest.mark.parametrize("content", [None, b"hello"])
 def test_no_such_files(
-    synth_root: Path, tmp_path: Path, cc_prep: Command, content: bytes | None
+    synth_root: Path, tmp_path: Path, prep: Command, content: bytes | None
 ) -> None:
     if content is not None:
         (tmp_path / "sc_videos.h5").write_bytes(content)
-    done = cc_prep(
+    done = prep(
         "import", "procap", "synth", "--root", synth_root, "--from", tmp_path, "--out", tmp_path
     )
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""`cc-train stage1` and `stage2` in real processes: killed, divided, read ahead, they agree."""
+"""`cc-train stage1` and `stage2`: processes killed, divided or reading ahead agree with ours."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import small_weights
+from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command
 from tests.pages import opened
 
@@ -34,14 +35,14 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shards(
-    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, cc_prep: Command
+    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prep: Command
 ) -> str:
     """All splits of six scenes, with all frames as images."""
     out = tmp_path_factory.mktemp("stages") / "out"
     given = [*small_weights.settings(weights), "image_size=32", "interpolate.depth=2"]
     more = ["interpolate.method=dissolve", "keyframes.images=all", "shards.pairs_per_shard=3"]
     options = [part for value in (*given, *more) for part in ("--set", value)]
-    done = cc_prep("build", "synth", "--root", synth_root, "--out", out, *options)
+    done = prep("build", "synth", "--root", synth_root, "--out", out, *options)
     assert done.returncode == 0, done.stderr
     return f"{out}/shards/*.tar"
 
@@ -62,13 +63,8 @@ def command(kind: str, weights: Path, shards: str, run: Path, *more: str) -> lis
     return [kind, "--shards", shards, "--out", str(run), *options, "--steps", str(STEPS), *more]
 
 
-def train(
-    kind: str, weights: Path, shards: str, run: Path, *more: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(BIN / "cc-train"), *command(kind, weights, shards, run, *more)],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+def train(kind: str, weights: Path, shards: str, run: Path, *more: str) -> Done:
+    return cc_train(*command(kind, weights, shards, run, *more))
 
 
 def log(run: Path) -> list[dict[str, object]]:
@@ -167,19 +163,15 @@ def test_a_run_captions_and_is_scored(
                  "--set", "queries.kind=independent", "--set", "queries.k=3")  # fmt: skip
     assert done.returncode == 0, done.stderr
 
-    def say(*given: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(BIN / "cc-train"), *map(str, given)],
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
-
-    done = say("evaluate", run, "--shards", shards)
+    done = cc_train("evaluate", run, "--shards", shards)
     assert done.returncode == 0, done.stderr
     files = {path.name for path in (run / "evaluation").iterdir()}
     assert files == {
         "items.jsonl",
+        "nsc_results.json",
         "predictions.json",
         "references.json",
+        "sc_results.json",
         "scores.json",
         "table.md",
     }
@@ -187,7 +179,7 @@ def test_a_run_captions_and_is_scored(
     assert scores["groups"]["total"]["pairs"] == 12
     assert {"semantic change", "no change"} < scores["groups"].keys()
     assert 0 <= scores["swapped"]["same"] <= 1
-    again = say("evaluate", "--predictions", run / "evaluation/predictions.json",
+    again = cc_train("evaluate", "--predictions", run / "evaluation/predictions.json",
                 "--references", run / "evaluation/references.json", "--json")  # fmt: skip
     assert json.loads(again.stdout)["groups"]["total"] == scores["groups"]["total"]
     predicted = json.loads((run / "evaluation/predictions.json").read_text())
@@ -196,7 +188,7 @@ def test_a_run_captions_and_is_scored(
     before, after = (
         next(iter(sorted((synth_root / d).iterdir()))) for d in ("images", "sc_images")
     )
-    done = say("caption", run, before, after)
+    done = cc_train("caption", run, before, after)
     assert done.returncode == 0, done.stderr
     key = next(key for key in said if "000000" in key and not key.endswith("nochange"))
     assert done.stdout.strip() == said[key]
@@ -204,9 +196,9 @@ def test_a_run_captions_and_is_scored(
     for side, image in (("before", before), ("after", after)):
         (folder / side).mkdir(parents=True)
         shutil.copy(image, folder / side / "one.png")
-    done = say("caption", run, "--pairs", folder, "--json", "--beams", 2)
+    done = cc_train("caption", run, "--pairs", folder, "--json", "--beams", 2)
     assert len(json.loads(done.stdout)["beams"]) == 2
-    done = say("report", run, "--shards", shards)
+    done = cc_train("report", run, "--shards", shards)
     assert done.returncode == 0, done.stderr
     page = (run / "report.html").read_text()
     assert page.count("data:image/jpeg") >= 4

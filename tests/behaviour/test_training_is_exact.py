@@ -1,4 +1,4 @@
-"""`cc-train vqgan` and `clip4idc` in real processes: killed and resumed, the same weights."""
+"""`cc-train vqgan` and `clip4idc`: processes killed and resumed make the same weights."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 from cc_prep import networks
 from cc_prep.wheels import sha256
 from cc_train import checkpoints
+from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command
 
 SMALL = {
@@ -39,9 +40,9 @@ STEPS = 8
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> str:
+def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> str:
     out = tmp_path_factory.mktemp("train") / "out"
-    done = cc_prep(
+    done = prep(
         "interpolate", "synth", "--root", synth_root, "--out", out, "--set", "image_size=48",
         "--set", "interpolate.depth=1", "--set", "interpolate.method=dissolve",
     )  # fmt: skip
@@ -57,10 +58,8 @@ def command(kind: str, shards: str, run: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def train(kind: str, shards: str, run: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(kind, shards, run, *more), capture_output=True, text=True, check=False, timeout=300
-    )
+def train(kind: str, shards: str, run: Path, *more: str) -> Done:
+    return cc_train(*command(kind, shards, run, *more)[1:])
 
 
 def log(run: Path) -> list[dict[str, object]]:
@@ -177,7 +176,7 @@ def test_no_whole_checkpoint_is_an_error(
         damage(place / "training.safetensors")
     done = train(kind, shards, run)
     assert done.returncode == 2
-    assert "training.safetensors: damaged. Delete" in done.stderr
+    assert "damaged, and no checkpoint before it is whole. Give another --out" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -199,11 +198,7 @@ def test_a_packed_run_scores_and_tokenises(
 ) -> None:
     """Half the bytes and fewer words, the same network; the card says what the file does."""
     kind, run = undisturbed
-    done = subprocess.run(
-        [str(BIN / "cc-train"), "pack", str(run), "--shards", shards, "--name", "mine",
-         "--out", str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    done = cc_train("pack", run, "--shards", shards, "--name", "mine", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     file = tmp_path / "mine.safetensors"
     model = run / "checkpoints" / f"{checkpoints.best_step(run):06d}" / "model.safetensors"

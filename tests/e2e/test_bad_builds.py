@@ -23,11 +23,11 @@ SIZES = ("--set", "image_size=64", "--set", "interpolate.depth=2")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     """Weights, and sequences and scores in `out`."""
     folder = tmp_path_factory.mktemp("bad")
     for step in ("interpolate", "score-frames"):
-        done = cc_prep(step, *arguments(folder, folder / "out", synth_root))
+        done = prep(step, *arguments(folder, folder / "out", synth_root))
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -113,7 +113,7 @@ def test_scores_of_other_sequences(
 
 
 def test_a_damaged_frame_is_a_reject_and_a_cut_shard_ends_the_job(
-    made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+    made: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
     shutil.copytree(made / "out/sequences", tmp_path / "sequences")
     shard = tmp_path / "sequences/train-000000.tar"
@@ -121,24 +121,24 @@ def test_a_damaged_frame_is_a_reject_and_a_cut_shard_ends_the_job(
     at = data.index(b"IHDR", data.index(b".f02.png"))
     data[at : at + 4] = b"XXXX"
     shard.write_bytes(data)
-    done = cc_prep("score-frames", *arguments(made, tmp_path, synth_root, "--max-rejects", "0.9"))
+    done = prep("score-frames", *arguments(made, tmp_path, synth_root, "--max-rejects", "0.9"))
     assert done.returncode == 0, done.stderr
     [reject] = rejects.read(str(tmp_path / "scores"))
     assert reject.reason == "unreadable sequence"
     shard.write_bytes(data[: len(data) // 2])
     shutil.rmtree(tmp_path / "scores")
-    done = cc_prep("score-frames", *arguments(made, tmp_path, synth_root))
+    done = prep("score-frames", *arguments(made, tmp_path, synth_root))
     assert done.returncode == 1
     assert "train-000000.tar" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_sizes_that_are_no_whole_tokens(
-    made: Path, synth_root: Path, tmp_path: Path, cc_prep: Command
+    made: Path, synth_root: Path, tmp_path: Path, prep: Command
 ) -> None:
     """A size for all is refused at once; pairs of their own sizes are rejects."""
     given = arguments(made, tmp_path, synth_root, "--set", "image_size=62")
-    mistaken(cc_prep("build", *given), "Set image_size=64")
+    mistaken(prep("build", *given), "Set image_size=64")
     root = tmp_path / "root"
     shutil.copytree(synth_root, root)
     for image in root.glob("*images/*_000001.png"):
@@ -146,7 +146,7 @@ def test_sizes_that_are_no_whole_tokens(
         cv2.imwrite(str(image), picture[:62])
     more = ("--set", "image_size=null", "--set", "interpolate.keep_truth=false")
     given = arguments(made, tmp_path / "out", root, *more, "--max-rejects", "0.5")
-    done = cc_prep("build", *given)
+    done = prep("build", *given)
     assert done.returncode == 0, done.stderr
     found = rejects.read(str(tmp_path / "out/shards"))
     assert {r.id for r in found} == {"000001"}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, ROOT
+from tests.commands import cc_train
+from tests.conftest import ROOT, Command
 from tests.miniatures import MADE
 
 # One thread a network, so that a busy machine does not make the threads wait for each other.
@@ -30,24 +32,32 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir"])
-def test_from_raw_files_to_a_captioner(tmp_path: Path, name: str) -> None:
-    MADE[name](tmp_path / "data")
-    out = tmp_path / "out"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    environment = {**kept, f"{name.upper()}_ROOT": str(tmp_path / "data")}
-    for stage, arguments in STAGES.items():
-        done = subprocess.run(
-            ["make", "-s", "-C", str(ROOT), stage, f"DATASET={name}", f"OUT={out}",
-             f"ARGS={arguments}"],
-            capture_output=True, text=True, timeout=300, env=environment, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{stage}: {done.stdout}{done.stderr}"
-    shards = f"{out}/shards/test-*.tar"
-    evaluated = subprocess.run(
-        [BIN / "cc-train", "evaluate", out / "stage2", "--shards", shards],
-        capture_output=True, text=True, timeout=300, check=False,
+def commands_of(stage: str, *given: str) -> list[list[str]]:
+    """What `make STAGE` would run, a program and its arguments each."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(
+        ["make", "-n", "-s", "-C", str(ROOT), stage, *given],
+        capture_output=True, text=True, timeout=60, env=environment, check=True,
     )  # fmt: skip
-    assert evaluated.returncode == 0, evaluated.stderr
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    return [[Path(program).name, *rest] for program, *rest in map(shlex.split, lines)]
+
+
+@pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir"])
+def test_from_raw_files_to_a_captioner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prep: Command
+) -> None:
+    MADE[name](tmp_path / "data")
+    monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
+    out = tmp_path / "out"
+    programs = {"cc-prep": prep, "cc-train": cc_train}
+    for stage, more in STAGES.items():
+        run = commands_of(stage, f"DATASET={name}", f"OUT={out}", f"ARGS={more}")
+        assert run
+        for program, *arguments in run:
+            done = programs[program](*arguments)
+            assert done.returncode == 0, f"{stage}: {done.stdout}{done.stderr}"
+    done = cc_train("evaluate", out / "stage2", "--shards", f"{out}/shards/test-*.tar")
+    assert done.returncode == 0, done.stderr
     scores = json.loads((out / "stage2/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0

@@ -18,7 +18,7 @@ MARK = "<script>document.title='RAN'</script>"
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     """Sequences of a data set with one broken image and a caption that is HTML."""
     folder = tmp_path_factory.mktemp("outputs")
     root = folder / "root"
@@ -28,7 +28,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Com
     for captions in said.values():
         captions.insert(0, MARK)
     (root / "change_captions.json").write_text(json.dumps(said))
-    done = cc_prep(
+    done = prep(
         "interpolate", "synth", "--root", root, "--out", folder / "out", "--max-rejects", 0.5,
         "--set", "image_size=64", "--set", "shards.pairs_per_shard=4",
     )  # fmt: skip

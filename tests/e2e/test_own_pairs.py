@@ -44,7 +44,7 @@ def test_a_spreadsheet_with_faults(folder: Path, cc_prep: Command) -> None:
     assert made.returncode == 0, made.stderr
     assert "table, pairs: train 4, val 1" in made.stdout
     wrong = "split 'tset' of 1 pairs is not in the manifest (train, val)"
-    assert f"left out: {wrong}" in made.stdout
+    assert f"fault: {wrong}" in made.stdout
 
     seen = cc_prep("inspect", "mine", cwd=folder)
     assert seen.returncode == 1

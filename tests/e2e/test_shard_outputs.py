@@ -18,32 +18,32 @@ DAMAGES = ("flip", "cut", "remove", "extra")
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, cc_prep: Command) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     """Sequences, scores and shards of six scenes, and beside them shards alone in `fused`."""
     folder = tmp_path_factory.mktemp("shards")
     given = [p for o in small_weights.settings(folder) for p in ("--set", o)]
     given += ["--root", str(synth_root), "--set", "image_size=64"]
     for step in ("interpolate", "score-frames", "build"):
-        done = cc_prep(step, "synth", "--out", folder / "out", *given)
+        done = prep(step, "synth", "--out", folder / "out", *given)
         assert done.returncode == 0, done.stderr
-    done = cc_prep("build", "synth", "--out", folder / "fused", "--split", "train", *given)
+    done = prep("build", "synth", "--out", folder / "fused", "--split", "train", *given)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
 
-def test_stats(out: Path, cc_prep: Command) -> None:
-    found = json.loads(cc_prep("stats", out, "--json").stdout)
+def test_stats(out: Path, prep: Command) -> None:
+    found = json.loads(prep("stats", out, "--json").stdout)
     assert found["sequences"] == found["scored"] == found["training samples"] == 12
     assert list(found["mean penalty by frame"]) == [str(i) for i in range(9)]
     assert sum(found["keyframes by frame"].values()) == 24
     assert found["codes"] == small_weights.CODES
     assert 1 < found["codes used"] <= small_weights.CODES
     assert 1 < found["perplexity"] <= found["codes used"]
-    assert "codes used" in cc_prep("stats", out / "shards").stdout
+    assert "codes used" in prep("stats", out / "shards").stdout
 
 
-def test_fidelity(out: Path, cc_prep: Command) -> None:
-    done = cc_prep("stats", out, "--fidelity", "--json")
+def test_fidelity(out: Path, prep: Command) -> None:
+    done = prep("stats", out, "--fidelity", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["fidelity"]
     assert found["features"] == "efficientnet-lite0"
@@ -53,14 +53,14 @@ def test_fidelity(out: Path, cc_prep: Command) -> None:
     # Interpolated frames are near the true ones; what an untrained VQGAN makes of them is not.
     assert frames["FID"] < rebuilt["FID"]
     assert frames["precision"] > rebuilt["precision"]
-    refused = cc_prep("stats", out.parent / "fused", "--fidelity")
+    refused = prep("stats", out.parent / "fused", "--fidelity")
     assert refused.returncode == 2
     assert "no sequences" in refused.stderr
 
 
-def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+def test_report_in_a_real_browser(out: Path, tmp_path: Path, prep: Command) -> None:
     page = tmp_path / "report.html"
-    done = cc_prep("report", out, "--out", page)
+    done = prep("report", out, "--out", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     dom = opened(text, tmp_path)
@@ -73,9 +73,9 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -
     assert "codes used" in dom
 
 
-def test_report_of_shards_alone(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+def test_report_of_shards_alone(out: Path, tmp_path: Path, prep: Command) -> None:
     page = tmp_path / "report.html"
-    done = cc_prep("report", out.parent / "fused", "--out", page)
+    done = prep("report", out.parent / "fused", "--out", page)
     assert done.returncode == 0, done.stderr
     dom = opened(page.read_text(), tmp_path)
     # 8 strips of 4 keyframes and 9 reconstructions.
@@ -83,14 +83,14 @@ def test_report_of_shards_alone(out: Path, tmp_path: Path, cc_prep: Command) -> 
     assert dom.count("<polyline") == 8
 
 
-def test_report_without_the_weights_says_so(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+def test_report_without_the_weights_says_so(out: Path, tmp_path: Path, prep: Command) -> None:
     """Keeps away: reconstructions by another network than the one that made the tokens."""
     shutil.copytree(out.parent / "fused", tmp_path / "out")
     place = tmp_path / "out/shards/provenance.json"
     record = json.loads(place.read_text())
     record["weights"] = dict.fromkeys(record["weights"], "0" * 64)
     place.write_text(json.dumps(record))
-    done = cc_prep("report", tmp_path / "out")
+    done = prep("report", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "not the file the tokens were made with" in (tmp_path / "out/report.html").read_text()
 
@@ -121,21 +121,21 @@ def test_verify_finds_every_damage(out: Path, tmp_path: Path, folder: str, damag
     assert verification.verify(place, kind)
 
 
-def test_status_names_every_job(out: Path, cc_prep: Command) -> None:
-    said = cc_prep("status", out).stdout
+def test_status_names_every_job(out: Path, prep: Command) -> None:
+    said = prep("status", out).stdout
     assert all(f"{out}/{name}" in said for name in ("sequences", "scores", "shards"))
     assert said.count("planned 12, done 12") == 3
 
 
 def test_videos_are_scored_by_their_images(
-    out: Path, video_root: Path, tmp_path: Path, cc_prep: Command
+    out: Path, video_root: Path, tmp_path: Path, prep: Command
 ) -> None:
     """Pairs without captions: likeness instead, in shards of the same shape."""
     from cc_prep.formats import training_shards
 
     given = [p for o in small_weights.settings(out.parent) for p in ("--set", o)]
     given += ["--root", str(video_root), "--set", "image_size=64"]
-    done = cc_prep("build", "video", "--out", tmp_path, *given)
+    done = prep("build", "video", "--out", tmp_path, *given)
     assert done.returncode == 0, done.stderr
     [shard] = (tmp_path / "shards").glob("*.tar")
     for sample in training_shards.read(str(shard)):
@@ -143,5 +143,5 @@ def test_videos_are_scored_by_their_images(
         assert sample.meta["scored_by"] == "likeness"
         assert sample.scores.shape == (2, 1, 9)
         assert len(sample.meta["keyframes"]) == 4
-    assert cc_prep("verify", tmp_path).returncode == 0
-    assert cc_prep("report", tmp_path).returncode == 0
+    assert prep("verify", tmp_path).returncode == 0
+    assert prep("report", tmp_path).returncode == 0

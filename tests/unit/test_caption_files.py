@@ -77,20 +77,23 @@ def named(name: str, ids: list[str]) -> object:
         ("edit", "procap", ["a b.jpg_train.jpg", "a b.jpg_more.jpg"]),
         ("edit", "results", ["Z_train", "Z_more"]),
         ("levir", "results", ["train_000000.png", "train_000003"]),
-        ("own", "object", ["own-train-a_0_png___0_png_2a14ed98-change"]),
     ],
 )
 def test_predictions_of_other_systems(
     tmp_path: Path, layout: str, name: str, ids: list[str]
 ) -> None:
     items = items_of(miniatures.MADE[layout](tmp_path / "data"))
-    if layout == "own":
-        ids = [items[0].id]
     place = tmp_path / "theirs.json"
     place.write_text(json.dumps(named(name, ids)))
     said, kept = coco.matched(coco.read_predictions([str(place)]), items, predicted_only=True)
     assert list(said.values()) == ids
     assert kept == items[: len(ids)]
+
+
+def test_pairs_without_official_ids_go_by_their_keys(tmp_path: Path) -> None:
+    items = items_of(miniatures.own(tmp_path))
+    said = {item.id: f"said of {item.id}" for item in items}
+    assert coco.matched(said, items) == (said, items)
 
 
 def test_scorers_folder(tmp_path: Path) -> None:

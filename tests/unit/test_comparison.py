@@ -79,6 +79,12 @@ def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:
     assert "not over the same pairs as bad: fewer" in said
 
 
+def test_damaged_items_are_named(runs: list[str]) -> None:
+    (Path(runs[0]) / "evaluation/items.jsonl").write_text('{"id": 3')
+    with pytest.raises(UserError, match=r"items\.jsonl: damaged"):
+        comparison.read(runs[0])
+
+
 def test_published_rows(runs: list[str]) -> None:
     rows = [*(comparison.read(run) for run in runs), *comparison.published("clevr")]
     total = comparison.tables(rows)[0]

@@ -37,7 +37,6 @@ def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
     found = recognition.recognise("mine", str(tmp_path / "data of mine"))
     assert found.settings.layout == LAYOUTS[name]
     assert found.settings.splits == ("train", "val", "test")
-    assert found.left_out == []
     for split, count in found.pairs.items():
         assert len(datasets.pairs(known, split)) == count
     (tmp_path / "mine.yaml").write_text(found.text)
@@ -61,7 +60,7 @@ def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> Non
     found = recognition.recognise("mine", str(tmp_path))
     assert found.settings.table.file == "my list.csv"
     assert found.pairs == {"train": 2, "val": 1}
-    assert found.left_out == ["split 'tset' of 1 pairs is not in the manifest (train, val)"]
+    assert found.faults == ["split 'tset' of 1 pairs is not in the manifest (train, val)"]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +91,13 @@ def test_nothing_known(tmp_path: Path) -> None:
         recognition.recognise("a b", str(tmp_path))
 
 
-def test_a_damaged_layout_says_what_is_wrong(tmp_path: Path) -> None:
-    MADE["levir"](tmp_path)
-    (tmp_path / "LevirCCcaptions.json").write_text("{")
+@pytest.mark.parametrize(
+    ("name", "file"), [("levir", "LevirCCcaptions.json"), ("spot", "annotations/val.json")]
+)
+def test_a_damaged_layout_says_what_is_wrong(tmp_path: Path, name: str, file: str) -> None:
+    """Keeps away: a data set without a split because the split's file is damaged."""
+    MADE[name](tmp_path)
+    (tmp_path / file).write_text("{")
     with pytest.raises(UserError, match="not JSON"):
         recognition.recognise("mine", str(tmp_path))
 

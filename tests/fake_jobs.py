@@ -1,0 +1,41 @@
+"""Jobs of `fakes` steps for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cc_prep.formats import sequences
+from pipelines import engine, job
+from tests.commands import wait_until_idle
+from tests.fakes import NumberStep, shards
+
+
+def make(faults: dict[str, Any], device: str) -> Callable[[], NumberStep]:
+    """Makes the step for `work`."""
+    return partial(NumberStep, **faults)
+
+
+def work(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> job.Work:
+    """A job on pairs that exist nowhere, with these faults."""
+    return job.Work(
+        format=sequences.FORMAT,
+        folder=str(tmp_path / name),
+        shards=shards(pairs, 5),
+        make_step=partial(make, {"folder": str(tmp_path), **faults}),
+        settings={"a": 1},
+        weights={},
+        threads=1,
+        bytes_a_pair=100,
+        memory="",
+    )
+
+
+def run(work: job.Work, **options: Any) -> job.Summary:
+    """Runs it with two workers, once those of the last job are gone."""
+    wait_until_idle()
+    summary = job.run(work, job.Options(workers=2, **options), engine.messages())
+    assert summary is not None
+    return summary
