@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pipelines.shard_worker import Job, ShardWorker, Step
 
 LOG = cache_folder() / "ray.log"
 CONNECT_SECONDS = 10.0
+SETTLE_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20
 
 _ours = False  # whether `start` started or joined the Ray that there is
@@ -79,8 +81,19 @@ def start() -> Resources:
             raise _unreachable(address, said) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    free = ray.available_resources()
-    return Resources(int(free.get("CPU", 0)), float(free.get("GPU", 0)))
+    return _settled()
+
+
+def _settled() -> Resources:
+    """What is free, once all is or some seconds have passed: a job that has just ended takes a
+    moment to give back what it had."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        free, there = ray.available_resources(), ray.cluster_resources()
+        busy = any(free.get(kind, 0) < there.get(kind, 0) for kind in ("CPU", "GPU"))
+        if not busy or time.monotonic() > deadline:
+            return Resources(int(free.get("CPU", 0)), float(free.get("GPU", 0)))
+        time.sleep(0.1)
 
 
 def _check_reachable(address: str | None) -> None:

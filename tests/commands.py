@@ -11,13 +11,11 @@ import io
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 Done = subprocess.CompletedProcess[str]
-RELEASED_SECONDS = 60.0
 
 
 def in_process(main: Callable[[], None], *arguments: object) -> Done:
@@ -43,28 +41,13 @@ def cc_train(*arguments: object) -> Done:
 
 
 def cc_prep(*arguments: object) -> Done:
-    """`cc-prep` in this process; on the Ray that it has, if it has one, and then when it is idle.
+    """`cc-prep` in this process, on the Ray that it has, if it has one.
 
     Only the line of an error is in `stderr`: the rest goes past Python, as Ray's own lines do.
     """
     from pipelines.cli import main
 
-    wait_until_idle()
     return in_process(main, *arguments)
-
-
-def wait_until_idle() -> None:
-    """Returns when the workers of the last job are gone from this process's Ray, if it has one."""
-    import ray
-
-    deadline = time.monotonic() + RELEASED_SECONDS
-    while ray.is_initialized() and _cpus(ray.available_resources) < _cpus(ray.cluster_resources):
-        assert time.monotonic() < deadline, "the last job's workers are still there"
-        time.sleep(0.05)
-
-
-def _cpus(resources: Callable[[], dict[str, float]]) -> float:
-    return resources().get("CPU", 0.0)
 
 
 @contextlib.contextmanager

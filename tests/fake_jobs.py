@@ -9,7 +9,6 @@ from typing import Any
 
 from cc_prep.formats import sequences
 from pipelines import engine, job
-from tests.commands import wait_until_idle
 from tests.fakes import NumberStep, shards
 
 
@@ -34,8 +33,7 @@ def work(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> j
 
 
 def run(work: job.Work, **options: Any) -> job.Summary:
-    """Runs it with two workers, once those of the last job are gone."""
-    wait_until_idle()
+    """Runs it with two workers."""
     summary = job.run(work, job.Options(workers=2, **options), engine.messages())
     assert summary is not None
     return summary

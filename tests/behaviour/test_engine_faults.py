@@ -11,7 +11,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import rejects
 from cc_prep.formats.tar import read_shard
 from pipelines import engine, job
-from tests.commands import one_ray, wait_until_idle
+from tests.commands import one_ray
 from tests.fake_jobs import run, work
 
 
@@ -83,7 +83,6 @@ def test_a_lost_shard_is_made_again(tmp_path: Path) -> None:
 
 
 def test_more_workers_than_cpus_and_gpus_that_are_not_there(tmp_path: Path) -> None:
-    wait_until_idle()
     with pytest.raises(UserError, match="Ray has 2 free"):
         job.run(work(tmp_path), job.Options(workers=1000), engine.messages())
     with pytest.raises(UserError, match="no free GPU"):

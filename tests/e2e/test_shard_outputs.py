@@ -22,7 +22,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Comman
     """Sequences, scores and shards of six scenes, and beside them shards alone in `fused`."""
     folder = tmp_path_factory.mktemp("shards")
     given = [p for o in small_weights.settings(folder) for p in ("--set", o)]
-    given += ["--root", str(synth_root), "--set", "image_size=64"]
+    given += ["--root", str(synth_root), "--set", "image_size=64", "--set", "interpolate.depth=2"]
     for step in ("interpolate", "score-frames", "build"):
         done = prep(step, "synth", "--out", folder / "out", *given)
         assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Comman
 def test_stats(out: Path, prep: Command) -> None:
     found = json.loads(prep("stats", out, "--json").stdout)
     assert found["sequences"] == found["scored"] == found["training samples"] == 12
-    assert list(found["mean penalty by frame"]) == [str(i) for i in range(9)]
+    assert list(found["mean penalty by frame"]) == [str(i) for i in range(5)]
     assert sum(found["keyframes by frame"].values()) == 24
     assert found["codes"] == small_weights.CODES
     assert 1 < found["codes used"] <= small_weights.CODES
@@ -49,7 +49,7 @@ def test_fidelity(out: Path, prep: Command) -> None:
     assert found["features"] == "efficientnet-lite0"
     frames = found["interpolated against true frames"]
     rebuilt = found["reconstructions against frames"]
-    assert (frames["images"], rebuilt["images"]) == (84, 108)
+    assert (frames["images"], rebuilt["images"]) == (36, 60)
     # Interpolated frames are near the true ones; what an untrained VQGAN makes of them is not.
     assert frames["FID"] < rebuilt["FID"]
     assert frames["precision"] > rebuilt["precision"]
@@ -64,8 +64,8 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, prep: Command) -> N
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     dom = opened(text, tmp_path)
-    # 12 strips of 9 frames, 9 reconstructions, 7 true ones and a difference, 6 masks.
-    assert 'data-pictures="318/318"' in dom
+    # 12 strips of 5 frames, 5 reconstructions, 3 true ones and a difference, 6 masks.
+    assert 'data-pictures="174/174"' in dom
     assert int(re.search(r'data-wide="(\d+)"', dom)[1]) <= 1560
     assert dom.count("<polyline") == 12
     assert len(re.findall(r'<circle class="key"', dom)) == 24
@@ -78,8 +78,8 @@ def test_report_of_shards_alone(out: Path, tmp_path: Path, prep: Command) -> Non
     done = prep("report", out.parent / "fused", "--out", page)
     assert done.returncode == 0, done.stderr
     dom = opened(page.read_text(), tmp_path)
-    # 8 strips of 4 keyframes and 9 reconstructions.
-    assert 'data-pictures="104/104"' in dom
+    # 8 strips of 4 keyframes and 5 reconstructions.
+    assert 'data-pictures="72/72"' in dom
     assert dom.count("<polyline") == 8
 
 

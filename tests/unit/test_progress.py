@@ -43,7 +43,10 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     with progress.Watcher(there, PLAN, Console(file=out, width=200)):
         time.sleep(0.2)
         there.write_journal(Journal("train-000001", "run", "host", [], done=7, rejected=2))
-        time.sleep(0.3)
+        deadline = time.monotonic() + 30
+        while not out.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.2)
     lines = out.getvalue().splitlines()
     assert len(lines) == 1, "a line only when something happened"
     assert lines[0].startswith("19/30 pairs, 3 rejected, 1/3 shards, ")
