@@ -32,15 +32,25 @@ STAGES = {
 }
 
 
-def commands_of(stage: str, *given: str) -> list[list[str]]:
-    """What `make STAGE` would run, a program and its arguments each."""
+def make(*given: str) -> str:
+    """What `make` says, as in a shell of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
-        ["make", "-n", "-s", "-C", str(ROOT), stage, *given],
-        capture_output=True, text=True, timeout=60, env=environment, check=True,
+        ["make", "-s", "-C", str(ROOT), *given],
+        capture_output=True, text=True, timeout=300, env=environment, check=False,
     )  # fmt: skip
-    lines = done.stdout.replace("\\\n", " ").splitlines()
-    return [[Path(program).name, *rest] for program, *rest in map(shlex.split, lines)]
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_what_make_says(prep: Command, *given: str) -> None:
+    """The commands that `make` would run, in this process, which is quicker."""
+    programs = {"cc-prep": prep, "cc-train": cc_train}
+    lines = make("-n", *given).replace("\\\n", " ").splitlines()
+    assert lines
+    for program, *arguments in map(shlex.split, lines):
+        done = programs[Path(program).name](*arguments)
+        assert done.returncode == 0, f"{given}: {done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir"])
@@ -50,13 +60,12 @@ def test_from_raw_files_to_a_captioner(
     MADE[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
     out = tmp_path / "out"
-    programs = {"cc-prep": prep, "cc-train": cc_train}
     for stage, more in STAGES.items():
-        run = commands_of(stage, f"DATASET={name}", f"OUT={out}", f"ARGS={more}")
-        assert run
-        for program, *arguments in run:
-            done = programs[program](*arguments)
-            assert done.returncode == 0, f"{stage}: {done.stdout}{done.stderr}"
+        given = (stage, f"DATASET={name}", f"OUT={out}", f"ARGS={more}")
+        if name == "clevr":
+            make(*given)
+        else:
+            run_what_make_says(prep, *given)
     done = cc_train("evaluate", out / "stage2", "--shards", f"{out}/shards/test-*.tar")
     assert done.returncode == 0, done.stderr
     scores = json.loads((out / "stage2/evaluation/scores.json").read_text())
