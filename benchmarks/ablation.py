@@ -34,7 +34,7 @@ SIZE = 112
 # A camera on a tripod that somebody brushed against. With CLEVR-Change's jitter (1.0) only 27 % of
 # the 7 × 7 tokens of an unchanged pair stay as they are, with this 74 %.
 JITTER = 0.1
-# One sentence a pair: six varied ones want more steps than two processors have time for.
+# One sentence a pair; six varied ones were not tried again with the encoder at a tenth of the rate.
 WORDING = "plain"
 CANDIDATES = 40  # constant captions that are tried
 REPEATS = 5

@@ -64,21 +64,21 @@ def _described(name: str, root: str, layout: str) -> Recognised:
         changed["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
     first = _with(layout, {**changed, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
     settings = manifest.build(first, f"{name}.yaml")
-    ids: dict[str, list[str]] = {}
+    images: dict[str, list[tuple[str, str]]] = {}
     for split in USUAL_SPLITS:
         try:
-            found = [pair.id for pair in datasets.pairs(settings, split)]
+            found = [(pair.before, pair.after) for pair in datasets.pairs(settings, split)]
         except annotation_files.MissingPart:
             continue
         # Some layouts have one split under two names: `val` and `valid`.
-        if found and found not in ids.values():
-            ids[split] = found
-    if not ids:
+        if found and found not in images.values():
+            images[split] = found
+    if not images:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
-    text = _with(layout, {**changed, "splits": f"[{', '.join(ids)}]"})
+    text = _with(layout, {**changed, "splits": f"[{', '.join(images)}]"})
     final = manifest.build(text, f"{name}.yaml")
     faults = datasets.reader(final).faults(final)
-    return Recognised(text, final, {split: len(listed) for split, listed in ids.items()}, faults)
+    return Recognised(text, final, {split: len(listed) for split, listed in images.items()}, faults)
 
 
 def _with(layout: str, changed: dict[str, str]) -> str:
