@@ -91,6 +91,14 @@ def test_nothing_known(tmp_path: Path) -> None:
         recognition.recognise("a b", str(tmp_path))
 
 
+def test_splits_that_number_their_pairs_alike_are_two(tmp_path: Path) -> None:
+    """Keeps away: a split dropped as another's second name because it has the same ids."""
+    for split in ("train", "val"):
+        for side in ("before", "after"):
+            image(tmp_path / split / side / "0.png")
+    assert recognition.recognise("mine", str(tmp_path)).pairs == {"train": 1, "val": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "file"), [("levir", "LevirCCcaptions.json"), ("spot", "annotations/val.json")]
 )
