@@ -6,6 +6,7 @@ ARGS    ?=
 DEMO    ?= out/demo
 ASSETS  ?= out/assets
 ABLATION ?= out/ablation
+TRIES   ?= 50
 VENV    := .venv
 BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
@@ -13,7 +14,7 @@ BROWSER := $(VENV)/.browser-done
 JAVA    := $(VENV)/.java-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser java demo test lint format check bench interpolate score shards stage1 stage2 \
+.PHONY: help setup browser java demo test faults lint format check bench interpolate score shards stage1 stage2 \
   evaluate ablation assets
 
 help:  ## this list
@@ -108,6 +109,9 @@ assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
 
 test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see docs/reliability.md
+	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)
 
 lint: $(SETUP)  ## style, types and house rules
 	$(BIN)/ruff check .

@@ -21,6 +21,10 @@ class JobFailed(Exception):
     """The work itself failed, through no mistake in the call. The CLI turns it into exit code 1."""
 
 
+class StoreFailed(JobFailed):
+    """An object store that failed again and again; what was to be stored there is not."""
+
+
 class Reason(str, Enum):
     """Why a pair was set aside."""
 

@@ -7,6 +7,7 @@ put of a finished file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
+
+from cc_prep import object_store
+from cc_prep.errors import UserError
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -50,24 +54,21 @@ def exists(place: str) -> bool:
     """Whether a file or folder is there."""
     if not is_remote(place):
         return os.path.exists(local_path(place))
-    fs, path = _remote(place)
-    return bool(fs.exists(path))
+    return bool(object_store.call(place, lambda fs, path: fs.exists(path)))
 
 
 def is_folder(place: str) -> bool:
     """Whether a folder is there."""
     if not is_remote(place):
         return os.path.isdir(local_path(place))
-    fs, path = _remote(place)
-    return bool(fs.isdir(path))
+    return bool(object_store.call(place, lambda fs, path: fs.isdir(path)))
 
 
 def size(place: str) -> int:
     """Bytes of a file. Raises FileNotFoundError."""
     if not is_remote(place):
         return os.path.getsize(local_path(place))
-    fs, path = _remote(place)
-    return int(fs.size(path))
+    return int(object_store.call(place, lambda fs, path: fs.info(path)["size"]))
 
 
 def list_files(folder: str, suffix: str = "") -> list[str]:
@@ -77,10 +78,10 @@ def list_files(folder: str, suffix: str = "") -> list[str]:
         if not os.path.isdir(folder):
             return []
         return sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.endswith(suffix))
-    fs, path = _remote(folder)
-    if not fs.exists(path):
+    try:
+        entries = object_store.call(folder, lambda fs, path: fs.ls(path, detail=True))
+    except FileNotFoundError:
         return []
-    entries = fs.ls(path, detail=True)
     names = (e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
     return sorted(name for name in names if name.endswith(suffix))
 
@@ -91,8 +92,11 @@ def glob(pattern: str) -> list[str]:
         import glob as local
 
         return sorted(p for p in local.glob(local_path(pattern)) if os.path.isfile(p))
-    fs, path = _remote(pattern)
-    return sorted(fs.unstrip_protocol(found) for found in fs.glob(path))
+    return sorted(
+        object_store.call(
+            pattern, lambda fs, path: [fs.unstrip_protocol(found) for found in fs.glob(path)]
+        )
+    )
 
 
 def open_read(place: str) -> BinaryIO:
@@ -102,13 +106,13 @@ def open_read(place: str) -> BinaryIO:
             return open(local_path(place), "rb")
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from None
-    fs, path = _remote(place)
-    opened: BinaryIO = fs.open(path, "rb")
-    return opened
+    return object_store.open_read(place)
 
 
 def read_bytes(place: str) -> bytes:
     """A whole file. Raises FileNotFoundError."""
+    if is_remote(place):
+        return object_store.call(place, lambda fs, path: bytes(fs.cat_file(path)))
     with open_read(place) as file:
         return file.read()
 
@@ -116,8 +120,7 @@ def read_bytes(place: str) -> bytes:
 def read_range(place: str, offset: int, size: int) -> bytes:
     """`size` bytes of a file from `offset` on, fewer at its end. Raises FileNotFoundError."""
     if is_remote(place):
-        fs, path = _remote(place)
-        return bytes(fs.cat_file(path, start=offset, end=offset + size))
+        return object_store.read_range(place, offset, size)
     with open_read(place) as file:
         file.seek(offset)
         return file.read(size)
@@ -138,9 +141,11 @@ def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
         with tempfile.NamedTemporaryFile() as file:
             yield file  # type: ignore[misc]
             file.flush()
-            fs, path = _remote(place)
             # Not a copy into an opened file, whose closing would keep what a broken copy left.
-            fs.put_file(file.name, path)
+            try:
+                object_store.call(place, lambda fs, path: fs.put_file(file.name, path))
+            except FileNotFoundError as error:
+                raise UserError(f"{place}: {error}", "Make the bucket first") from None
         return
     place = local_path(place)
     os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
@@ -180,9 +185,8 @@ def remove(place: str) -> None:
         if os.path.exists(local_path(place)):
             os.unlink(local_path(place))
         return
-    fs, path = _remote(place)
-    if fs.exists(path):
-        fs.rm_file(path)
+    with contextlib.suppress(FileNotFoundError):
+        object_store.call(place, lambda fs, path: fs.rm_file(path))
 
 
 def remove_temporaries(folder: str) -> int:
@@ -203,10 +207,3 @@ def free_bytes(folder: str) -> int | None:
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     return shutil.disk_usage(folder).free
-
-
-def _remote(place: str) -> tuple[Any, str]:
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(place)
-    return fs, path

@@ -40,9 +40,7 @@ class Sample:
     def image(self, member: str) -> np.ndarray:
         """uint8 [H, W, 3] RGB. Raises UserError for a member that is no image any more."""
         offset, size = self.members[member]
-        with storage.open_read(self.shard) as file:
-            file.seek(offset)
-            data = np.frombuffer(file.read(size), np.uint8)
+        data = np.frombuffer(storage.read_range(self.shard, offset, size), np.uint8)
         image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
         if image is None:
             raise _damaged(self.shard, f"{self.key}.{member} is no image")

@@ -16,6 +16,10 @@ from cc_prep.errors import UserError
 HEARTBEAT_SECONDS = 10.0
 # A holder on another host cannot be asked whether it lives; this long without a sign, it does not.
 STALE_SECONDS = 90.0
+# Clocks of two hosts may differ by more than that: before a lock is taken over, it is watched.
+WATCH_SECONDS = 2.5 * HEARTBEAT_SECONDS
+# Two jobs that look at an object store at the same moment both see no lock: each looks again.
+LOOK_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -33,24 +37,21 @@ class Holder:
     def alive(self) -> bool:
         """Whether the holder still runs: certain on this host, by its heartbeat on another."""
         if self.host != socket.gethostname():
-            return time.time() - self.beat < STALE_SECONDS
+            return abs(time.time() - self.beat) < STALE_SECONDS
         return _born(self.pid) == self.born
 
 
 def holder(folder: str) -> Holder | None:
-    """Who works in `folder` now; None if nobody does."""
-    try:
-        found = Holder(**storage.read_json(_place(folder)))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
-    return found if found.alive() else None
+    """Who works in `folder` now, as far as one look tells; None if nobody does."""
+    found = _read(folder)
+    return found if found is not None and found.alive() else None
 
 
 def refuse_if_held(folder: str) -> None:
     """Raises UserError if somebody works in `folder` now."""
     other = holder(folder)
     if other is not None:
-        raise UserError(f"{folder}: a job is at work there, {other}", "Wait for it or stop it")
+        raise _at_work(folder, other)
 
 
 @contextlib.contextmanager
@@ -60,7 +61,13 @@ def locked(folder: str) -> Iterator[None]:
     me = Holder(socket.gethostname(), os.getpid(), _born(os.getpid()), time.time())
     with _exclusive(place):
         refuse_if_held(folder)
+        _watch(folder)
         storage.write_json(place, asdict(me))
+        if storage.is_remote(place):
+            time.sleep(LOOK_AGAIN_SECONDS)
+            last = _read(folder)
+            if last is not None and last != me:
+                raise _at_work(folder, last)
     stop = threading.Event()
 
     def beat() -> None:
@@ -91,6 +98,28 @@ def _exclusive(place: str) -> Iterator[None]:
         with contextlib.suppress(OSError):  # some network file systems have no flock
             fcntl.flock(guard, fcntl.LOCK_EX)
         yield
+
+
+def _watch(folder: str) -> None:
+    """Raises UserError if the lock of another host, though it looks old, is still being renewed."""
+    before = _read(folder)
+    if before is None or before.host == socket.gethostname():
+        return
+    time.sleep(WATCH_SECONDS)
+    now = _read(folder)
+    if now is not None and now != before:
+        raise _at_work(folder, now)
+
+
+def _at_work(folder: str, other: Holder) -> UserError:
+    return UserError(f"{folder}: a job is at work there, {other}", "Wait for it or stop it")
+
+
+def _read(folder: str) -> Holder | None:
+    try:
+        return Holder(**storage.read_json(_place(folder)))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
 
 
 def _place(folder: str) -> str:

@@ -169,6 +169,8 @@ class ShardWorker:
         """The step's results; a batch that does not fit or fails is tried in smaller parts."""
         try:
             results = self.step()(pairs)
+        except JobFailed:  # a store that is down: no pair's fault
+            raise
         except Exception as error:
             failure = error.with_traceback(error.__traceback__)
         else:

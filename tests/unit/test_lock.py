@@ -7,11 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from cc_prep import storage
 from cc_prep.errors import UserError
 from pipelines import lock
 
@@ -53,6 +55,37 @@ def test_another_hosts_lock_counts_while_it_beats(tmp_path: Path, age: int, aliv
     holder = {"host": "elsewhere", "pid": 1, "born": "1", "beat": time.time() - age}
     (tmp_path / ".state" / "lock.json").write_text(json.dumps(holder))
     assert (lock.holder(str(tmp_path)) is not None) == alive
+
+
+@pytest.mark.parametrize("off", [-86400, 86400])
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_host_with_another_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: int, beats: bool
+) -> None:
+    """Keeps away: a living job's lock taken over, and a dead one's kept for a day."""
+    monkeypatch.setattr(lock, "WATCH_SECONDS", 0.5)
+    (tmp_path / ".state").mkdir()
+    place, stop = tmp_path / ".state/lock.json", threading.Event()
+
+    def write() -> None:
+        beat = {"host": "elsewhere", "pid": 1, "born": "1", "beat": time.time() + off}
+        storage.write_json(str(place), beat)
+
+    def beating() -> None:
+        while not stop.wait(0.1):
+            write()
+
+    write()
+    thread = threading.Thread(target=beating)
+    if beats:
+        thread.start()
+        with pytest.raises(UserError, match="process 1 on elsewhere"), lock.locked(str(tmp_path)):
+            pass
+        stop.set()
+        thread.join()
+    else:
+        with lock.locked(str(tmp_path)):
+            pass
 
 
 def test_a_reused_process_number_is_not_the_holder(tmp_path: Path) -> None:

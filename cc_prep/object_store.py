@@ -1,0 +1,132 @@
+"""Object stores, reached through fsspec; only `storage` uses this.
+
+Every request is made again, after growing pauses, before it counts as failed: a store that answers
+500, stalls or hangs up in the middle of an answer costs a job some seconds and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any, BinaryIO, TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from cc_prep.errors import StoreFailed, UserError
+
+TRIES = 5
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+READ_AHEAD = 4 * 2**20
+
+# Answers, not accidents: asking again would bring the same.
+FINAL = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    UserError,
+    NotImplementedError,
+)
+NO_KEYS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+
+T = TypeVar("T")
+
+
+def call(place: str, action: Callable[[Any, str], T]) -> T:
+    """`action(file system, path)` of a place, tried again when it fails.
+
+    Raises FileNotFoundError and PermissionError as they are, UserError where the store cannot even
+    be asked, and StoreFailed after the last try.
+    """
+    fs, path = _found(place)
+    ask = Retrying(
+        stop=stop_after_attempt(TRIES),
+        wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
+        retry=retry_if_exception(_may_pass),
+        reraise=True,
+    )
+    try:
+        return ask(action, fs, path)
+    except Exception as error:
+        raise _explained(place, error) from None
+
+
+def _found(place: str) -> tuple[Any, str]:
+    """The file system of a place, which remembers no listing: other processes write there too."""
+    import fsspec
+
+    try:
+        fs, path = fsspec.core.url_to_fs(place, use_listings_cache=False)
+    except ImportError as error:
+        scheme = place.partition("://")[0]
+        extra = "pip install 's3fs'" if scheme in ("s3", "s3a") else str(error)
+        raise UserError(f"{place}: what reads {scheme}:// is not installed", extra) from None
+    except ValueError as error:
+        raise UserError(
+            f"{place}: {error}", "Give a path, or a URL such as s3://bucket/x"
+        ) from None
+    return fs, path
+
+
+def _may_pass(error: BaseException) -> bool:
+    return (
+        isinstance(error, Exception)
+        and not isinstance(error, FINAL)
+        and type(error).__name__ not in NO_KEYS
+    )
+
+
+def _explained(place: str, error: Exception) -> Exception:
+    if type(error).__name__ in NO_KEYS:
+        return UserError(f"{place}: {error}", "Give the store's keys, as its own tools want them")
+    if not _may_pass(error):
+        return error
+    said = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return StoreFailed(f"{place}: the store failed {TRIES} times, the last with {said}")
+
+
+class _Ranges(io.RawIOBase):
+    """A stored file read by ranges, each a request by itself."""
+
+    def __init__(self, place: str) -> None:
+        self.place, self.at = place, 0
+        self.length = int(call(place, lambda fs, path: fs.info(path)["size"]))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.length}[whence]
+        self.at = max(0, start + offset)
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), max(0, self.length - self.at))
+        data = read_range(self.place, self.at, wanted) if wanted else b""
+        buffer[: len(data)] = data
+        self.at += len(data)
+        return len(data)
+
+
+def open_read(place: str) -> BinaryIO:
+    """A stored file for reading bytes, some megabytes ahead. Raises FileNotFoundError."""
+    return io.BufferedReader(_Ranges(place), READ_AHEAD)
+
+
+def read_range(place: str, offset: int, size: int) -> bytes:
+    """`size` bytes from `offset` on, fewer at the end of the file."""
+
+    def read(fs: Any, path: str) -> bytes:
+        data = bytes(fs.cat_file(path, start=offset, end=offset + size))
+        if len(data) < size and offset + len(data) < int(fs.info(path)["size"]):
+            raise ConnectionError(f"{len(data)} of {size} bytes came")
+        return data
+
+    return call(place, read)

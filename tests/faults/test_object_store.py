@@ -1,0 +1,194 @@
+"""Jobs and trainings on `s3://`: a real HTTP endpoint, with faults between it and us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from cc_prep import object_store, storage
+from cc_prep.errors import StoreFailed, UserError
+from tests.commands import cc_prep, cc_train, one_ray
+from tests.conftest import BIN
+from tests.faults import bad_store, tries
+
+JOB = (
+    "--set", "interpolate.method=dissolve", "--set", "interpolate.depth=2",
+    "--set", "image_size=48", "--set", "shards.pairs_per_shard=2", "--workers", "1",
+)  # fmt: skip
+TRAIN = (
+    "network.multipliers=[1,1,1]", "network.codes=32", "network.latent=8", "network.code_width=8",
+    "data.crop=32", "data.validation_frames=2", "weights.discriminator_channels=8",
+    "loop.batch_size=4", "loop.precision=float32", "loop.threads=1", "loop.log_every=1",
+    "loop.loader_workers=2",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[bad_store.Store]:
+    with bad_store.running() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def quiet(store: bad_store.Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(object_store, "FIRST_PAUSE", 0.05)
+    yield
+    store.fail(0)
+
+
+@pytest.fixture(scope="module")
+def ray(store: bad_store.Store) -> Iterator[None]:
+    with one_ray():  # its workers find the store by their environment
+        yield
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    names = [n for n in storage.list_files(folder) if n.endswith((".tar", ".parquet"))]
+    return {name: storage.read_bytes(storage.join(folder, name)) for name in names}
+
+
+@pytest.fixture(scope="module")
+def local(ray: None, tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> Path:
+    out = tmp_path_factory.mktemp("local") / "out"
+    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
+    assert done.returncode == 0, done.stderr
+    return out / "sequences"
+
+
+@pytest.mark.parametrize("fault", bad_store.FAULTS)
+def test_every_request_is_tried_again(store: bad_store.Store, fault: str) -> None:
+    """A third of all requests meets the fault; what is written and read is whole all the same."""
+    store.fail(0.3, (fault,))
+    data = os.urandom(300_000)
+    for number in range(tries(6)):
+        place = f"s3://bucket/{fault.replace(' ', '-')}/{number % 50}.bin"
+        storage.write_bytes(place, data)
+        assert storage.read_bytes(place) == data
+        assert storage.read_range(place, 1000, 70_000) == data[1000:71_000]
+        with storage.open_read(place) as file:
+            assert file.read(200_000) + file.read() == data
+        assert storage.size(place) == len(data)
+        storage.remove(place)
+        assert not storage.exists(place)
+    assert store.done[fault] > 0
+
+
+def test_what_is_not_there_is_no_fault(store: bad_store.Store) -> None:
+    with pytest.raises(FileNotFoundError):
+        storage.read_bytes("s3://bucket/nothing")
+    assert storage.list_files("s3://bucket/nowhere") == []
+    assert sum(store.done.values()) < 10, "an answer was asked for again and again"
+
+
+def test_a_store_that_stays_broken_ends_with_one_line(
+    store: bad_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "TRIES", 2)
+    store.fail(1.0, ("cut request",))
+    with pytest.raises(StoreFailed, match=r"s3://bucket/x: the store failed 2 times, the last"):
+        storage.write_bytes("s3://bucket/x", b"x")
+
+
+def test_no_keys_no_bucket_and_no_such_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"bucket does not exist\. Make the bucket first"):
+        storage.write_bytes("s3://other-bucket/x", b"x")
+    with pytest.raises(UserError, match="nostore"):
+        storage.read_bytes("nostore://bucket/x")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(UserError, match="Give the store's keys"):
+        storage.write_bytes("s3://bucket/x", b"x")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_job_writes_the_same_bytes_through_faults(
+    ray: None, store: bad_store.Store, local: Path, synth_root: Path
+) -> None:
+    for number in range(tries(1)):
+        store.fail(0.1, seed=number)
+        out = f"s3://bucket/job{number}"
+        done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
+        assert done.returncode == 0, done.stderr
+        assert sum(store.done.values()) > store.done["none"] > 0
+        store.fail(0)
+        assert contents(f"{out}/sequences") == contents(str(local))
+        assert cc_prep("verify", out).returncode == 0
+
+
+def test_killed_and_resumed(
+    ray: None, store: bad_store.Store, local: Path, synth_root: Path
+) -> None:
+    out = "s3://bucket/killed"
+    given = ["interpolate", "synth", "--root", str(synth_root), "--out", out, *JOB]
+    store.fail(0.05)
+    job = subprocess.Popen([BIN / "cc-prep", *given], stderr=subprocess.DEVNULL)
+    while not [n for n in storage.list_files(f"{out}/sequences") if n.endswith(".tar")]:
+        time.sleep(0.05)
+        assert job.poll() is None, "it ended before it could be killed"
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait()
+    assert 1 <= len(contents(f"{out}/sequences")) < len(contents(str(local)))
+    done = cc_prep(*given)
+    assert done.returncode == 0, done.stderr
+    store.fail(0)
+    assert contents(f"{out}/sequences") == contents(str(local))
+
+
+def test_a_second_job_is_refused_there_too(ray: None, store: bad_store.Store) -> None:
+    from pipelines import lock
+
+    said = "a job is at work there"
+    with lock.locked("s3://bucket/locked"), pytest.raises(UserError, match=said):
+        lock.refuse_if_held("s3://bucket/locked")
+    lock.refuse_if_held("s3://bucket/locked")
+
+
+def test_of_jobs_that_start_together_one_gets_the_folder(store: bad_store.Store) -> None:
+    """Keeps away: two jobs that both looked before either had written its lock."""
+    program = """
+import sys, time
+from pipelines import lock
+try:
+    with lock.locked('s3://bucket/together'):
+        print('mine'); time.sleep(4)
+except Exception as error:
+    print(error)
+"""
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = [job.communicate(timeout=60)[0].strip() for job in jobs]
+    assert said.count("mine") == 1, said
+    assert sum("a job is at work there" in line for line in said) == 2
+
+
+def test_a_training_reads_its_shards_through_faults(
+    ray: None, store: bad_store.Store, local: Path, synth_root: Path, tmp_path: Path
+) -> None:
+    out = "s3://bucket/train"
+    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
+    assert done.returncode == 0, done.stderr
+    logs = []
+    for name, shards in (("local", str(local)), ("far", f"{out}/sequences")):
+        store.fail(0.1, seed=1)
+        done = cc_train(
+            "vqgan", "--shards", f"{shards}/train-*.tar", "--out", tmp_path / name, "--steps", 4,
+            *(part for value in TRAIN for part in ("--set", value)),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        logs.append((tmp_path / name / "log.jsonl").read_text())
+    assert logs[0] == logs[1]
+    assert sum(store.done.values()) > store.done["none"] > 0
