@@ -34,6 +34,7 @@ class Reason(str, Enum):
     IMAGE_TOO_LARGE = "image too large"
     SIZES_DIFFER = "sizes differ"
     SIZE_NOT_DIVISIBLE = "size not divisible"
+    CAPTION_TOO_LONG = "caption too long"
     UNREADABLE_SEQUENCE = "unreadable sequence"
     UNREADABLE_VIDEO = "unreadable video"
     OUT_OF_MEMORY = "out of memory"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 
+import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
@@ -13,6 +14,7 @@ from cc_prep.errors import Reason, RejectedPair
 
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
+STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
 
 
 def read(reference: str, size: int | None = None) -> np.ndarray:
@@ -52,6 +54,23 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
         said = str(error).replace("<_io.BytesIO object", "<bytes")
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {said}") from None
     return resized(np.asarray(rgb), size)
+
+
+def decode_stored(data: bytes) -> np.ndarray | None:
+    """An image of a shard as uint8 [H, W, 3] RGB, by the quicker decoder; None if it is none.
+
+    A shard may come from a stranger, so what the header declares is looked at before any pixel.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=STORED) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    return None
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    except Exception:  # Pillow raises nearly every type for some damaged file
+        return None
+    return None if pixels is None else np.ascontiguousarray(pixels[..., ::-1])
 
 
 def resized(image: np.ndarray, size: int | None) -> np.ndarray:

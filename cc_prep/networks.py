@@ -26,8 +26,9 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
     found = weights.locate(name_or_file)
     tensors = weights.read_tensors(found.path)
     if intra_layers is None:
-        written = _settings(found.path).get("network", {})
-        intra_layers = written.get("intra_layers", REFERENCE_INTRA_LAYERS)
+        written = _settings(found.path).get("network")
+        said = written.get("intra_layers") if isinstance(written, dict) else None
+        intra_layers = said if type(said) is int else REFERENCE_INTRA_LAYERS
     try:
         network = CLIP4IDC.from_tensors(tensors, intra_layers)
     except UserError as error:
@@ -68,7 +69,7 @@ def read_config(file: str) -> dict[str, Any]:
     """`ddconfig`, `n_embed` and `embed_dim` out of a YAML or JSON file. Raises UserError."""
     try:
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))  # JSON is YAML
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         said = str(error).splitlines()[0]
         raise UserError(f"{file}: {said}", "Give the YAML beside the checkpoint") from None
     for key in ("model", "params"):
@@ -93,6 +94,6 @@ def _settings(path: Path) -> dict[str, Any]:
         words = (file.metadata() or {}).get("settings", "{}")
     try:
         found = json.loads(words)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

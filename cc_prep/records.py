@@ -12,6 +12,7 @@ import numpy as np
 
 CHANGE = "change"
 NO_CHANGE = "no_change"
+LONGEST_CAPTION = 10_000  # characters; the longest of the field's data sets has under 1,000
 LONGEST_PART = 28  # of a key, so that a member's name stays under the 100 bytes of plain tar
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import yaml
@@ -21,6 +21,8 @@ class Section(BaseModel):
 
 
 S = TypeVar("S", bound=Section)
+MOST_CHARACTERS = 1_000_000  # of a YAML file
+MOST_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -36,8 +38,13 @@ _Loader.add_implicit_resolver(
 
 def parse(text: str, source: str) -> dict[str, Any]:
     """The keys of a YAML text, `${NAME}` and `${NAME:-default}` expanded. Raises UserError."""
+    if len(text) > MOST_CHARACTERS:
+        raise UserError(f"{source}: {len(text):,} characters", "That is no file of settings")
     try:
         values = yaml.load(text, _Loader)
+    except (RecursionError, ValueError) as error:  # such as 2026-99-99, which looks like a date
+        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UserError(f"{source}: {what}", "Mend the YAML there") from None
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
@@ -45,7 +52,10 @@ def parse(text: str, source: str) -> dict[str, Any]:
         raise UserError(f"{source}{line}: {what}", "Mend the YAML there") from None
     if not isinstance(values, dict):
         raise UserError(f"{source}: holds no keys", "See manifests/README.md for them")
-    expanded: dict[str, Any] = _expand(values, source)
+    try:
+        expanded: dict[str, Any] = _expand(values, source, iter(range(MOST_VALUES)))
+    except RecursionError:
+        raise UserError(f"{source}: nested too deeply", "Mend the YAML there") from None
     return expanded
 
 
@@ -63,23 +73,26 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
                 raise UserError(f"--set {given}: {parent} has no keys below it", "Drop the dot")
         try:
             inner[last] = yaml.load(text, _Loader)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, RecursionError, ValueError):
             raise UserError(f"--set {given}: the value is not YAML", "Quote it") from None
 
 
 def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:
     """The section that `values` describe. Raises UserError naming source, key and remedy."""
     try:
-        return model(**values)
+        return model.model_validate(values)
     except ValidationError as error:
         raise _explained(model, source, error, help) from None
 
 
-def _expand(value: Any, source: str) -> Any:
+def _expand(value: Any, source: str, left: Iterator[int]) -> Any:
+    """`value` with variables put in; `left` runs out where aliases multiply without end."""
+    if next(left, None) is None:
+        raise UserError(f"{source}: more than {MOST_VALUES:,} values", "Use fewer aliases (*name)")
     if isinstance(value, dict):
-        return {key: _expand(item, source) for key, item in value.items()}
+        return {key: _expand(item, source, left) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expand(item, source) for item in value]
+        return [_expand(item, source, left) for item in value]
     if not isinstance(value, str):
         return value
 

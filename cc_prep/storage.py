@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import posixpath
 import shutil
 import tempfile
 import uuid
@@ -38,6 +39,19 @@ def resolve(root: str, reference: str) -> str:
     if "://" in reference or os.path.isabs(reference):
         return reference
     return join(root, reference)
+
+
+def is_below(root: str, reference: str) -> bool:
+    """Whether `reference` lies below `root`, going by the words alone: links are not followed."""
+    place, top = (_tidied(one) for one in (resolve(root, reference), root))
+    return place == top or place.startswith(top.rstrip("/") + "/")
+
+
+def _tidied(place: str) -> str:
+    if is_remote(place):
+        scheme, _, path = place.partition("://")
+        return f"{scheme}://{posixpath.normpath(path)}"
+    return os.path.abspath(local_path(place))
 
 
 def absolute(place: str) -> str:

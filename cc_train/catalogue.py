@@ -11,7 +11,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.tar import LARGEST_JSON, DamagedShard, parts_of
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.shards import expand
 
@@ -42,6 +42,8 @@ class Entry:
         try:
             head = storage.read_range(self.shard, self.offset, BLOCK)
             size = tarfile.TarInfo.frombuf(head, "utf-8", "strict").size
+            if not 0 <= size <= LARGEST_JSON:
+                raise ValueError(f"declares {size:,} bytes of JSON")
             data = storage.read_range(self.shard, self.offset + BLOCK, size)
             found = json.loads(data)
         except (tarfile.TarError, ValueError, RecursionError) as error:
@@ -107,15 +109,20 @@ def _scanned(place: str) -> list[Entry]:
     starts: dict[str, int] = {}
     try:
         with storage.open_read(place) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            end = 0
+            end, last = 0, ""
             for member in tar:
-                key, _, extension = member.name.partition(".")
+                key, extension = parts_of(member, place)
+                if key in starts and (key != last or extension == "json"):
+                    raise DamagedShard(f"{place}: {member.name}: the key stands there twice")
+                last = key
                 if key not in starts and extension != "json":
                     raise UserError(f"{place}: {member.name} comes before its .json", ADVICE)
                 starts.setdefault(key, member.offset)
                 end = member.offset_data + -(-member.size // BLOCK) * BLOCK
             if file.seek(0, 2) < end + 2 * BLOCK:
                 raise UserError(f"{place}: is cut short", ADVICE)
+    except DamagedShard as error:
+        raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise UserError(f"{place}: {error}", ADVICE) from None
     places = [*starts.values(), end]

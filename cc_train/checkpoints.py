@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_prep.wheels import sha256
 
 FOLDER = "checkpoints"
@@ -45,23 +46,38 @@ def write(
     training: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> Path:
-    """Writes a checkpoint beside its place and moves it there when it is whole."""
+    """Writes a checkpoint beside its place and moves it there when whole. Raises JobFailed."""
     place = run / FOLDER / f"{step:06d}"
     temporary = place.with_name(f".{place.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    words = {"settings": json.dumps(metadata, sort_keys=True)}
-    save_file(_plain(model), temporary / MODEL, metadata=words)
-    save_file(_plain(training), temporary / TRAINING)
-    digests = {name: sha256(temporary / name) for name in (MODEL, TRAINING)}
-    text = json.dumps({**state, "step": step, "sha256": digests}, indent=2, sort_keys=True)
-    (temporary / STATE).write_text(text + "\n")
-    for name in (MODEL, TRAINING, STATE):
-        _sync(temporary / name)
+    try:
+        _fill(temporary, step, model, metadata, training, state)
+    except (OSError, SafetensorError) as error:  # safetensors has a type of its own for any fault
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise JobFailed(f"{place}: cannot write a checkpoint ({error})") from None
     if place.exists():  # a resumed run comes by here again
         shutil.rmtree(place)
     os.replace(temporary, place)
     return place
+
+
+def _fill(
+    folder: Path,
+    step: int,
+    model: Mapping[str, Tensor],
+    metadata: Mapping[str, Any],
+    training: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+) -> None:
+    words = {"settings": json.dumps(metadata, sort_keys=True)}
+    save_file(_plain(model), folder / MODEL, metadata=words)
+    save_file(_plain(training), folder / TRAINING)
+    digests = {name: sha256(folder / name) for name in (MODEL, TRAINING)}
+    text = json.dumps({**state, "step": step, "sha256": digests}, indent=2, sort_keys=True)
+    (folder / STATE).write_text(text + "\n")
+    for name in (MODEL, TRAINING, STATE):
+        _sync(folder / name)
 
 
 def steps(run: Path) -> list[int]:
@@ -78,7 +94,7 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
         if not isinstance(state, dict) or not isinstance(state["sha256"], dict):
             raise ValueError("no state")
         return state
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
 
 
@@ -102,7 +118,7 @@ def read(run: Path, step: int) -> Checkpoint:
             if sha256(place / name) != digest:
                 raise UserError(f"{place / name}: damaged", DAMAGED)
         return Checkpoint(step, load_file(place / TRAINING), state)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
 
 

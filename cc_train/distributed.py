@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cc_prep.errors import JobFailed
+
 WAIT = timedelta(minutes=30)  # for a rank that validates, or died
 
 
@@ -65,5 +67,20 @@ def joined(cuda: bool) -> Iterator[Ranks]:
     dist.init_process_group("nccl" if cuda else "gloo", timeout=WAIT)
     try:
         yield ranks
+    except RuntimeError as error:
+        if not _lost_another(error):
+            raise
+        raise JobFailed(
+            f"rank {ranks.rank}: another process of this training ended; the same command goes "
+            "on from the last checkpoint"
+        ) from None
     finally:
         dist.destroy_process_group()
+
+
+def _lost_another(error: RuntimeError) -> bool:
+    """Whether a process lost its connection to another: gloo has no type of its own for it."""
+    said = str(error)
+    return isinstance(error, dist.DistError) or any(
+        words in said for words in ("onnection closed", "onnection reset", "gloo", "NCCL")
+    )

@@ -111,7 +111,7 @@ def fit(
             console.print(f"passed over: {said}", highlight=False, soft_wrap=True)
         console.print(f"going on at step {start}", highlight=False)
     logger = MetricLogger(run, start, settings.steps, console) if ranks.first else None
-    with _stoppable() as asked:
+    with _stoppable() as asked, _alive():
         try:
             for step, items in enumerate(_steps(source, settings, start), start):
                 found = trainer.step(items, step)
@@ -168,6 +168,20 @@ def _steps(source: Source, settings: Loop, start: int) -> Iterator[list[Any]]:
         if len(held) == each:
             yield held
             held = []
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    """Says in a line that a loader worker died: torch raises that wherever the process is at."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise JobFailed(
+            "a loader worker died (out of memory?); the same command goes on from the last "
+            "checkpoint"
+        ) from None
 
 
 @contextmanager

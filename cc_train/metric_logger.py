@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 from rich.console import Console
+
+from cc_prep import storage
 
 LOG = "log.jsonl"
 PICTURES = "pictures"
@@ -24,16 +27,27 @@ class MetricLogger:
         self.file = run / LOG
         if self.file.exists():
             kept = [line for line in self.file.read_text().splitlines() if _before(line, start)]
-            self.file.write_text("".join(f"{line}\n" for line in kept))
+            storage.write_bytes(str(self.file), "".join(f"{line}\n" for line in kept).encode())
         # Imported here because it brings torch, which those who only read logs do without.
         from torch.utils.tensorboard import SummaryWriter
 
         self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start)
         self.started, self.first = time.monotonic(), start
+        self.hook, threading.excepthook = threading.excepthook, self._in_thread
 
     def close(self) -> None:
         """Writes what TensorBoard still holds back."""
-        self.board.close()
+        try:
+            self.board.close()
+        finally:
+            threading.excepthook = self.hook
+
+    def _in_thread(self, fault: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes in a thread of its own: a full disk there is a line, no traceback."""
+        if isinstance(fault.exc_value, OSError):
+            self.console.print(f"TensorBoard's log: {fault.exc_value}", highlight=False)
+        else:
+            self.hook(fault)
 
     def log(self, step: int, part: str, found: Mapping[str, float], samples: int = 0) -> None:
         """Figures of a step; `part` is `train` or `validation`. samples: that a step trains on."""

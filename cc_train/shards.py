@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import braceexpand
-import cv2
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import images, storage
 from cc_prep.errors import UserError
+from cc_prep.formats import tar
 
+ADVICE = "Give shards that `cc-prep interpolate` wrote"
 END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
 
 
@@ -40,11 +41,10 @@ class Sample:
     def image(self, member: str) -> np.ndarray:
         """uint8 [H, W, 3] RGB. Raises UserError for a member that is no image any more."""
         offset, size = self.members[member]
-        data = np.frombuffer(storage.read_range(self.shard, offset, size), np.uint8)
-        image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+        image = images.decode_stored(storage.read_range(self.shard, offset, size))
         if image is None:
             raise _damaged(self.shard, f"{self.key}.{member} is no image")
-        return np.ascontiguousarray(image[..., ::-1])
+        return image
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
@@ -87,16 +87,18 @@ def _samples(place: str) -> list[Sample]:
     members: dict[str, dict[str, tuple[int, int]]] = {}
     meta: dict[str, Any] = {}
     try:
-        with storage.open_read(place) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                key, _, extension = member.name.partition(".")
-                if not member.isfile():
-                    raise _damaged(place, f"{member.name!r} is no regular file")
-                members.setdefault(key, {})[extension] = (member.offset_data, member.size)
+        with storage.open_read(place) as file, tarfile.open(fileobj=file, mode="r:") as opened:
+            for member in opened:
+                key, extension = tar.parts_of(member, place)
+                if extension in members.setdefault(key, {}):
+                    raise _damaged(place, f"{member.name} twice")
+                members[key][extension] = (member.offset_data, member.size)
                 if extension == "json":
-                    content = tar.extractfile(member)
+                    content = opened.extractfile(member)
                     meta[key] = json.loads(content.read()) if content else None
             end = file.seek(0, 2)
+    except tar.DamagedShard as error:
+        raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         raise _damaged(place, str(error)) from None
     last = max((o + s for found in members.values() for o, s in found.values()), default=0)
@@ -111,4 +113,4 @@ def _samples(place: str) -> list[Sample]:
 
 
 def _damaged(place: str, what: str) -> UserError:
-    return UserError(f"{place}: {what}", "Give shards that `cc-prep interpolate` wrote")
+    return UserError(f"{place}: {what}", ADVICE)

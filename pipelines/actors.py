@@ -14,7 +14,7 @@ from cc_prep.formats import sequences, training_shards
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
-from cc_prep.records import FrameScores, FrameSequence, ImagePair
+from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
 from pipelines.shard_worker import Members
 
 PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
@@ -104,6 +104,9 @@ class Interpolate(Networks):
         return frames
 
     def _read(self, pair: ImagePair) -> tuple[np.ndarray, np.ndarray] | RejectedPair:
+        longest = max(map(len, pair.captions), default=0)
+        if longest > LONGEST_CAPTION:
+            return RejectedPair(Reason.CAPTION_TOO_LONG, f"{longest:,} characters")
         try:
             before, after = self._image(pair.before), self._image(pair.after)
         except RejectedPair as error:

@@ -41,6 +41,7 @@ def split(
         raise UserError(f"{dataset}: {found.layout} comes with its splits", "Use them as they are")
     datasets.reader(found)
     pairs = WITHOUT[found.layout](found)
+    datasets.check_inside(found, pairs)
     if len({pair.split for pair in pairs}) > 1:
         raise UserError(f"{dataset} has splits already", "Drop its split column or its folders")
     groups = _groups(found, pairs, column, pattern)

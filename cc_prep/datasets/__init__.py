@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -74,7 +75,28 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
             f"{manifest.source}: no split {split!r}", f"It has: {', '.join(manifest.splits)}"
         )
     found = reader(manifest).pairs(manifest, split)
+    check_inside(manifest, found)
     steps = manifest.captions.normalise
     if not steps:
         return found
     return [replace(p, captions=wording.normalised(p.captions, steps)) for p in found]
+
+
+def check_inside(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:
+    """Raises UserError where pairs name images outside the root and the manifest forbids it."""
+    outside = [] if manifest.outside_root else outsiders(manifest, pairs)
+    if outside:
+        raise UserError(
+            f"{manifest.root}: pairs name images outside it, such as {outside[0]!r}",
+            "Set outside_root=true if you trust the data set",
+        )
+
+
+def outsiders(manifest: Manifest, pairs: Iterable[ImagePair]) -> list[str]:
+    """Images that pairs name and that do not lie below the data set's root."""
+    return [
+        reference
+        for pair in pairs
+        for reference in (pair.before, pair.after, pair.mask, *(image for _, image in pair.truth))
+        if reference is not None and not storage.is_below(manifest.root, reference)
+    ]

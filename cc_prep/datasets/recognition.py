@@ -63,13 +63,17 @@ def _described(name: str, root: str, layout: str) -> Recognised:
     if layout == "table":
         changed["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
     first = _with(layout, {**changed, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
+    first += "outside_root: true\n"  # to look at; what lies outside is a fault below
     settings = manifest.build(first, f"{name}.yaml")
     images: dict[str, list[tuple[str, str]]] = {}
+    outside: list[str] = []
     for split in USUAL_SPLITS:
         try:
-            found = [(pair.before, pair.after) for pair in datasets.pairs(settings, split)]
+            listed = datasets.pairs(settings, split)
         except annotation_files.MissingPart:
             continue
+        found = [(pair.before, pair.after) for pair in listed]
+        outside += datasets.outsiders(settings, listed)
         # Some layouts have one split under two names: `val` and `valid`.
         if found and found not in images.values():
             images[split] = found
@@ -78,7 +82,11 @@ def _described(name: str, root: str, layout: str) -> Recognised:
     text = _with(layout, {**changed, "splits": f"[{', '.join(images)}]"})
     final = manifest.build(text, f"{name}.yaml")
     faults = datasets.reader(final).faults(final)
-    return Recognised(text, final, {split: len(listed) for split, listed in images.items()}, faults)
+    if outside:
+        faults.append(
+            f"images outside the root, such as {outside[0]!r}: they need outside_root: true"
+        )
+    return Recognised(text, final, {split: len(pairs) for split, pairs in images.items()}, faults)
 
 
 def _with(layout: str, changed: dict[str, str]) -> str:

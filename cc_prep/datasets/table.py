@@ -1,6 +1,7 @@
 """A user's own pairs: a CSV, JSON-lines or Parquet table with a row a pair or a row a caption.
 
-    before, after      image files, relative to the data set's root, absolute, or URLs
+    before, after      image files, relative to the data set's root (absolute ones and URLs too,
+                       where the manifest says `outside_root: true`)
     caption            a sentence; `captions`: a list of them (in CSV as JSON)
     split, id, kind, change_type, mask    where there are any
 

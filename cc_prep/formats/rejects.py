@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cc_prep import storage
+from cc_prep.formats.tar import DamagedShard
 
 FILE = "rejects.parquet"
 SCHEMA = pa.schema(
@@ -39,11 +40,14 @@ def write(folder: str, rejects: Iterable[Reject]) -> None:
 
 
 def read(folder: str) -> list[Reject]:
-    """The rows; none where there is no such file. Raises pyarrow.ArrowInvalid for a damaged one."""
+    """The rows; none where there is no such file. Raises DamagedShard for a damaged one."""
     try:
         data = storage.read_bytes(storage.join(folder, FILE))
     except FileNotFoundError:
         return []
     # Not read_table: its prefetching threads can outlive the interpreter and abort the process.
-    table = pq.ParquetFile(pa.BufferReader(data)).read()
-    return [Reject(**row) for row in table.to_pylist()]
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read()
+        return [Reject(**row) for row in table.cast(SCHEMA).to_pylist()]
+    except (ValueError, TypeError, OSError) as error:  # pyarrow's own errors are ValueErrors
+        raise DamagedShard(f"{folder}/{FILE}: {str(error).splitlines()[0]}") from None

@@ -63,8 +63,8 @@ def encode(
 
 def decode(row: Row) -> FrameScores:
     """The scores of a row. Raises DamagedShard where its lists don't fit together."""
-    frames = len(row["penalty"])
     try:
+        frames = len(row["penalty"])
         shape = (len(row["captions"]), frames)
         of_captions = [
             np.array(row[name], np.float32).reshape(shape)

@@ -16,6 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from cc_prep import images
 from cc_prep.formats import tar
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
@@ -79,11 +80,10 @@ class StoredSequence:
     def _image(self, name: str) -> np.ndarray:
         if name not in self.members:
             raise tar.DamagedShard(f"{self.key}: no member {name}")
-        data = np.frombuffer(self.members[name], np.uint8)
-        image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+        image = images.decode_stored(self.members[name])
         if image is None:
             raise tar.DamagedShard(f"{self.key}.{name}: no image")
-        return image[..., ::-1]
+        return image
 
 
 def encode(
@@ -120,16 +120,16 @@ def read(place: str) -> Iterator[StoredSequence]:
 
 def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
     """A sample from its members. Raises DamagedShard where its JSON does not describe one."""
-    images = dict(members)
+    rest = dict(members)
     try:
-        meta = json.loads(images.pop("json"))
+        meta = json.loads(rest.pop("json"))
         count = meta["frames"]
         known = meta["codec"] in CODECS
     except (KeyError, ValueError, TypeError, RecursionError):
         raise tar.DamagedShard(f"{key} has no usable .json") from None
     if not known or type(count) is not int or not 2 <= count <= 99:
         raise tar.DamagedShard(f"{key}: {count!r} frames of codec {meta['codec']!r}")
-    return StoredSequence(key, meta, images)
+    return StoredSequence(key, meta, rest)
 
 
 def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:

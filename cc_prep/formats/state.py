@@ -12,7 +12,7 @@ Every file is a few kilobytes and written whole, so the folder can be read at an
 
 from __future__ import annotations
 
-import json
+import contextlib
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -69,9 +69,11 @@ class State:
         found = {}
         for name in storage.list_files(self.folder, ".done.json"):
             value = self._read(name)
-            if value is not None:
+            with contextlib.suppress(AttributeError, KeyError, TypeError):  # then it is made again
                 rejects = tuple(Reject(**row) for row in value.pop("rejects"))
-                found[value["shard"]] = Done(**value, rejects=rejects)
+                done = Done(**value, rejects=rejects)
+                if f"{done.shard}.done.json" == name and type(done.bytes) is int:
+                    found[done.shard] = done
         return found
 
     def write_journal(self, journal: Journal) -> None:
@@ -80,7 +82,10 @@ class State:
 
     def journal(self, shard: str) -> Journal | None:
         value = self._read(f"{shard}.journal.json")
-        return Journal(**value) if value is not None else None
+        try:
+            return Journal(**value)
+        except TypeError:  # not there, or nothing of ours
+            return None
 
     def journals(self) -> list[Journal]:
         """Shards under way, or left so by a crash."""
@@ -93,11 +98,12 @@ class State:
 
     def plan(self) -> dict[str, int] | None:
         """Pairs by shard; None where no job ever started."""
-        return self._read("plan.json")
+        found = self._read("plan.json")
+        return found if isinstance(found, dict) else None
 
     def _read(self, name: str) -> Any:
         """A file's value; None if it is not there (any more) or damaged by a dying disk."""
         try:
             return storage.read_json(self.path(name))
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return None

@@ -19,6 +19,7 @@ from cc_prep import storage
 
 KEY = re.compile(r"[A-Za-z0-9_-]+")
 LARGEST_MEMBER = 1 << 30
+LARGEST_JSON = 1 << 24
 
 
 class DamagedShard(Exception):
@@ -90,8 +91,7 @@ def read_members(file: BinaryIO, place: str) -> Iterator[tuple[str, dict[str, by
     try:
         with tarfile.open(fileobj=file, mode="r|", errorlevel=2) as tar:
             for member in tar:
-                name, _, extension = member.name.partition(".")
-                _check(member, name, extension, place)
+                name, extension = parts_of(member, place)
                 if name != key:
                     if key is not None:
                         yield key, members
@@ -112,13 +112,16 @@ def read_members(file: BinaryIO, place: str) -> Iterator[tuple[str, dict[str, by
         yield key, members
 
 
-def _check(member: tarfile.TarInfo, key: str, extension: str, place: str) -> None:
+def parts_of(member: tarfile.TarInfo, place: str) -> tuple[str, str]:
+    """Key and extension of a member. Raises DamagedShard for what has no place in a shard."""
+    key, _, extension = member.name.partition(".")
     if not member.isfile():
         raise DamagedShard(f"{place}: {member.name!r} is no regular file")
     if not KEY.fullmatch(key) or not extension:
         raise DamagedShard(f"{place}: {member.name!r} is not key.extension")
-    if member.size > LARGEST_MEMBER:
+    if member.size > (LARGEST_JSON if extension == "json" else LARGEST_MEMBER):
         raise DamagedShard(f"{place}: {member.name} declares {member.size:,} bytes")
+    return key, extension
 
 
 class _HashingFile(io.RawIOBase):

@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cc_prep import storage
+from cc_prep import images, storage
 from cc_prep.formats import tar
 from cc_prep.formats.sequences import encode_image, facts
 from cc_prep.formats.shard_format import ShardFormat
@@ -51,11 +50,10 @@ class TrainingSample:
 
     def image(self, frame: int) -> np.ndarray:
         """uint8 [H, W, 3] RGB. Raises DamagedShard."""
-        data = np.frombuffer(self.images.get(frame, b""), np.uint8)
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+        pixels = images.decode_stored(self.images.get(frame, b""))
         if pixels is None:
             raise tar.DamagedShard(f"{self.key}: no image of frame {frame}")
-        return np.ascontiguousarray(pixels[..., ::-1])
+        return pixels
 
 
 def encode(
@@ -89,10 +87,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     """A sample from its members. Raises DamagedShard for any that does not hold what it should."""
     try:
         meta = json.loads(members["json"])
-        tokens, scores = (
-            np.load(io.BytesIO(members[name]), allow_pickle=False)
-            for name in ("tokens.npy", "scores.npy")
-        )
+        tokens, scores = (_array(members[name]) for name in ("tokens.npy", "scores.npy"))
         frames = meta["frames"]
     except (KeyError, ValueError, TypeError, EOFError, RecursionError) as error:
         raise tar.DamagedShard(f"{key}: {type(error).__name__}: {error}") from None
@@ -100,12 +95,12 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         raise tar.DamagedShard(f"{key}: tokens are {tokens.dtype} {tokens.shape}")
     if scores.dtype != np.float32 or scores.ndim != 3 or scores.shape[::2] != (2, frames):
         raise tar.DamagedShard(f"{key}: scores are {scores.dtype} {scores.shape}")
-    images = {
+    pictures = {
         int(name[1:3]): data
         for name, data in members.items()
         if name[0] == "f" and name[1:3].isdigit()
     }
-    return TrainingSample(key, meta, tokens, scores, images)
+    return TrainingSample(key, meta, tokens, scores, pictures)
 
 
 def read(place: str) -> Iterator[TrainingSample]:
@@ -153,8 +148,21 @@ def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
     data = storage.read_range(place, offset, size)
     for found, members in tar.read_members(io.BytesIO(data), f"{place}[{key}]"):
         if found == key:
-            return decode(key, members)
+            try:
+                return decode(key, members)
+            except tar.DamagedShard as error:
+                raise tar.DamagedShard(f"{place}: {error}") from None
     raise tar.DamagedShard(f"{place}: {key} is not where the index says")
+
+
+def _array(data: bytes) -> np.ndarray:
+    try:
+        found: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+    except Exception as error:  # NumPy parses the header as Python and raises nearly every type
+        raise ValueError(str(error).partition("\n")[0]) from None
+    if not isinstance(found, np.ndarray):
+        raise ValueError("no .npy array")
+    return found
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -65,8 +65,8 @@ def verify(
     faults = _missing_and_surplus(folder, kind, planned, shards)
     try:
         rejected = Counter(reject.shard for reject in rejects.read(folder))
-    except (ValueError, TypeError) as error:  # no parquet, or with other columns
-        return [*faults, f"{rejects.FILE}: {str(error).splitlines()[0]}"]
+    except tar.DamagedShard as error:
+        return [*faults, str(error)]
     check = _CHECKS[kind.name]
     keys: dict[str, str] = {}
     for done, (name, facts) in enumerate(sorted(shards.items()), 1):

@@ -1,0 +1,201 @@
+"""Every parser of ours, each with files that are right, to be damaged by a fuzzer.
+
+A target reads what it is given and may refuse it by the errors of `REFUSALS`; anything else that it
+raises is a defect. Nothing here knows how the damage is made.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file, save_file
+
+from cc_prep import datasets, images, manifest, settings, weights
+from cc_prep.errors import RejectedPair, UserError
+from cc_prep.formats import procap, provenance, rejects, scores, tar, training_shards
+from cc_prep.formats.state import State
+from cc_prep.manifest import Manifest
+from cc_train import checkpoints, procap_import
+from cc_train.captions import coco
+from cc_train.vocabulary import Vocabulary
+from tests import miniatures
+from tests.conftest import golden
+from tests.faults import test_strangers as strangers
+
+REFUSALS = (UserError, RejectedPair, tar.DamagedShard)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser. seed: a right file. parse: reads the file at a path; `folder` is its own."""
+
+    seed: bytes
+    parse: Callable[[Path], object]
+    name: str = "file"
+
+
+def _table(rows: list[dict[str, object]], schema: pa.Schema | None = None) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema), buffer)
+    return buffer.getvalue()
+
+
+def _saved(make: Callable[[Path], object], folder: Path, name: str) -> bytes:
+    make(folder / name)
+    return (folder / name).read_bytes()
+
+
+SCORES = {
+    "key": "a", "captions": ["one"], "bef_inter_sim": [[1.0, 2.0]], "inter_aft_sim": [[2.0, 1.0]],
+    "bef_inter_visual": [1.0, 2.0], "inter_aft_visual": [1.0, 2.0], "penalty": [0.0, 1.0],
+    "keyframes": [1], "scorer": "x", "scorer_sha256": "y",
+}  # fmt: skip
+REJECT = rejects.Reject("a", "b", "c", "d", "e", "f", "g").__dict__
+STATE = {
+    "shard": "train-000000", "pairs": 1, "pairs_digest": "x", "samples": 1, "bytes": 9,
+    "sha256": "y", "seconds": 1.0, "rejects": [REJECT], "offsets": {"a": 0},
+}  # fmt: skip
+TENSORS = {"a.weight": torch.ones(2, 3), "b": torch.zeros(1)}
+
+
+def _scores(place: Path) -> None:
+    for _, row in scores.read_shard(str(place)):
+        scores.decode(row)
+
+
+def _rejects(place: Path) -> None:
+    try:
+        rejects.read(str(place.parent))
+    except ValueError:  # as its docstring says: pyarrow.ArrowInvalid is one
+        raise UserError("no rejects") from None
+
+
+def _override(place: Path) -> None:
+    text = place.read_bytes().decode("utf-8", "replace")
+    manifest.load("synth", [text])
+
+
+def _captions(place: Path) -> None:
+    for read in (coco.read_references, lambda one: coco.read_predictions([one])):
+        try:
+            read(str(place))
+        except UserError as error:
+            refused = error
+    raise refused
+
+
+def _procap_scores(place: Path) -> None:
+    names = procap.Names("spot", "spot_the_diff")
+    found = procap.read_scores(str(place.parent), names)
+    procap.scores_of(found, names, "7", "change", ("one",), 3)
+
+
+def _videos(place: Path) -> None:
+    names = procap.Names("spot", "spot_the_diff")
+    procap.Videos(str(place.parent), names).frames("7", "change")
+    procap.Videos(str(place.parent), names).count("change")
+
+
+def _hdf5(place: Path) -> None:
+    with h5py.File(place, "w") as file:
+        file.create_dataset("7", data=np.zeros((3, 3, 4, 4), np.uint8), compression="gzip")
+
+
+def _checkpoint(place: Path) -> None:
+    checkpoints.read(place.parents[2], 5)
+
+
+def _import(place: Path) -> None:
+    run = place.parent / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    list(procap_import.make_run(str(place), run, None, 8, 20, None))
+
+
+def simple(folder: Path) -> dict[str, Target]:
+    """Parsers of one file."""
+    tensors = _saved(lambda p: torch.save(TENSORS, p), folder, "a.pt")
+    [stage1, *_] = golden("procap_stage1")
+    whole = load_file(stage1 / "weights.safetensors")
+    theirs = _saved(lambda p: torch.save({"weights": whole, "epoch": 3}, p), folder, "b.pt")
+    safe = _saved(lambda p: save_file(TENSORS, p), folder, "a.safetensors")
+    shard = Path(strangers.shard(folder / "a.tar")).read_bytes()
+    scores_json = {"7": {name: [[1.0, 2.0, 3.0]] for name in procap.MATRICES}}
+    text = manifest.text_of("synth").encode()
+    said = [{"image_id": "a", "caption": "a dog"}]
+    return {
+        "sequence shard": Target(shard, lambda p: strangers.read_all(str(p))),
+        "training shard": Target(shard, lambda p: strangers.train_all(str(p))),
+        "shard index of members": Target(shard, lambda p: strangers.index_all(str(p))),
+        "scores": Target(_table([SCORES], scores.SCHEMA), _scores),
+        "index of samples": Target(
+            _table([{"key": "a", "shard": "b", "offset": 0, "bytes": 9}]),
+            lambda p: training_shards.read_index(str(p.parent)),
+            training_shards.INDEX,
+        ),
+        "rejects": Target(_table([REJECT], rejects.SCHEMA), _rejects, rejects.FILE),
+        "manifest": Target(text, lambda p: manifest.load(str(p)), "m.yaml"),
+        "override": Target(b"interpolate.depth=2", _override),
+        "settings": Target(text, lambda p: settings.parse(p.read_text("latin1"), "x")),
+        "provenance": Target(
+            json.dumps({"settings": {"a": 1}, "weights": {}}).encode(),
+            lambda p: provenance.read(str(p.parent)),
+            provenance.FILE,
+        ),
+        "done file": Target(
+            json.dumps(STATE).encode(),
+            lambda p: State(str(p.parents[1])).done(),
+            ".state/train-000000.done.json",
+        ),
+        "image": Target(strangers.IMAGE, lambda p: images.read(str(p))),
+        "image of a shard": Target(
+            strangers.IMAGE, lambda p: images.decode_stored(p.read_bytes())
+        ),
+        "weights as .pt": Target(tensors, weights.read_tensors, "a.pt"),
+        "weights as safetensors": Target(safe, weights.read_tensors, "a.safetensors"),
+        "ProCap's scores": Target(
+            json.dumps(scores_json).encode(), _procap_scores, "spot_similarity_scores.json"
+        ),
+        "ProCap's sequences": Target(_saved(_hdf5, folder, "a.h5"), _videos, "spot_videos.h5"),
+        "ProCap's checkpoints": Target(theirs, _import, "a.pt"),
+        "captions": Target(json.dumps(said).encode(), _captions),
+        "vocabulary": Target(
+            Vocabulary.of(["a dog", "a cat"], 1).to_json().encode(),
+            lambda p: Vocabulary.read(str(p)),
+        ),
+        "checkpoint's state": Target(
+            json.dumps({"sha256": {}, "step": 5}).encode(),
+            _checkpoint,
+            "checkpoints/000005/state.json",
+        ),
+    }  # fmt: skip
+
+
+def of_datasets(folder: Path) -> dict[str, Target]:
+    """A reader a layout: each of its annotation files is damaged by itself."""
+    found = {}
+    for name, make in miniatures.MADE.items():
+        root = folder / name
+        made = make(root)
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and file.suffix in (".json", ".csv", ".jsonl", ".txt"):
+                where = str(file.relative_to(root))
+                found[f"{name}: {where}"] = Target(
+                    file.read_bytes(), lambda p, made=made: _pairs(made), str(file)
+                )
+    return found
+
+
+def _pairs(made: Manifest) -> None:
+    for split in made.splits:
+        datasets.pairs(made, split)
+    datasets.reader(made).faults(made)

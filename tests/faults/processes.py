@@ -1,0 +1,157 @@
+"""The processes of a running job, and what can be done to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import BIN
+
+PATIENCE = 180.0
+
+
+def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
+    """A `cc-prep` in a session of its own."""
+    return subprocess.Popen(
+        [str(BIN / "cc-prep"), *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def wait_for(happened: Callable[[], object], job: subprocess.Popen[str]) -> bool:
+    """Whether it happened before the job ended."""
+    deadline = time.monotonic() + PATIENCE
+    while job.poll() is None:
+        if happened():
+            return True
+        assert time.monotonic() < deadline, "nothing happened for minutes"
+        time.sleep(0.01)
+    return False
+
+
+def below(job: subprocess.Popen[str]) -> list[psutil.Process]:
+    """All processes that the job has started, Ray's among them."""
+    try:
+        return psutil.Process(job.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def actors(job: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The workers that are at a shard."""
+    return [p for p in below(job) if _named(p, "ray::MapWorker")]
+
+
+def _named(process: psutil.Process, *names: str) -> bool:
+    try:
+        said = " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+    return any(name in said for name in names)
+
+
+def kill(processes: list[psutil.Process]) -> int:
+    """SIGKILL to all of them; how many were still there."""
+    killed = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            killed += 1
+    return killed
+
+
+def strike(job: subprocess.Popen[str], victim: str) -> None:
+    """SIGKILL to an actor, the driver, Ray's node manager or everything; or a pause of an actor."""
+    if victim == "actor":
+        kill(actors(job)[:1])
+    elif victim == "driver":
+        os.kill(job.pid, signal.SIGKILL)
+    elif victim == "raylet":
+        kill([p for p in below(job) if _named(p, "raylet/raylet")])
+    elif victim == "session":
+        kill([*below(job), psutil.Process(job.pid)])
+    elif victim == "pause":
+        stopped = actors(job)[:1]
+        for process in stopped:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+        time.sleep(3)
+        for process in stopped:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+    else:
+        raise AssertionError(victim)
+
+
+def ended(job: subprocess.Popen[str]) -> str:
+    """What the job said at its end, which is not far away."""
+    try:
+        return job.communicate(timeout=PATIENCE)[1]
+    except subprocess.TimeoutExpired:
+        kill([*below(job), psutil.Process(job.pid)])
+        raise AssertionError("the job hangs") from None
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Temporaries of killed writers."""
+    return sorted(p.name for p in folder.rglob("*.tmp"))
+
+
+def environment() -> dict[str, str]:
+    """That of this process."""
+    return dict(os.environ)
+
+
+def run(command: list[str], more: dict[str, str]) -> int:
+    """A command's exit code, with more in its environment."""
+    return subprocess.run(command, env={**os.environ, **more}, check=False).returncode
+
+
+@contextlib.contextmanager
+def mounted(place: Path, megabytes: int) -> Iterator[Path]:
+    """A disk of its own at `place`. Skips the test for who may not mount one."""
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
+    if not _as_root("mount", *options):
+        pytest.skip("needs the right to mount a disk: root, or sudo without a password")
+    try:
+        yield place
+    finally:
+        assert _as_root("umount", "--lazy", str(place))
+
+
+def remount(place: Path, how: str) -> None:
+    """Makes a mounted disk `ro` or `rw`."""
+    # Waits for writers: a disk with a file open for writing cannot become read-only.
+    deadline = time.monotonic() + 20
+    while not _as_root("mount", "-o", f"remount,{how}", str(place)):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def fill(place: Path) -> None:
+    """A file that takes all the room there is."""
+    with contextlib.suppress(OSError), place.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
+def _as_root(*command: str) -> bool:
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    try:
+        done = subprocess.run([*sudo, *command], capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0

@@ -1,0 +1,196 @@
+"""Preparation under fire: whatever is killed, and whenever, a resumed job writes the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cc_prep.formats import rejects
+from tests.conftest import Command
+from tests.faults import processes, tries
+
+JOB = (
+    "--set", "interpolate.depth=3", "--set", "image_size=96", "--set", "shards.pairs_per_shard=2",
+    "--set", "interpolate.threads=1",
+)  # fmt: skip
+VICTIMS = ("actor", "driver", "session", "raylet", "pause")
+LONGEST = 6.0  # seconds from the first journal in which a blow falls; the work takes about as long
+
+
+def digests(out: Path) -> dict[str, str]:
+    files = [*out.glob("sequences/*.tar"), *out.glob("sequences/*.parquet")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
+
+
+def given(root: Path, out: Path) -> tuple[object, ...]:
+    return ("interpolate", "synth", "--root", root, "--out", out, "--workers", 2, *JOB)
+
+
+def shards(out: Path) -> int:
+    return len(list(out.glob("sequences/*.tar")))
+
+
+def begun(out: Path) -> bool:
+    return bool(list(out.glob("sequences/.state/*.journal.json")))
+
+
+def resumed_is_undisturbed(prep: Command, root: Path, out: Path, undisturbed: Path) -> None:
+    """Resumes the job as its users would, and compares."""
+    done = prep(*given(root, out), "--retry-rejects")
+    assert done.returncode == 0, done.stderr
+    assert digests(out) == digests(undisturbed)
+    assert processes.leftovers(out) == []
+    verified = prep("verify", out)
+    assert verified.returncode == 0, verified.stdout
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    done = prep(*given(synth_root, out))
+    assert done.returncode == 0, done.stderr
+    assert len(digests(out)) == 7
+    return out
+
+
+def test_random_kills(undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command) -> None:
+    """A blow or several at random moments, each to a random victim."""
+    struck: Counter[str] = Counter()
+    for number in range(tries(5)):
+        dice, out = random.Random(number), tmp_path / str(number)
+        job = processes.start(*given(synth_root, out))
+        # Three of four while there is work under way, the others at any moment from the start on.
+        if number % 4 and processes.wait_for(lambda out=out: begun(out), job):
+            pass
+        else:
+            time.sleep(dice.uniform(0, 10))
+        victim = VICTIMS[number % len(VICTIMS)]
+        for _ in range(dice.choice((1, 1, 2, 3)) if victim == "actor" else 1):
+            time.sleep(dice.uniform(0, LONGEST / 3 if victim == "actor" else LONGEST))
+            if job.poll() is None:
+                processes.strike(job, victim)
+                struck[victim] += 1
+        said = processes.ended(job)
+        print(f"{number}: {victim}, {shards(out)} shards then, code {job.returncode}: {said[-90:]}")
+        assert "Traceback" not in said
+        resumed_is_undisturbed(prep, synth_root, out, undisturbed)
+        shutil.rmtree(out)
+    print(dict(struck))
+    assert sum(struck.values()) >= tries(5) / 2
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> object:
+    """A disk of 40 MB of its own, for whoever may mount one."""
+    with processes.mounted(tmp_path / "disk", 40) as place:
+        yield place
+
+
+def test_a_disk_that_fills_up(
+    disk: Path, undisturbed: Path, synth_root: Path, prep: Command
+) -> None:
+    job = processes.start(*given(synth_root, disk / "out"))
+    assert processes.wait_for(lambda: shards(disk / "out"), job)
+    processes.fill(disk / "filler")
+    said = processes.ended(job)
+    assert job.returncode == 1
+    assert "disk is full" in said or "No space left" in said
+    assert "Traceback" not in said
+    assert shards(disk / "out") < 6
+    (disk / "filler").unlink()
+    resumed_is_undisturbed(prep, synth_root, disk / "out", undisturbed)
+
+
+def test_an_output_that_becomes_read_only(
+    disk: Path, undisturbed: Path, synth_root: Path, prep: Command
+) -> None:
+    refused = prep(*given(synth_root, Path("/sys/out")))
+    assert refused.returncode == 2
+    assert "cannot write there" in refused.stderr
+    job = processes.start(*given(synth_root, disk / "out"))
+    assert processes.wait_for(lambda: shards(disk / "out"), job)
+    processes.remount(disk, "ro")
+    said = processes.ended(job)
+    assert job.returncode in (1, 2)
+    assert "ead-only file system" in said
+    assert "Traceback" not in said
+    processes.remount(disk, "rw")
+    resumed_is_undisturbed(prep, synth_root, disk / "out", undisturbed)
+
+
+def test_inputs_that_change_under_way(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+) -> None:
+    """What was unreadable for a time is a reject, and no more once it is there again."""
+    root, out = tmp_path / "root", tmp_path / "out"
+    shutil.copytree(synth_root, root)
+    job = processes.start(*given(root, out))
+    assert processes.wait_for(lambda: begun(out), job)
+    images = sorted(root.glob("*images/*.png"))
+    for number, image in enumerate(images):
+        data = image.read_bytes()
+        if number % 4 == 0:
+            image.unlink()
+        elif number % 4 < 3:
+            image.write_bytes(data[: len(data) // 2] if number % 4 == 1 else b"\xff" * len(data))
+    said = processes.ended(job)
+    assert job.returncode in (0, 1)  # 0 if all had been read by then
+    assert "Traceback" not in said
+    reasons = {r.reason for r in rejects.read(str(out / "sequences"))}
+    assert reasons <= {"missing image", "unreadable image"}
+    for image in images:
+        shutil.copy(synth_root / image.relative_to(root), image)
+    resumed_is_undisturbed(prep, root, out, undisturbed)
+
+
+def test_a_clock_that_jumps(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+) -> None:
+    """In all of the job's processes the time of day leaps by days, forth and back, every second."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time as module\ntrue = module.time\n"
+        "def time():\n    return true() + 172800 * ((int(true()) % 3) - 1)\n"
+        "time.__module__ = 'time'\nmodule.time = time\n"  # so that it pickles as the true one
+    )
+    out = tmp_path / "out"
+    environment = {"PYTHONPATH": str(tmp_path)}
+    program = "import time; t = time.time(); time.sleep(1.1); assert abs(time.time() - t) > 1000"
+    assert processes.run([sys.executable, "-c", program], environment) == 0
+    job = processes.start(*given(synth_root, out), env={**processes.environment(), **environment})
+    said = processes.ended(job)
+    assert job.returncode == 0, said
+    assert digests(out) == digests(undisturbed)
+
+
+def test_of_two_jobs_started_together_one_works(
+    undisturbed: Path, tmp_path: Path, synth_root: Path
+) -> None:
+    for number in range(tries(1)):
+        out = tmp_path / str(number)
+        jobs = [processes.start(*given(synth_root, out)) for _ in range(2)]
+        said = [processes.ended(job) for job in jobs]
+        assert sorted(job.returncode for job in jobs) == [0, 2], said
+        [works] = [job for job in jobs if job.returncode == 0]
+        [refused] = [text for job, text in zip(jobs, said, strict=True) if job.returncode == 2]
+        assert f"process {works.pid} on" in refused
+        assert digests(out) == digests(undisturbed)
+        shutil.rmtree(out)
+
+
+def test_nothing_of_ray_is_left_running(tmp_path: Path, synth_root: Path) -> None:
+    """Keeps away: workers that hold memory after their driver was killed."""
+    job = processes.start(*given(synth_root, tmp_path / "out"))
+    assert processes.wait_for(lambda: begun(tmp_path / "out"), job)
+    there = processes.below(job)
+    processes.strike(job, "driver")
+    processes.ended(job)
+    _, alive = psutil.wait_procs(there, timeout=60)
+    assert alive == []

@@ -1,0 +1,237 @@
+"""Training under fire: whatever dies, and whenever, the same command goes on to the same end."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cc_prep.formats import training_shards
+from cc_train import checkpoints
+from tests import stages
+from tests.conftest import BIN, Command
+from tests.faults import processes, tries
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture(scope="module")
+def shards(
+    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prep: Command
+) -> str:
+    return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prep)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, weights: Path, shards: str) -> dict[str, Path]:
+    """A finished run of either stage."""
+    folder = tmp_path_factory.mktemp("whole")
+    for kind, more in (("stage1", ()), ("stage2", ("--init", str(folder / "stage1")))):
+        done = stages.train(kind, weights, shards, folder / kind, *more)
+        assert done.returncode == 0, done.stderr
+    return {kind: folder / kind for kind in ("stage1", "stage2")}
+
+
+def start(*given: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(BIN / "cc-train"), *given],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def checkpointed(run: Path, step: int = 2) -> bool:
+    return (run / f"checkpoints/{step:06d}").exists()
+
+
+def writing(run: Path) -> bool:
+    return any((run / "checkpoints").glob(".*.tmp"))
+
+
+def dies(job: subprocess.Popen[str], run: Path, moment: str, dice: random.Random) -> None:
+    if moment == "while a checkpoint is written":
+        for _ in range(dice.randint(1, 3)):
+            processes.wait_for(lambda: writing(run), job)
+            # Until this one is done, so that another is waited for.
+            processes.wait_for(lambda: not writing(run) or dice.random() < 0.05, job)
+    else:
+        processes.wait_for(lambda: (run / "settings.json").exists(), job)
+        time.sleep(dice.uniform(0, 5))
+    number = dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+    if job.poll() is None:
+        os.killpg(job.pid, number)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["stage1", "stage2"])
+def test_random_kills(
+    tmp_path: Path, weights: Path, shards: str, whole: dict[str, Path], kind: str, workers: int
+) -> None:
+    """At random steps and while a checkpoint is written, with and without loader workers."""
+    ended: Counter[str] = Counter()
+    for number in range(tries(1)):
+        dice, run = random.Random(f"{number} {kind} {workers}"), tmp_path / str(number)
+        moment = ("at random", "while a checkpoint is written")[(number + workers // 2) % 2]
+        more = ["--init", str(whole["stage1"])] if kind == "stage2" else []
+        more += ["--set", f"loop.loader_workers={workers}", "--set", "loop.checkpoint_every=1"]
+        given = stages.command(kind, weights, shards, run, *more)
+        job = start(*given)
+        dies(job, run, moment, dice)
+        said = processes.ended(job)
+        ended[f"{moment}: code {job.returncode}"] += 1
+        assert "Traceback" not in said
+        done = stages.train(kind, weights, shards, run, *more)
+        assert done.returncode == 0, done.stderr
+        assert stages.log(run) == stages.log(whole[kind])
+        assert tensors(run) == tensors(whole[kind])
+        assert not writing(run)
+        shutil.rmtree(run)
+    print(kind, workers, dict(ended))
+
+
+def tensors(run: Path) -> bytes:
+    """A model's bytes without the file's metadata, where the settings stand."""
+    data = stages.model(run)
+    return data[8 + int.from_bytes(data[:8], "little") :]
+
+
+def cut(shard: Path) -> None:
+    os.truncate(shard, shard.stat().st_size // 3)
+
+
+def remove(shard: Path) -> None:
+    shard.unlink()
+
+
+def replace(shard: Path) -> None:
+    other = next(p for p in sorted(shard.parent.glob("*.tar")) if p != shard)
+    shutil.copy(other, shard)
+
+
+@pytest.mark.parametrize("harm", [cut, remove, replace])
+def test_a_shard_that_goes_bad_in_the_middle(
+    tmp_path: Path, weights: Path, shards: str, harm: Callable[[Path], None]
+) -> None:
+    """It ends the run with the shard's name, or is counted and left out where the user says so."""
+    mine = tmp_path / "shards"
+    for allowed, code in ((0.01, 1), (0.9, 0)):
+        shutil.rmtree(mine, ignore_errors=True)
+        shutil.copytree(Path(shards).parent, mine)
+        run = tmp_path / str(code)
+        job = start(
+            *stages.command("stage1", weights, f"{mine}/*.tar", run),
+            "--set", f"stream.skip_bad={allowed}", "--steps", "40",
+        )  # fmt: skip
+        assert processes.wait_for(lambda run=run: checkpointed(run), job)
+        harm(mine / "train-000000.tar")
+        said = processes.ended(job)
+        assert job.returncode == code, said
+        assert "Traceback" not in said
+        if code:
+            assert "cannot be read" in said
+            assert "stream.skip_bad" in said
+        else:
+            state = checkpoints.read_state(run, 40)
+            first = str(Path(shards).parent / "train-000000.tar")
+            bad = {one.key for one in training_shards.read(first)}
+            assert set(state["stream"]["skipped"]) <= bad
+            assert state["stream"]["skipped"]
+
+
+def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) -> None:
+    """The other one says so and ends at once, and the same command goes on."""
+    run = tmp_path / "run"
+    given = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "cc_train", *stages.command("stage1", weights, shards, run),
+        "--set", "loop.device=cpu", "--steps", "2000",
+    ]  # fmt: skip
+    job = subprocess.Popen(
+        given, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert processes.wait_for(lambda: checkpointed(run), job)
+    ranks = [p for p in psutil.Process(job.pid).children() if "cc_train" in p.cmdline()]
+    assert len(ranks) == 2
+    victim = next(p for p in ranks if p.environ()["RANK"] == "1")
+    began = time.monotonic()
+    victim.kill()
+    said = processes.ended(job)
+    assert time.monotonic() - began < 60
+    assert job.returncode != 0
+    assert "rank 0: another process of this training ended; the same command goes on" in said
+    steps = checkpoints.steps(run)
+    longer = str(steps[-1] + 2)
+    again = subprocess.run(
+        [*given[:-1], longer], capture_output=True, text=True, check=False, timeout=180
+    )
+    assert again.returncode == 0, again.stderr
+    assert f"going on at step {steps[-1]}" in again.stderr
+
+
+def test_a_loader_worker_is_killed(tmp_path: Path, weights: Path, shards: str) -> None:
+    run = tmp_path / "run"
+    job = start(
+        *stages.command("stage1", weights, shards, run),
+        "--set", "loop.loader_workers=2", "--steps", "2000",
+    )  # fmt: skip
+    assert processes.wait_for(lambda: checkpointed(run), job)
+    processes.kill(psutil.Process(job.pid).children()[-1:])
+    said = processes.ended(job)
+    assert job.returncode == 1
+    assert "a loader worker died" in said
+    assert "Traceback" not in said
+
+
+def test_a_loss_that_is_no_number(tmp_path: Path, weights: Path, shards: str) -> None:
+    """The run ends, and what was saved before is finite."""
+    run = tmp_path / "run"
+    done = stages.train(
+        "stage1", weights, shards, run,
+        "--set", "loop.learning_rate=1e30", "--set", "loop.checkpoint_every=1",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "the last checkpoint is good: lower loop.learning_rate" in done.stderr
+    for line in stages.log(run):
+        assert all(math.isfinite(v) for v in line.values() if isinstance(v, float))
+    found, wrong = checkpoints.read_last(run)
+    assert wrong == []
+    assert found is not None
+    assert all(t.isfinite().all() for t in found.training.values() if t.is_floating_point())
+
+
+def test_a_disk_that_fills_up(
+    tmp_path: Path, weights: Path, shards: str, whole: dict[str, Path]
+) -> None:
+    """No half a checkpoint stays, the one before is good, and the run goes on from it."""
+    with processes.mounted(tmp_path / "disk", 200) as disk:
+        job = start(*stages.command("stage1", weights, shards, disk / "run"))
+        assert processes.wait_for(lambda: checkpointed(disk / "run"), job)
+        processes.fill(disk / "filler")
+        said = processes.ended(job)
+        assert job.returncode == 1, said
+        assert "No space left" in said or "cannot write a checkpoint" in said
+        assert "Traceback" not in said
+        assert not writing(disk / "run")
+        (disk / "filler").unlink()
+        done = stages.train("stage1", weights, shards, disk / "run")
+        assert done.returncode == 0, done.stderr
+        assert tensors(disk / "run") == tensors(whole["stage1"])
+        found = [json.dumps(line) for line in stages.log(disk / "run")]
+        assert found == [json.dumps(line) for line in stages.log(whole["stage1"])]
