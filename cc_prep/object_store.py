@@ -63,9 +63,8 @@ def _found(place: str) -> tuple[Any, str]:
         extra = "pip install 's3fs'" if scheme in ("s3", "s3a") else str(error)
         raise UserError(f"{place}: what reads {scheme}:// is not installed", extra) from None
     except ValueError as error:
-        raise UserError(
-            f"{place}: {error}", "Give a path, or a URL such as s3://bucket/x"
-        ) from None
+        said = f"{place.partition('://')[0]}:// is no kind of store ({error})"
+        raise UserError(said, "Give a path, or a URL like s3://bucket/x") from None
     return fs, path
 
 

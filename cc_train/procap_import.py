@@ -92,7 +92,11 @@ def make_run(
         raise UserError(f"{run}: a run is there already", "Give another --out")
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
-    parts = split(weights.read_tensors(Path(file)))
+    tensors = weights.read_tensors(Path(file))
+    try:
+        parts = split(tensors)
+    except UserError as error:
+        raise UserError(f"{file}: {error.what}", error.remedy) from None
     ddconfig = networks.read_config(config)["ddconfig"] if config is not None else None
     vqgan, unused = VQGAN.from_tensors(parts.vqgan, ddconfig)
     shapes = {name: tuple(t.shape) for name, t in parts.encoder.items()}

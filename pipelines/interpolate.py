@@ -51,7 +51,11 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
         return {}
     found = weights.locate(settings.weights)
     if not weights.is_known(settings.weights):  # those have a digest to be known by
-        interpolation.make(settings, weights.read_tensors(found.path), "cpu")
+        tensors = weights.read_tensors(found.path)
+        try:
+            interpolation.make(settings, tensors, "cpu")
+        except UserError as error:
+            raise UserError(f"{found.path}: {error.what}", error.remedy) from None
     return {found.name: found.sha256}
 
 

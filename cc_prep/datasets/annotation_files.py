@@ -32,6 +32,7 @@ class MissingPart(UserError):
 
 def missing(place: str, what: str, layout: str) -> MissingPart:
     """The error of a file or folder that a layout has and that is not there."""
+    place = place.replace("/./", "/")
     folder, name = place.rstrip("/").rpartition("/")[::2]
     packed = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
     # What bears the name is the likeliest to hold it.

@@ -184,7 +184,7 @@ def _rows(place: str) -> list[dict[str, Any]]:
         else:
             reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
             found = list(reader)
-    except (OSError, ValueError, csv.Error, RecursionError) as error:
+    except (OSError, ValueError, NotImplementedError, csv.Error, RecursionError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{place}: {said}", "Give a CSV, JSON-lines or Parquet table") from None
     if not found:

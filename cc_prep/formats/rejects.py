@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cc_prep import storage
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats import tables
 
 FILE = "rejects.parquet"
 SCHEMA = pa.schema(
@@ -45,9 +45,4 @@ def read(folder: str) -> list[Reject]:
         data = storage.read_bytes(storage.join(folder, FILE))
     except FileNotFoundError:
         return []
-    # Not read_table: its prefetching threads can outlive the interpreter and abort the process.
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read()
-        return [Reject(**row) for row in table.cast(SCHEMA).to_pylist()]
-    except (ValueError, TypeError, OSError) as error:  # pyarrow's own errors are ValueErrors
-        raise DamagedShard(f"{folder}/{FILE}: {str(error).splitlines()[0]}") from None
+    return [Reject(**row) for row in tables.rows(data, SCHEMA, f"{folder}/{FILE}")]

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cc_prep import storage
+from cc_prep.formats import tables
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.formats.tar import DamagedShard, Written
 from cc_prep.records import FrameScores
@@ -109,12 +110,7 @@ def write_shard(place: str) -> Iterator[tuple[RowWriter, Written]]:
 def read_shard(place: str) -> Iterator[tuple[str, Row]]:
     """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
     data = storage.read_bytes(place)
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read()
-        rows = table.cast(SCHEMA).to_pylist()
-    except (ValueError, TypeError, OSError) as error:  # pyarrow's own errors are ValueErrors
-        raise DamagedShard(f"{place}: {str(error).splitlines()[0]}") from None
-    for row in rows:
+    for row in tables.rows(data, SCHEMA, place):
         yield row.pop("key"), row
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cc_prep import images, storage
-from cc_prep.formats import tar
+from cc_prep.formats import tables, tar
 from cc_prep.formats.sequences import encode_image, facts
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.records import FrameSequence
@@ -125,13 +125,7 @@ def write_index(folder: str, shards: Mapping[str, tuple[Mapping[str, int], int]]
 
 def read_index(folder: str) -> list[dict[str, Any]]:
     """The rows of the index. Raises FileNotFoundError, and DamagedShard for no such table."""
-    data = storage.read_bytes(storage.join(folder, INDEX))
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read()
-        rows: list[dict[str, Any]] = table.cast(INDEX_SCHEMA).to_pylist()
-    except (ValueError, TypeError, OSError) as error:
-        raise tar.DamagedShard(f"{INDEX}: {str(error).splitlines()[0]}") from None
-    return rows
+    return tables.rows(storage.read_bytes(storage.join(folder, INDEX)), INDEX_SCHEMA, INDEX)
 
 
 def lookup(folder: str, key: str) -> TrainingSample | None:

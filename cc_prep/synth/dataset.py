@@ -217,7 +217,7 @@ def _check_settings(root: str, settings: Settings) -> None:
     different = {k for k in wanted if said.get(k) != wanted[k]}
     if different:
         raise UserError(
-            f"{root} was made with another {', '.join(sorted(different))}",
+            f"{root} was made with other settings ({', '.join(sorted(different))})",
             "Use the same settings, or another folder",
         )
 

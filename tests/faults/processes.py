@@ -155,3 +155,11 @@ def _as_root(*command: str) -> bool:
     except FileNotFoundError:
         return False
     return done.returncode == 0
+
+
+def itself(job: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The job's own process, while it is there."""
+    try:
+        return [psutil.Process(job.pid)]
+    except psutil.NoSuchProcess:
+        return []
