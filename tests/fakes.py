@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
@@ -40,7 +42,8 @@ class NumberStep:
     """A sample that says its pair's number, and faults at pairs that the test names.
 
     kills: pairs that SIGKILL the process, for ever. kills_once: only the first time, which a file
-    in `folder` remembers. rejects, fails: pairs that are rejected, that raise.
+    in `folder` remembers. rejects, fails: pairs that are rejected, that raise. allocates: bytes
+    that a pair asks for, little by little where they can be had.
     """
 
     def __init__(
@@ -53,10 +56,12 @@ class NumberStep:
         fails: Sequence[int] = (),
         most_at_once: int = 10**9,
         seconds: float = 0.0,
+        allocates: Mapping[int, int] | None = None,
     ) -> None:
         self.folder, self.pairs_per_batch, self.seconds = folder, batch, seconds
         self.kills, self.kills_once = set(kills), set(kills_once)
         self.rejects, self.fails, self.most_at_once = set(rejects), set(fails), most_at_once
+        self.allocates = dict(allocates or {})
         self.freed = 0
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
@@ -67,6 +72,7 @@ class NumberStep:
         for number in numbers:
             if number in self.kills or (number in self.kills_once and self._first_time(number)):
                 os.kill(os.getpid(), signal.SIGKILL)
+            self._allocate(self.allocates.get(number, 0))
             if number in self.fails:
                 raise ZeroDivisionError(f"pair {number}")
         return [self._one(number) for number in numbers]
@@ -78,6 +84,14 @@ class NumberStep:
         if number in self.rejects:
             return RejectedPair(Reason.UNREADABLE_IMAGE, f"number {number}")
         return {"json": f'{{"number": {number}}}'.encode()}
+
+    def _allocate(self, size: int) -> None:
+        if size > 2**40:
+            np.ones(size, np.uint8)
+        held = []
+        for _ in range(0, size, 2**26):
+            held.append(np.ones(2**26, np.uint8))
+            time.sleep(0.02)
 
     def _first_time(self, number: int) -> bool:
         mark = Path(self.folder, f"killed-{number}")

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import random
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -49,38 +45,6 @@ def test_two_workers_give_the_same_bytes(
     assert digests(tmp_path) == digests(undisturbed)
 
 
-@pytest.mark.parametrize("whole_group", [True, False])
-def test_killed_and_resumed_gives_the_same_bytes(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command, whole_group: bool
-) -> None:
-    """SIGKILL to the driver alone, and to its whole process group, at a random shard."""
-    arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
-    job = subprocess.Popen(
-        [str(BIN / "cc-prep"), *arguments, "--workers", "1", *SMALL],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wanted = random.Random(whole_group).randint(1, 3)
-    deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("sequences/*.tar"))) < wanted and time.monotonic() < deadline:
-        time.sleep(0.02)
-    (os.killpg if whole_group else os.kill)(job.pid, signal.SIGKILL)
-    job.wait()
-    status = prep("status", tmp_path, "--json")
-    found = json.loads(status.stdout)
-    assert wanted <= found["shards"]["done"] < 6
-    assert found["job"] == "none running"
-    done = prep(*arguments, "--workers", "2", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert digests(tmp_path) == digests(undisturbed)
-    assert not list(tmp_path.glob("sequences/.*.tmp"))
-    verified = prep("verify", tmp_path)
-    assert verified.returncode == 0, verified.stdout
-    found = json.loads(prep("status", tmp_path, "--json").stdout)
-    assert found["pairs"] == {"planned": 12, "done": 12, "rejected": 0, "left": 0}
-
-
 def test_sigterm_ends_cleanly_and_says_how_to_go_on(
     undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
@@ -100,21 +64,6 @@ def test_sigterm_ends_cleanly_and_says_how_to_go_on(
     done = prep(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(undisturbed)
-
-
-def test_a_second_job_into_the_same_folder_is_refused(
-    tmp_path: Path, synth_root: Path, cc_prep: Command
-) -> None:
-    arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path), *SMALL]
-    first = subprocess.Popen(
-        [str(BIN / "cc-prep"), *arguments, "--workers", "1"], stderr=subprocess.DEVNULL
-    )
-    while not (tmp_path / "sequences/.state/lock.json").exists():
-        time.sleep(0.02)
-    second = cc_prep(*arguments, "--workers", "1")
-    assert second.returncode == 2
-    assert f"process {first.pid} on" in second.stderr
-    assert first.wait(timeout=120) == 0
 
 
 def test_a_larger_limit_extends_and_other_settings_are_refused(

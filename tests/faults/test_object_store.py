@@ -79,6 +79,7 @@ def test_every_request_is_tried_again(store: bad_store.Store, fault: str) -> Non
         storage.remove(place)
         assert not storage.exists(place)
     assert store.done[fault] > 0
+    print(dict(store.done))
 
 
 def test_what_is_not_there_is_no_fault(store: bad_store.Store) -> None:
@@ -122,6 +123,7 @@ def test_a_job_writes_the_same_bytes_through_faults(
         done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
         assert done.returncode == 0, done.stderr
         assert sum(store.done.values()) > store.done["none"] > 0
+        print(number, dict(store.done))
         store.fail(0)
         assert contents(f"{out}/sequences") == contents(str(local))
         assert cc_prep("verify", out).returncode == 0

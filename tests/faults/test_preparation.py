@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import shutil
 import sys
@@ -22,7 +23,7 @@ JOB = (
     "--set", "interpolate.threads=1",
 )  # fmt: skip
 VICTIMS = ("actor", "driver", "session", "raylet", "pause")
-LONGEST = 6.0  # seconds from the first journal in which a blow falls; the work takes about as long
+START, WORK = 12.0, 2.5  # seconds that a job takes to its first pair, and for its shards
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -50,6 +51,8 @@ def resumed_is_undisturbed(prep: Command, root: Path, out: Path, undisturbed: Pa
     assert processes.leftovers(out) == []
     verified = prep("verify", out)
     assert verified.returncode == 0, verified.stdout
+    counted = json.loads(prep("status", out, "--json").stdout)["pairs"]
+    assert counted == {"planned": 12, "done": 12, "rejected": 0, "left": 0}
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +70,13 @@ def test_random_kills(undisturbed: Path, tmp_path: Path, synth_root: Path, prep:
     for number in range(tries(5)):
         dice, out = random.Random(number), tmp_path / str(number)
         job = processes.start(*given(synth_root, out))
-        # Three of four while there is work under way, the others at any moment from the start on.
-        if number % 4 and processes.wait_for(lambda out=out: begun(out), job):
-            pass
-        else:
-            time.sleep(dice.uniform(0, 10))
-        victim = VICTIMS[number % len(VICTIMS)]
+        victim, longest = VICTIMS[number % len(VICTIMS)], START
+        # From the start on; from the first pair; and half of all between finished shards.
+        begins = (lambda: True, lambda out=out: begun(out), *[lambda out=out: shards(out)] * 2)
+        if processes.wait_for(begins[number % 4], job) and number % 4:
+            longest = WORK
         for _ in range(dice.choice((1, 1, 2, 3)) if victim == "actor" else 1):
-            time.sleep(dice.uniform(0, LONGEST / 3 if victim == "actor" else LONGEST))
+            time.sleep(dice.uniform(0, longest))
             if job.poll() is None:
                 processes.strike(job, victim)
                 struck[victim] += 1
