@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from cc_prep import storage
 
@@ -89,7 +89,9 @@ def read_members(file: BinaryIO, place: str) -> Iterator[tuple[str, dict[str, by
     """`read_shard` of an open file, or of a part of one that begins at a sample."""
     key, members, done = None, dict[str, bytes](), set[str]()
     try:
-        with tarfile.open(fileobj=file, mode="r|", errorlevel=2) as tar:
+        # What is in memory already is not streamed, which costs a copy of each block.
+        mode: Literal["r:", "r|"] = "r:" if isinstance(file, io.BytesIO) else "r|"
+        with tarfile.open(fileobj=file, mode=mode, errorlevel=2) as tar:
             for member in tar:
                 name, extension = parts_of(member, place)
                 if name != key:

@@ -1,0 +1,1 @@
+"""Programs that measure, each against a named alternative in the same run."""

@@ -1,0 +1,108 @@
+"""The training stream against the same tar files read in a row, and against ProCap's HDF5.
+
+    python benchmarks/bench_stream.py [--pairs 600] [--repeats 5]
+
+Nine frames of 224 px a pair in the reference's HDF5 (gzip, one data set a pair, read whole at
+random); the keyframe images and all tokens in our shards. The sequential reading is plain
+webdataset's, in the files' order, with the same decoding of JSON and arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import click
+import cv2
+import h5py
+import numpy as np
+import webdataset
+
+from benchmarks.measuring import report, turns
+from cc_prep.formats import tar
+from cc_prep.formats.training_shards import TrainingSample, encode
+from cc_prep.records import FrameSequence, ImagePair
+from cc_train import catalogue
+from cc_train.distributed import Ranks
+from cc_train.stream import Stream, StreamSettings
+
+FRAMES, PER_SHARD, BATCH = 9, 64, 8
+
+
+@click.command()
+@click.option("--pairs", default=600, show_default=True)
+@click.option("--repeats", default=5, show_default=True)
+def main(pairs: int, repeats: int) -> None:
+    """Measures samples a second of one epoch."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, pairs)
+        entries = catalogue.read([f"{folder}/*.tar"])
+        stream = Stream(entries, lambda s, d: {"n": len(s)}, BATCH, 0, StreamSettings(), Ranks())
+        pixels = Stream(entries, decoded, BATCH, 0, StreamSettings(), Ranks())
+        steps = pairs // BATCH
+        found = turns(
+            {
+                "stream": lambda: [stream(number) for number in range(steps)],
+                "pixels": lambda: [pixels(number) for number in range(steps)],
+                "sequential": lambda: in_a_row(sorted(map(str, folder.glob("*.tar")))),
+                "hdf5": lambda: random_access(folder / "videos.h5", pairs),
+            },
+            repeats,
+        )
+    rates = {way: pairs / seconds for way, seconds in found.items()}
+    share, ratio = rates["stream"] / rates["sequential"], rates["pixels"] / rates["hdf5"]
+    print(f"stream {rates['stream']:.0f} samples/s, {share:.0%} of webdataset in a row, "
+          f"decoding {rates['pixels']:.0f}, × {ratio:.1f} of HDF5")  # fmt: skip
+    report("stream", {"pairs": pairs, **rates, "share": share, "ratio": ratio})
+
+
+def write(folder: Path, pairs: int) -> None:
+    """The same pairs as training shards and as ProCap's HDF5."""
+    dice = np.random.default_rng(0)
+    with h5py.File(folder / "videos.h5", "w") as videos:
+        for start in range(0, pairs, PER_SHARD):
+            place = folder / f"train-{start // PER_SHARD:06d}.tar"
+            with tar.write_shard(str(place)) as (writer, _):
+                for number in range(start, min(start + PER_SHARD, pairs)):
+                    coarse = dice.integers(0, 256, (FRAMES, 14, 14, 3), np.uint8)
+                    frames = np.stack([cv2.resize(one, (224, 224)) for one in coarse])
+                    pair = ImagePair("a", "train", f"{number:06d}", "change", "b", "a", ("x",))
+                    tokens = dice.integers(0, 1024, (FRAMES, 14, 14))
+                    scores = dice.random((2, 1, FRAMES))
+                    sequence = FrameSequence(pair, frames)
+                    members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, {"codes": 1024})
+                    writer.add(pair.key, members)
+                    pixels = frames.transpose(0, 3, 1, 2)
+                    videos.create_dataset(f"{number}", data=pixels, compression="gzip")
+
+
+def decoded(samples: list[TrainingSample], dice: object) -> dict[str, object]:
+    """A batch with its keyframes' pixels."""
+    return {"images": [sample.image(frame) for sample in samples for frame in sample.images]}
+
+
+def in_a_row(shards: list[str]) -> int:
+    """All samples by plain webdataset."""
+    count = 0
+    for sample in webdataset.WebDataset(shards, shardshuffle=False):
+        json.loads(sample["json"])
+        for name in ("tokens.npy", "scores.npy"):
+            np.load(io.BytesIO(sample[name]), allow_pickle=False)
+        count += 1
+    return count
+
+
+def random_access(place: Path, pairs: int) -> list[np.ndarray]:
+    """Every pair once, in a random order, as the reference's data set class reads them."""
+    found = []
+    with h5py.File(place, "r") as videos:
+        for number in np.random.default_rng(1).permutation(pairs):
+            found = [videos[f"{number}"][()]]
+    return found
+
+
+if __name__ == "__main__":
+    main()
