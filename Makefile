@@ -108,7 +108,7 @@ assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
 	BIN=$(BIN) ASSETS=$(ASSETS) sh cc_train/recipes/assets.sh
 
 test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see docs/reliability.md
 	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)

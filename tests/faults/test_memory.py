@@ -12,23 +12,16 @@ from cc_prep.formats import rejects
 from tests.conftest import ROOT
 from tests.fake_jobs import run, work
 
-ROOM, APPETITE = 2 * 2**30, 4 * 2**30
+ROOM, APPETITE = 3 * 2**30, 5 * 2**30
 
 
-def test_memory_that_is_refused_is_a_reject(
+def test_memory_that_is_refused_and_that_ray_takes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The allocation fails: the batch is tried in halves, and what fails alone is rejected."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    greedy = work(tmp_path, allocates={7: 2**50}, batch=4)
-    summary = run(greedy)
-    assert (summary.samples, summary.rejected) == (19, 1)
-    [found] = rejects.read(greedy.folder)
-    assert (found.id, found.reason) == ("0007", "out of memory")
+    """An allocation that fails is a reject; a worker that grows is killed by Ray's own monitor.
 
-
-def test_memory_that_ray_takes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's own monitor kills the worker that grows; the machine and all other pairs live on."""
+    The machine and all other pairs live on.
+    """
     memory = psutil.virtual_memory()
     if memory.available < APPETITE + 2 * 2**30:
         pytest.skip(f"needs {(APPETITE >> 30) + 2} GB of free memory")
@@ -39,10 +32,10 @@ def test_memory_that_ray_takes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ray.init(address="local", num_cpus=2, num_gpus=0, include_dashboard=False,
              log_to_driver=False, object_store_memory=128 * 2**20)  # fmt: skip
     try:
-        greedy = work(tmp_path, allocates={7: APPETITE})
+        greedy = work(tmp_path, allocates={2: 2**50, 7: APPETITE})
         summary = run(greedy)
     finally:
         ray.shutdown()
-    assert (summary.samples, summary.rejected) == (19, 1)
-    [found] = rejects.read(greedy.folder)
-    assert (found.id, found.reason) == ("0007", "killed its process")
+    assert (summary.samples, summary.rejected) == (18, 2)
+    found = {reject.id: reject.reason for reject in rejects.read(greedy.folder)}
+    assert found == {"0002": "out of memory", "0007": "killed its process"}

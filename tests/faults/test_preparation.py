@@ -18,12 +18,18 @@ from cc_prep.formats import rejects
 from tests.conftest import Command
 from tests.faults import processes, tries
 
+FEW = 5
+# Workers that cross-fade need no torch, so they start at once; many tries take the network.
 JOB = (
-    "--set", "interpolate.depth=3", "--set", "image_size=96", "--set", "shards.pairs_per_shard=2",
-    "--set", "interpolate.threads=1",
-)  # fmt: skip
+    *("--set", "shards.pairs_per_shard=2", "--set", "interpolate.threads=1"),
+    *(
+        ("--set", "interpolate.method=dissolve", "--set", "interpolate.depth=5")
+        if tries(FEW) == FEW
+        else ("--set", "interpolate.depth=3", "--set", "image_size=96")
+    ),
+)
 VICTIMS = ("actor", "driver", "session", "raylet", "pause")
-START, WORK = 12.0, 2.5  # seconds that a job takes to its first pair, and for its shards
+START, WORK = 10.0, 1.0  # seconds that a job takes to its first pair, and for its shards
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -67,7 +73,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep
 def test_random_kills(undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command) -> None:
     """A blow or several at random moments, each to a random victim."""
     struck: Counter[str] = Counter()
-    for number in range(tries(5)):
+    for number in range(tries(FEW)):
         dice, out = random.Random(number), tmp_path / str(number)
         job = processes.start(*given(synth_root, out))
         victim, longest = VICTIMS[number % len(VICTIMS)], START
@@ -86,13 +92,13 @@ def test_random_kills(undisturbed: Path, tmp_path: Path, synth_root: Path, prep:
         resumed_is_undisturbed(prep, synth_root, out, undisturbed)
         shutil.rmtree(out)
     print(dict(struck))
-    assert sum(struck.values()) >= tries(5) / 2
+    assert sum(struck.values()) >= tries(FEW) / 2
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> object:
-    """A disk of 40 MB of its own, for whoever may mount one."""
-    with processes.mounted(tmp_path / "disk", 40) as place:
+    """A disk of 100 MB of its own, for whoever may mount one."""
+    with processes.mounted(tmp_path / "disk", 100) as place:
         yield place
 
 
@@ -187,12 +193,13 @@ def test_of_two_jobs_started_together_one_works(
         shutil.rmtree(out)
 
 
-def test_nothing_of_ray_is_left_running(tmp_path: Path, synth_root: Path) -> None:
+def test_no_worker_outlives_its_driver(tmp_path: Path, synth_root: Path) -> None:
     """Keeps away: workers that hold memory after their driver was killed."""
     job = processes.start(*given(synth_root, tmp_path / "out"))
     assert processes.wait_for(lambda: begun(tmp_path / "out"), job)
-    there = processes.below(job)
+    there = processes.actors(job)
+    assert there
     processes.strike(job, "driver")
     processes.ended(job)
-    _, alive = psutil.wait_procs(there, timeout=60)
+    _, alive = psutil.wait_procs(there, timeout=120)
     assert alive == []

@@ -170,7 +170,7 @@ def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) 
     began = time.monotonic()
     victim.kill()
     said = processes.ended(job)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 120
     assert job.returncode != 0
     assert "rank 0: another process of this training ended; the same command goes on" in said
     steps = checkpoints.steps(run)
