@@ -58,7 +58,16 @@ OLD_PROCESSOR = {
 
 def test_another_processor(tmp_path: Path, synth_root: Path, prep: Command) -> None:
     """Other kernels add up in another order: how far that may go, with the weights that we ship."""
-    given = ["--root", str(synth_root), "--set", "image_size=64", "--limit", "2"]
+    given = [
+        "--root",
+        str(synth_root),
+        "--set",
+        "image_size=64",
+        "--limit",
+        "3",
+        "--split",
+        "train",
+    ]
     done = prep("build", "synth", "--out", tmp_path / "here", *given)
     assert done.returncode == 0, done.stderr
     job = processes.start(

@@ -37,8 +37,8 @@ def digests(out: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
 
 
-def given(root: Path, out: Path) -> tuple[object, ...]:
-    return ("interpolate", "synth", "--root", root, "--out", out, "--workers", 2, *JOB)
+def given(root: Path, out: Path, workers: int = 2) -> tuple[object, ...]:
+    return ("interpolate", "synth", "--root", root, "--out", out, "--workers", workers, *JOB)
 
 
 def shards(out: Path) -> int:
@@ -50,8 +50,8 @@ def begun(out: Path) -> bool:
 
 
 def resumed_is_undisturbed(prep: Command, root: Path, out: Path, undisturbed: Path) -> None:
-    """Resumes the job as its users would, and compares."""
-    done = prep(*given(root, out), "--retry-rejects")
+    """Resumes the job as its users would, with another number of workers, and compares."""
+    done = prep(*given(root, out, 1), "--retry-rejects")
     assert done.returncode == 0, done.stderr
     assert digests(out) == digests(undisturbed)
     assert processes.leftovers(out) == []
@@ -84,8 +84,11 @@ def test_random_kills(undisturbed: Path, tmp_path: Path, synth_root: Path, prep:
         for _ in range(dice.choice((1, 1, 2, 3)) if victim == "actor" else 1):
             time.sleep(dice.uniform(0, longest))
             if job.poll() is None:
+                orphans = processes.actors(job) if victim == "driver" else []
                 processes.strike(job, victim)
                 struck[victim] += 1
+                # Keeps away: workers that hold memory after their driver was killed.
+                assert psutil.wait_procs(orphans, timeout=120)[1] == []
         said = processes.ended(job)
         print(f"{number}: {victim}, {shards(out)} shards then, code {job.returncode}: {said[-90:]}")
         assert "Traceback" not in said
@@ -159,31 +162,27 @@ def test_inputs_that_change_under_way(
     resumed_is_undisturbed(prep, root, out, undisturbed)
 
 
-def test_a_clock_that_jumps(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
-) -> None:
-    """In all of the job's processes the time of day leaps by days, forth and back, every second."""
+@pytest.fixture
+def jumping(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the time of day leaps by days, forth and back, every second."""
     (tmp_path / "sitecustomize.py").write_text(
         "import time as module\ntrue = module.time\n"
         "def time():\n    return true() + 172800 * ((int(true()) % 3) - 1)\n"
         "time.__module__ = 'time'\nmodule.time = time\n"  # so that it pickles as the true one
     )
-    out = tmp_path / "out"
-    environment = {"PYTHONPATH": str(tmp_path)}
     program = "import time; t = time.time(); time.sleep(1.1); assert abs(time.time() - t) > 1000"
+    environment = {"PYTHONPATH": str(tmp_path)}
     assert processes.run([sys.executable, "-c", program], environment) == 0
-    job = processes.start(*given(synth_root, out), env={**processes.environment(), **environment})
-    said = processes.ended(job)
-    assert job.returncode == 0, said
-    assert digests(out) == digests(undisturbed)
+    return {**processes.environment(), **environment}
 
 
 def test_of_two_jobs_started_together_one_works(
-    undisturbed: Path, tmp_path: Path, synth_root: Path
+    undisturbed: Path, tmp_path: Path, synth_root: Path, jumping: dict[str, str]
 ) -> None:
+    """And its bytes are the same, though the clocks of all its processes jump."""
     for number in range(tries(1)):
         out = tmp_path / str(number)
-        jobs = [processes.start(*given(synth_root, out)) for _ in range(2)]
+        jobs = [processes.start(*given(synth_root, out), env=jumping) for _ in range(2)]
         said = [processes.ended(job) for job in jobs]
         assert sorted(job.returncode for job in jobs) == [0, 2], said
         [works] = [job for job in jobs if job.returncode == 0]
@@ -191,15 +190,3 @@ def test_of_two_jobs_started_together_one_works(
         assert f"process {works.pid} on" in refused
         assert digests(out) == digests(undisturbed)
         shutil.rmtree(out)
-
-
-def test_no_worker_outlives_its_driver(tmp_path: Path, synth_root: Path) -> None:
-    """Keeps away: workers that hold memory after their driver was killed."""
-    job = processes.start(*given(synth_root, tmp_path / "out"))
-    assert processes.wait_for(lambda: begun(tmp_path / "out"), job)
-    there = processes.actors(job)
-    assert there
-    processes.strike(job, "driver")
-    processes.ended(job)
-    _, alive = psutil.wait_procs(there, timeout=120)
-    assert alive == []
