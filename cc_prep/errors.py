@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 
@@ -15,6 +17,15 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}. {self.remedy}" if self.remedy else self.what
+
+
+@contextmanager
+def naming(place: object) -> Iterator[None]:
+    """Puts the file before what a UserError of the block says, which knows its content only."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{place}: {error.what}", error.remedy) from None
 
 
 class JobFailed(Exception):

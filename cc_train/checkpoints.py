@@ -52,7 +52,14 @@ def write(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        _fill(temporary, step, model, metadata, training, state)
+        words = {"settings": json.dumps(metadata, sort_keys=True)}
+        save_file(_plain(model), temporary / MODEL, metadata=words)
+        save_file(_plain(training), temporary / TRAINING)
+        digests = {name: sha256(temporary / name) for name in (MODEL, TRAINING)}
+        text = json.dumps({**state, "step": step, "sha256": digests}, indent=2, sort_keys=True)
+        (temporary / STATE).write_text(text + "\n")
+        for name in (MODEL, TRAINING, STATE):
+            _sync(temporary / name)
     except (OSError, SafetensorError) as error:  # safetensors has a type of its own for any fault
         shutil.rmtree(temporary, ignore_errors=True)
         raise JobFailed(f"{place}: cannot write a checkpoint ({error})") from None
@@ -60,24 +67,6 @@ def write(
         shutil.rmtree(place)
     os.replace(temporary, place)
     return place
-
-
-def _fill(
-    folder: Path,
-    step: int,
-    model: Mapping[str, Tensor],
-    metadata: Mapping[str, Any],
-    training: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-) -> None:
-    words = {"settings": json.dumps(metadata, sort_keys=True)}
-    save_file(_plain(model), folder / MODEL, metadata=words)
-    save_file(_plain(training), folder / TRAINING)
-    digests = {name: sha256(folder / name) for name in (MODEL, TRAINING)}
-    text = json.dumps({**state, "step": step, "sha256": digests}, indent=2, sort_keys=True)
-    (folder / STATE).write_text(text + "\n")
-    for name in (MODEL, TRAINING, STATE):
-        _sync(folder / name)
 
 
 def steps(run: Path) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from cc_prep import networks, storage, weights
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, naming
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.wheels import sha256
 from cc_train import checkpoints
@@ -93,10 +93,8 @@ def make_run(
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
     tensors = weights.read_tensors(Path(file))
-    try:
+    with naming(file):
         parts = split(tensors)
-    except UserError as error:
-        raise UserError(f"{file}: {error.what}", error.remedy) from None
     ddconfig = networks.read_config(config)["ddconfig"] if config is not None else None
     vqgan, unused = VQGAN.from_tensors(parts.vqgan, ddconfig)
     shapes = {name: tuple(t.shape) for name, t in parts.encoder.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from cc_prep import images, interpolation, storage, weights
-from cc_prep.errors import RejectedPair, UserError
+from cc_prep.errors import RejectedPair, UserError, naming
 from cc_prep.formats import sequences
 from cc_prep.manifest import Manifest
 from pipelines import job, stages
@@ -52,10 +52,8 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
     found = weights.locate(settings.weights)
     if not weights.is_known(settings.weights):  # those have a digest to be known by
         tensors = weights.read_tensors(found.path)
-        try:
+        with naming(found.path):
             interpolation.make(settings, tensors, "cpu")
-        except UserError as error:
-            raise UserError(f"{found.path}: {error.what}", error.remedy) from None
     return {found.name: found.sha256}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from cc_prep import storage
-from cc_prep.errors import JobFailed, UserError
+from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance, rejects, training_shards
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.formats.state import Done, State
@@ -146,7 +146,8 @@ def _locked(work: Work, options: Options, pool: engine.Pool, console: Console) -
     except JobFailed as error:
         raise JobFailed(f"{error}; {_resumable(state, plan)}") from error
     finally:
-        with contextlib.suppress(OSError):  # on a full disk the first error is the one to show
+        # On a full disk or without the store the first error is the one to show.
+        with contextlib.suppress(OSError, StoreFailed):
             _account(work, settings, state)
     return _summary(work.folder, plan, state, made)
 

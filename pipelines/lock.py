@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from cc_prep import storage
-from cc_prep.errors import UserError
+from cc_prep.errors import StoreFailed, UserError
 
 HEARTBEAT_SECONDS = 10.0
 # A holder on another host cannot be asked whether it lives; this long without a sign, it does not.
@@ -72,7 +72,8 @@ def locked(folder: str) -> Iterator[None]:
 
     def beat() -> None:
         while not stop.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a full disk must not end the heartbeat
+            # Neither a full disk nor a store that fails for a while ends the heartbeat.
+            with contextlib.suppress(OSError, StoreFailed):
                 storage.write_json(place, {**asdict(me), "beat": time.time()}, durable=False)
 
     thread = threading.Thread(target=beat, daemon=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cc_prep import storage
-from cc_prep.errors import JobFailed, Reason, RejectedPair
+from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
 from cc_prep.formats import sequences
 from cc_prep.formats.rejects import Reject
 from cc_prep.formats.sequences import StoredSequence
@@ -169,7 +169,7 @@ class ShardWorker:
         """The step's results; a batch that does not fit or fails is tried in smaller parts."""
         try:
             results = self.step()(pairs)
-        except JobFailed:  # a store that is down: no pair's fault
+        except StoreFailed:  # no pair's fault
             raise
         except Exception as error:
             failure = error.with_traceback(error.__traceback__)

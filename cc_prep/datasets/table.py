@@ -20,6 +20,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.datasets import split_file
 from cc_prep.errors import UserError
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 
@@ -32,6 +33,7 @@ KINDS = {
     **dict.fromkeys(("", "change", "changed", "1", "true", "yes"), CHANGE),
     **dict.fromkeys(("no_change", "no change", "nochange", "same", "0", "false", "no"), NO_CHANGE),
 }
+ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
 FIRST_ROW = 2  # of a CSV: the header is row 1
 
 
@@ -174,19 +176,20 @@ def _rows(place: str) -> list[dict[str, Any]]:
     try:
         data = storage.read_bytes(place)
         if place.endswith(".parquet"):
-            import pyarrow as pa
-            import pyarrow.parquet as pq
+            from cc_prep.formats import tables  # which needs pyarrow
 
-            found: list[Any] = pq.ParquetFile(pa.BufferReader(data)).read().to_pylist()
+            found: list[Any] = tables.rows(data, None, place)
         elif place.endswith(".jsonl"):
             lines = data.decode("utf-8-sig").splitlines()
             found = [json.loads(line) for line in lines if line.strip()]
         else:
             reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
             found = list(reader)
-    except (OSError, ValueError, NotImplementedError, csv.Error, RecursionError) as error:
+    except DamagedShard as error:
+        raise UserError(str(error), ROW_FILES) from None
+    except (OSError, ValueError, csv.Error, RecursionError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{place}: {said}", "Give a CSV, JSON-lines or Parquet table") from None
+        raise UserError(f"{place}: {said}", ROW_FILES) from None
     if not found:
         raise UserError(f"{place}: no rows", REMEDY)
     wanted = {"before", "after"}
