@@ -126,4 +126,4 @@ format: $(SETUP)  ## bring the code into shape
 check: lint test  ## all that CI would say
 
 bench: $(SETUP)  ## measure; one program a claim, see benchmarks/
-	@for program in benchmarks/bench_*.py; do echo "== $$program"; PYTHONPATH=. $(BIN)/python $$program || exit 1; done
+	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done

@@ -8,13 +8,9 @@ the same ids, which is asserted. Prints medians, and a JSON line.
 
 from __future__ import annotations
 
-import json
-import statistics
-import time
-from collections.abc import Callable
-
 import click
 import torch
+from measuring import options, report, turns
 from torch import Tensor
 
 from cc_train.decoding import greedy
@@ -25,8 +21,7 @@ WORDS, FRAMES, FRAME_TOKENS = 80, 4, 196
 
 
 @click.command()
-@click.option("--threads", default=2, show_default=True)
-@click.option("--repeats", default=5, show_default=True)
+@options
 def main(threads: int, repeats: int) -> None:
     """Measures batches of 8 and 64."""
     torch.set_num_threads(threads)
@@ -36,12 +31,18 @@ def main(threads: int, repeats: int) -> None:
     for batch in (8, 64):
         memory = torch.randn(batch, FRAMES * FRAME_TOKENS, decoder.config.width)
         assert (greedy(decoder, memory, stop=False) == recomputed(decoder, memory)).all()
-        kept = timed(lambda m=memory: greedy(decoder, m, stop=False), repeats)
-        plain = timed(lambda m=memory: recomputed(decoder, m), repeats)
-        found[batch] = {"kept": kept, "recomputed": plain, "ratio": plain / kept}
+        seconds = turns(
+            {
+                "kept": lambda m=memory: greedy(decoder, m, stop=False),
+                "recomputed": lambda m=memory: recomputed(decoder, m),
+            },
+            repeats,
+        )
+        kept, plain = seconds["kept"], seconds["recomputed"]
+        found[f"batch {batch}"] = {**seconds, "ratio": plain / kept}
         print(f"batch {batch}: {1e3 * kept:.0f} ms, recomputed {1e3 * plain:.0f} ms: "
               f"{plain / kept:.1f} times as fast")  # fmt: skip
-    print(json.dumps({"bench": "decoding", "threads": threads, **found}))
+    report("decoding", {"threads": threads, **found})
 
 
 @torch.inference_mode()
@@ -54,16 +55,6 @@ def recomputed(decoder: CaptionDecoder, memory: Tensor) -> Tensor:
         logits[:, UNK] = -1e10
         ids[:, place] = logits.argmax(-1)
     return ids
-
-
-def timed(work: Callable[[], object], repeats: int) -> float:
-    """Median seconds."""
-    seconds = []
-    for _ in range(repeats):
-        began = time.monotonic()
-        work()
-        seconds.append(time.monotonic() - began)
-    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ outside the network (decoding, encoding, tar, journal).
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
+from measuring import report
 
 from cc_prep import datasets, manifest, weights
 from cc_prep.interpolation import RifeInterpolator
@@ -45,9 +45,7 @@ def main() -> None:
         f"ours {found['ours']:.2f} pairs/s, the package's way {found['package']:.2f} pairs/s: "
         f"× {found['ratio']:.2f}; outside the network {found['outside']:.0%} of our time"
     )
-    print(
-        json.dumps({"benchmark": "interpolate", "threads": settings.interpolate.threads, **found})
-    )
+    report("interpolate", {"threads": settings.interpolate.threads, **found})
 
 
 def measure(settings: Manifest, pairs: list[ImagePair], folder: str) -> dict[str, float]:

@@ -9,12 +9,13 @@ memory (VmHWM) of the worker and of the driver, read from /proc.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from measuring import report
 
 from cc_prep.datasets import samples
 
@@ -35,7 +36,7 @@ def main() -> None:
     ratio = sizes[-1] / sizes[0]
     print(f"worker's peak × {growth:.2f} for × {ratio:.0f} pairs")
     rows = {"step": step, "rows": found, "worker_growth": round(growth, 3)}
-    print(json.dumps({"benchmark": "memory", **rows}))
+    report("memory", rows)
 
 
 def peaks(folder: str, step: str, pairs: int) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import click
 import numpy as np
+from measuring import report, turns
 
-from benchmarks.measuring import report, turns
 from cc_prep.synth import captions as wording
 from cc_train.captions import scorer
 

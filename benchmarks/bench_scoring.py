@@ -11,8 +11,8 @@ from __future__ import annotations
 import click
 import numpy as np
 import torch
+from measuring import options, report, turns
 
-from benchmarks.measuring import report, turns
 from cc_prep import byte_pairs
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.scoring import Scorer, normalised
@@ -22,8 +22,7 @@ CAPTIONS = ("the small red cube has moved to the left of the sphere", "a cube is
 
 
 @click.command()
-@click.option("--threads", default=2, show_default=True)
-@click.option("--repeats", default=5, show_default=True)
+@options
 def main(threads: int, repeats: int) -> None:
     """Measures sequences a second."""
     torch.set_num_threads(threads)

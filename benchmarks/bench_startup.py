@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 import click
-
-from benchmarks.measuring import report, turns
+from measuring import report, turns
 
 BIN = Path(sys.executable).parent
 

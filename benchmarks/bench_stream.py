@@ -19,8 +19,8 @@ import cv2
 import h5py
 import numpy as np
 import webdataset
+from measuring import report, turns
 
-from benchmarks.measuring import report, turns
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import TrainingSample, encode
 from cc_prep.records import FrameSequence, ImagePair

@@ -10,8 +10,8 @@ from __future__ import annotations
 import click
 import numpy as np
 import torch
+from measuring import options, report, turns
 
-from benchmarks.measuring import report, turns
 from cc_prep.models.vqgan import VQGAN, Config
 from cc_prep.tokenization import Tokenizer
 
@@ -19,8 +19,7 @@ FRAMES = 9
 
 
 @click.command()
-@click.option("--threads", default=2, show_default=True)
-@click.option("--repeats", default=5, show_default=True)
+@options
 def main(threads: int, repeats: int) -> None:
     """Measures sequences a second."""
     torch.set_num_threads(threads)

@@ -67,6 +67,22 @@ def synth_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for a module's own small weights."""
+    return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture(scope="module")
+def shards(
+    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prep: Command
+) -> str:
+    """The pattern of training shards of all splits of six scenes, made with `weights`."""
+    from tests import stages
+
+    return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prep)
+
+
 @pytest.fixture(scope="session")
 def video_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one video of 20 frames, frame i of brightness 10·i."""

@@ -49,3 +49,14 @@ def settings(folder: Path) -> list[str]:
         write_clip4idc(scorer)
         write_vqgan(tokenizer)
     return [f"score.weights={scorer}", f"tokenize.weights={tokenizer}"]
+
+
+def build_options(folder: Path, root: Path, pairs_per_shard: int) -> list[str]:
+    """What `cc-prep build synth` is given for the scenes in `root`, with weights in `folder`."""
+    given = [
+        *settings(folder),
+        f"shards.pairs_per_shard={pairs_per_shard}",
+        "image_size=64",
+        "interpolate.depth=2",
+    ]
+    return ["--root", str(root), *(part for g in given for part in ("--set", g))]

@@ -79,7 +79,7 @@ class Videos:
             pixels: np.ndarray = dataset[()]
         except KeyError:
             raise RejectedPair(Reason.MISSING_IMAGE, f"{file} has no {key}") from None
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # h5py raises either for a damaged file
             said = str(error).splitlines()[0]
             raise RejectedPair(Reason.UNREADABLE_SEQUENCE, f"{file}: {said}") from None
         return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
@@ -92,7 +92,7 @@ class Videos:
         try:
             with h5py.File(place, "r") as file:
                 return int(next(iter(file.values())).shape[0])
-        except (OSError, StopIteration, AttributeError, IndexError) as error:
+        except (OSError, RuntimeError, LookupError, StopIteration, AttributeError) as error:
             raise UserError(
                 f"{place}: no HDF5 file of sequences ({type(error).__name__})", "Fetch it again"
             ) from None

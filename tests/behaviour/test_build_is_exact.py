@@ -23,13 +23,7 @@ def digests(out: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> list[str]:
-    given = [
-        *small_weights.settings(tmp_path_factory.mktemp("weights")),
-        "shards.pairs_per_shard=2",
-        "image_size=64",
-        "interpolate.depth=2",
-    ]
-    return ["--root", str(synth_root), *(part for g in given for part in ("--set", g))]
+    return small_weights.build_options(tmp_path_factory.mktemp("weights"), synth_root, 2)
 
 
 @pytest.fixture(scope="module")

@@ -13,21 +13,7 @@ import pytest
 
 from tests import stages
 from tests.commands import cc_train
-from tests.conftest import Command
 from tests.pages import opened
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("weights")
-
-
-@pytest.fixture(scope="module")
-def shards(
-    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prep: Command
-) -> str:
-    """All splits of six scenes, with all frames as images."""
-    return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prep)
 
 
 @pytest.fixture(scope="module")

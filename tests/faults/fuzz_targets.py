@@ -6,6 +6,7 @@ raises is a defect. Nothing here knows how the damage is made.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -23,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from cc_prep import datasets, images, manifest, settings, weights
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.formats import procap, provenance, rejects, scores, tar, training_shards
+from cc_prep.formats.coco import references
 from cc_prep.formats.state import State
 from cc_prep.manifest import Manifest
 from cc_train import checkpoints, procap_import
@@ -65,6 +67,7 @@ STATE = {
     "shard": "train-000000", "pairs": 1, "pairs_digest": "x", "samples": 1, "bytes": 9,
     "sha256": "y", "seconds": 1.0, "rejects": [REJECT], "offsets": {"a": 0},
 }  # fmt: skip
+ROWS = [{"before": "a.png", "after": "b.png", "caption": "a dog", "id": "1", "split": "train"}]
 TENSORS = {"a.weight": torch.ones(2, 3), "b": torch.zeros(1)}
 
 
@@ -85,25 +88,18 @@ def _override(place: Path) -> None:
     manifest.load("synth", [text])
 
 
-def _captions(place: Path) -> None:
-    for read in (coco.read_references, lambda one: coco.read_predictions([one])):
-        try:
-            read(str(place))
-        except UserError as error:
-            refused = error
-    raise refused
+SPOT = procap.Names("spot", "spot_the_diff")
 
 
 def _procap_scores(place: Path) -> None:
-    names = procap.Names("spot", "spot_the_diff")
-    found = procap.read_scores(str(place.parent), names)
-    procap.scores_of(found, names, "7", "change", ("one",), 3)
+    found = procap.read_scores(str(place.parent), SPOT)
+    procap.scores_of(found, SPOT, "7", "change", ("one",), 3)
 
 
 def _videos(place: Path) -> None:
-    names = procap.Names("spot", "spot_the_diff")
-    procap.Videos(str(place.parent), names).frames("7", "change")
-    procap.Videos(str(place.parent), names).count("change")
+    videos = procap.Videos(str(place.parent), SPOT)
+    videos.count("change")
+    videos.frames("7", "change")
 
 
 def _hdf5(place: Path) -> None:
@@ -112,7 +108,13 @@ def _hdf5(place: Path) -> None:
 
 
 def _checkpoint(place: Path) -> None:
+    for name in (checkpoints.MODEL, checkpoints.TRAINING):
+        save_file(TENSORS, place.parent / name)
     checkpoints.read(place.parents[2], 5)
+
+
+def _rows(place: Path) -> None:
+    _pairs(manifest.load("own", root=str(place.parent)))
 
 
 def _import(place: Path) -> None:
@@ -129,9 +131,10 @@ def simple(folder: Path) -> dict[str, Target]:
     theirs = _saved(lambda p: torch.save({"weights": whole, "epoch": 3}, p), folder, "b.pt")
     safe = _saved(lambda p: save_file(TENSORS, p), folder, "a.safetensors")
     shard = Path(strangers.shard(folder / "a.tar")).read_bytes()
+    same = hashlib.sha256(safe).hexdigest()
+    digests = {checkpoints.MODEL: same, checkpoints.TRAINING: same}
     scores_json = {"7": {name: [[1.0, 2.0, 3.0]] for name in procap.MATRICES}}
     text = manifest.text_of("synth").encode()
-    said = [{"image_id": "a", "caption": "a dog"}]
     return {
         "sequence shard": Target(shard, lambda p: strangers.read_all(str(p))),
         "training shard": Target(shard, lambda p: strangers.train_all(str(p))),
@@ -167,13 +170,24 @@ def simple(folder: Path) -> dict[str, Target]:
         ),
         "ProCap's sequences": Target(_saved(_hdf5, folder, "a.h5"), _videos, "spot_videos.h5"),
         "ProCap's checkpoints": Target(theirs, _import, "a.pt"),
-        "captions": Target(json.dumps(said).encode(), _captions),
+        "predictions": Target(
+            json.dumps([{"image_id": "a", "caption": "a dog"}]).encode(),
+            lambda p: coco.read_predictions([str(p)]),
+        ),
+        "references": Target(
+            json.dumps(references([{"key": "a", "captions": ["a dog"]}])).encode(),
+            lambda p: coco.read_references(str(p)),
+        ),
+        "a table as parquet": Target(_table(ROWS), _rows, "pairs.parquet"),
+        "a table as JSON lines": Target(
+            "\n".join(map(json.dumps, ROWS)).encode(), _rows, "pairs.jsonl"
+        ),
         "vocabulary": Target(
             Vocabulary.of(["a dog", "a cat"], 1).to_json().encode(),
             lambda p: Vocabulary.read(str(p)),
         ),
         "checkpoint's state": Target(
-            json.dumps({"sha256": {}, "step": 5}).encode(),
+            json.dumps({"sha256": digests, "step": 5}).encode(),
             _checkpoint,
             "checkpoints/000005/state.json",
         ),

@@ -25,11 +25,7 @@ def main() -> None:
         folder = Path(name)
         settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
         list(dataset.make(str(folder / "synth"), 6, settings))
-        given = [
-            *small_weights.settings(folder), "shards.pairs_per_shard=4", "image_size=64",
-            "interpolate.depth=2",
-        ]  # fmt: skip
-        options = ["--root", str(folder / "synth"), *(p for g in given for p in ("--set", g))]
+        options = small_weights.build_options(folder, folder / "synth", 4)
         wanted = built(folder / "here", options, None)
         for version in sys.argv[1:] or [OLDEST]:
             place = folder / version

@@ -22,11 +22,7 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> list[str]:
-    given = [
-        *small_weights.settings(tmp_path_factory.mktemp("weights")), "shards.pairs_per_shard=4",
-        "image_size=64", "interpolate.depth=2",
-    ]  # fmt: skip
-    return ["--root", str(synth_root), *(part for g in given for part in ("--set", g))]
+    return small_weights.build_options(tmp_path_factory.mktemp("weights"), synth_root, 4)
 
 
 @pytest.fixture(scope="module")

@@ -119,10 +119,15 @@ def test_no_keys_no_bucket_and_no_such_store(
 def test_a_job_writes_the_same_bytes_through_faults(
     ray: None, store: bad_store.Store, local: Path, synth_root: Path
 ) -> None:
+    """The data set lies there too."""
+    root = "s3://bucket/data"
+    for file in synth_root.rglob("*.*"):
+        if file.is_file():
+            storage.write_bytes(f"{root}/{file.relative_to(synth_root)}", file.read_bytes())
     for number in range(tries(1)):
         store.fail(0.1, seed=number)
         out = f"s3://bucket/job{number}"
-        done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
+        done = cc_prep("interpolate", "synth", "--root", root, "--out", out, *JOB)
         assert done.returncode == 0, done.stderr
         assert sum(store.done.values()) > store.done["none"] > 0
         print(number, dict(store.done))

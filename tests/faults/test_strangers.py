@@ -8,7 +8,6 @@ import pickle
 import struct
 import tarfile
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,17 +18,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cc_prep import datasets, images, manifest, weights
+from cc_prep import datasets, manifest, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import sequences, tar, training_shards
 from cc_prep.records import LONGEST_CAPTION
 from cc_prep.wheels import sha256
 from cc_train import catalogue, checkpoints, shards
-from tests import fakes, miniatures
+from tests import fakes, miniatures, planted
 from tests.commands import cc_train
 from tests.conftest import Command
-from tests.faults import planted
 from tests.pages import opened
+from tests.unit.test_images import bomb
 
 REFUSALS = (tar.DamagedShard, UserError)
 
@@ -38,18 +37,6 @@ def npy(array: np.ndarray, pickled: bool = False) -> bytes:
     file = io.BytesIO()
     np.save(file, array, allow_pickle=pickled)
     return file.getvalue()
-
-
-def png(width: int, height: int) -> bytes:
-    """A PNG that declares so many pixels and holds none."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        crc = zlib.crc32(kind + data).to_bytes(4, "big")
-        return len(data).to_bytes(4, "big") + kind + data + crc
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    data = chunk(b"IDAT", zlib.compress(b"\0" * 1000))
-    return b"\x89PNG\r\n\x1a\n" + head + data + chunk(b"IEND", b"")
 
 
 IMAGE = cv2.imencode(".png", np.full((32, 32, 3), 90, np.uint8))[1].tobytes()
@@ -180,14 +167,7 @@ def test_pickles_are_never_run(tmp_path: Path, reader: str) -> None:
 @pytest.mark.parametrize("side", [100_000, 20_000])
 def test_image_bombs_in_a_shard(tmp_path: Path, reader: str, side: int) -> None:
     with pytest.raises(REFUSALS):
-        READERS[reader](shard(tmp_path / "a.tar", f00_png=png(side, side)))
-
-
-def test_image_bombs_on_the_way_in() -> None:
-    for side in (100_000, 20_000):
-        with pytest.raises(RejectedPair) as caught:
-            images.decode(png(side, side), "x.png")
-        assert caught.value.reason is Reason.IMAGE_TOO_LARGE
+        READERS[reader](shard(tmp_path / "a.tar", f00_png=bomb(side)))
 
 
 def lists_of_captions(root: Path, text: str) -> str:

@@ -21,20 +21,8 @@ import pytest
 from cc_prep.formats import training_shards
 from cc_train import checkpoints
 from tests import stages
-from tests.conftest import BIN, Command
+from tests.conftest import BIN
 from tests.faults import processes, tries
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("weights")
-
-
-@pytest.fixture(scope="module")
-def shards(
-    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prep: Command
-) -> str:
-    return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prep)
 
 
 @pytest.fixture(scope="module")

@@ -22,21 +22,10 @@ from cc_train.models.procedure_encoder import ProcedureEncoder
 from cc_train.recipes import procap
 from cc_train.vocabulary import MARKS
 from tests.conftest import golden
+from tests.planted import Payload
 
 KEYS = [path for folder in golden("procap_keys") for path in sorted(folder.glob("*.json"))]
 STAGE1, STAGE2 = golden("procap_stage1"), golden("procap_stage2")
-
-
-class Payload:
-    """What a stranger might put into a pickle."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        import os
-
-        return os.system, (f"touch {self.file}",)
 
 
 def published(folder: Path, place: Path, wrapper: str, extra: object = None) -> Path:

@@ -57,15 +57,15 @@ def test_first_frame_of_an_animation() -> None:
     assert images.decode(data, "x")[0, 0, 1] > 150
 
 
-def bomb() -> bytes:
-    """A PNG that declares 100,000 × 100,000 pixels in a few bytes."""
+def bomb(side: int) -> bytes:
+    """A PNG that declares so many pixels a side in a few bytes."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         crc = zlib.crc32(kind + data).to_bytes(4, "big")
         return len(data).to_bytes(4, "big") + kind + data + crc
 
-    side = (100_000).to_bytes(4, "big")
-    head = chunk(b"IHDR", side + side + b"\x08\x02\0\0\0")
+    size = side.to_bytes(4, "big")
+    head = chunk(b"IHDR", size + size + b"\x08\x02\0\0\0")
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
 
 
@@ -76,7 +76,8 @@ FAULTY = {
     "empty": (b"", Reason.UNREADABLE_IMAGE),
     "flipped": (WHOLE[:900] + bytes([WHOLE[900] ^ 255]) + WHOLE[901:], Reason.UNREADABLE_IMAGE),
     "one pixel": (saved(Image.new("RGB", (1, 1))), Reason.IMAGE_TOO_SMALL),
-    "bomb": (bomb(), Reason.IMAGE_TOO_LARGE),
+    "bomb": (bomb(100_000), Reason.IMAGE_TOO_LARGE),
+    "smaller bomb": (bomb(20_000), Reason.IMAGE_TOO_LARGE),
 }
 
 

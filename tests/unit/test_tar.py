@@ -1,11 +1,9 @@
-"""Tar shards: the same samples give the same bytes, and no stranger's tar is trusted."""
+"""Tar shards: the same samples give the same bytes, and damage is named. See tests/faults too."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,43 +55,6 @@ def test_damage_is_an_error_or_harmless(
         place.write_bytes(damaged)
         with contextlib.suppress(DamagedShard):
             list(read_shard(str(place)))
-
-
-def member(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info, data
-
-
-HOSTILE = {
-    "absolute": [member("/etc/passwd.json")],
-    "parent": [member("../x.json")],
-    "link": [member("a.json", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd")],
-    "device": [member("a.json", b"", type=tarfile.CHRTYPE)],
-    "no extension": [member("readme")],
-    "twice": [member("a.json"), member("a.json")],
-    "apart": [member("a.json"), member("b.json"), member("a.f00.png")],
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_members_are_refused(tmp_path: Path, name: str) -> None:
-    place = tmp_path / "a.tar"
-    with tarfile.open(place, "w") as tar:
-        for info, data in HOSTILE[name]:
-            tar.addfile(info, io.BytesIO(data))
-    with pytest.raises(DamagedShard):
-        list(read_shard(str(place)))
-
-
-def test_a_lying_size_takes_no_memory(tmp_path: Path) -> None:
-    info, _ = member("a.json", b"")
-    info.size = 10 * 2**30
-    (tmp_path / "a.tar").write_bytes(info.tobuf() + b"x" * 1024)
-    with pytest.raises(DamagedShard, match="declares"):
-        list(read_shard(str(tmp_path / "a.tar")))
 
 
 def cut(data: bytes) -> bytes:

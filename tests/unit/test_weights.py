@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 import subprocess
 import sys
@@ -17,14 +16,7 @@ from safetensors.torch import save_file
 
 from cc_prep import weights, wheels
 from cc_prep.errors import UserError
-
-
-class Payload:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple:
-        return os.system, (f"touch {self.mark}",)
+from tests.planted import Payload
 
 
 def test_reads_tensors_in_every_wrapping(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Programs that measure, each against a named alternative in the same run."""
