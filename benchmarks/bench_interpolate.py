@@ -51,7 +51,7 @@ def main() -> None:
 def measure(settings: Manifest, pairs: list[ImagePair], folder: str) -> dict[str, float]:
     """Medians over rounds in which the two take turns, so that a busy machine hits both."""
     located = weights.locate("rife-v4.0")
-    make_step = partial(actors.Interpolate, settings, "cpu", located.sha256)
+    make_step = partial(actors.Interpolate, settings, "cpu", {located.name: located.sha256})
     worker = ShardWorker(make_step, Job(f"{folder}/out", "bench"))
     inside = timed(worker)
     plain = RifeInterpolator(weights.read_tensors(located.path), Interpolate(pad_multiple=128))

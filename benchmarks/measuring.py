@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,43 @@ def turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, f
             way()
             seconds[name].append(time.perf_counter() - began)
     return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Median seconds of a way in a process of its own, and that process's peak memory in MB."""
+
+    seconds: float
+    peak: float
+
+
+def turns_apart(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Run]:
+    """`turns`, each way in a process of its own: for what it does to the whole process counts.
+
+    A way is a function of a module. Its first call sets up, and is not counted.
+    """
+    fresh = multiprocessing.get_context("spawn")
+    pools = {name: ProcessPoolExecutor(1, mp_context=fresh) for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(repeats + 1):
+        for name, way in ways.items():
+            took = pools[name].submit(_timed, way).result()
+            seconds[name] += [took] if number else []
+    peaks = {name: pool.submit(_peak).result() for name, pool in pools.items()}
+    for pool in pools.values():
+        pool.shutdown()
+    return {name: Run(statistics.median(seconds[name]), peaks[name]) for name in ways}
+
+
+def _timed(way: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    way()
+    return time.perf_counter() - began
+
+
+def _peak() -> float:
+    [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x]
+    return int(line.split()[1]) / 1024
 
 
 def report(name: str, found: Mapping[str, Any]) -> None:

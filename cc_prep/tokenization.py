@@ -14,7 +14,8 @@ MOST_CODES = 2**15  # indices are stored as int16
 class Tokenizer:
     """A VQGAN at work on sequences.
 
-    A sequence's frames go through together and alone: float sums differ between batch sizes.
+    Float sums differ between batch sizes, so it is always the same: on a GPU a sequence's frames
+    together, on a CPU each alone, since several fall out of its caches.
     """
 
     def __init__(self, network: VQGAN, device: str = "cpu") -> None:
@@ -39,7 +40,9 @@ class Tokenizer:
             )
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():
-            found: np.ndarray = self.network.indices(pixels).to(torch.int16).cpu().numpy()
+            parts = pixels.split(1 if self.device == "cpu" else len(pixels))
+            indices = torch.cat([self.network.indices(part) for part in parts])
+        found: np.ndarray = indices.to(torch.int16).cpu().numpy()
         return found
 
     def reconstruct(self, tokens: np.ndarray) -> np.ndarray:

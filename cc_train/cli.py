@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from cc_prep import __version__
+from cc_prep.allocator import keep_freed_memory
 from cc_prep.errors import JobFailed, UserError
 
 
@@ -26,6 +27,7 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command: exit code 2 for a user's mistake, 1 when the work itself failed."""
+    keep_freed_memory()
     try:
         cli()
     except UserError as error:

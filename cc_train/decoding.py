@@ -1,7 +1,7 @@
 """Sentences from a caption decoder: greedy and beam search over kept keys and values.
 
-The encoder's output is turned into keys and values once, and each step computes one position. The
-ids are those of full recomputation (tested). [UNK] is never chosen.
+Each step computes one position, and makes no keys and values of the encoder's output. The ids are
+those of full recomputation (tested). [UNK] is never chosen.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def greedy(decoder: CaptionDecoder, memory: Tensor, stop: bool = True) -> Tensor
     ids = torch.full((count, length), PAD, dtype=torch.long, device=memory.device)
     ids[:, 0] = BOS
     ended = torch.zeros(count, dtype=torch.bool, device=memory.device)
-    kept, past = decoder.remember(memory), None
+    past: Cache | None = None
     for place in range(1, length):
-        logits, past = decoder.step(ids[:, place - 1 : place], kept, past)
+        logits, past = decoder.step(ids[:, place - 1 : place], memory, past)
         logits[:, :, UNK] = NEVER
         words = logits[:, -1].argmax(-1)
         if stop:
@@ -63,12 +63,12 @@ def beam(
 
 
 def _beam_of(decoder: CaptionDecoder, memory: Tensor, width: int, penalty: float) -> list[Beam]:
-    kept, past = decoder.remember(memory), None
+    past: Cache | None = None
     live = [(0.0, [BOS])]
     done: list[Beam] = []
     for place in range(1, decoder.config.length):
         last = torch.tensor([[ids[-1]] for _, ids in live], device=memory.device)
-        logits, past = decoder.step(last, _spread(kept, len(live)), past)
+        logits, past = decoder.step(last, memory.expand(len(live), -1, -1), past)
         logits[:, :, UNK] = NEVER
         chances = logits[:, -1].float().log_softmax(-1)
         sums = chances + torch.tensor([[score] for score, _ in live], device=memory.device)
@@ -96,9 +96,3 @@ def _settled(done: list[Beam], best: float, width: int, penalty: float, length: 
     """Whether no sentence that still grows can be among the `width` best."""
     reachable = best / length**penalty if penalty > 0 else best
     return len(done) >= width and done[-1].score >= reachable
-
-
-def _spread(kept: Cache, count: int) -> Cache:
-    return [
-        (keys.expand(count, -1, -1, -1), values.expand(count, -1, -1, -1)) for keys, values in kept
-    ]

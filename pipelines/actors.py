@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cc_prep import confidence, images, interpolation, storage, weights
+from cc_prep import allocator, confidence, images, interpolation, storage, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import scores as score_rows
 from cc_prep.formats import sequences, training_shards
@@ -30,6 +30,7 @@ class Networks:
 
     def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
         self.manifest, self.device, self.digests = manifest, device, digests
+        allocator.keep_freed_memory()
 
     def check(self, found: weights.Located) -> weights.Located:
         """`found`, if it is the file that the driver has. Raises UserError."""
@@ -78,7 +79,9 @@ class Interpolate(Networks):
         return [
             made
             if isinstance(made, RejectedPair)
-            else sequences.encode(made, settings.codec, settings.quality, self.about)
+            else sequences.encode(
+                made, settings.codec, settings.quality, self.about, settings.threads
+            )
             for made in self.sequences(pairs)
         ]
 

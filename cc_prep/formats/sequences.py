@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cv2
@@ -87,9 +89,16 @@ class StoredSequence:
 
 
 def encode(
-    sequence: FrameSequence, codec: str, quality: int, interpolator: dict[str, Any]
+    sequence: FrameSequence,
+    codec: str,
+    quality: int,
+    interpolator: dict[str, Any],
+    threads: int = 1,
 ) -> dict[str, bytes]:
-    """A sample's members by extension, in the order in which they are stored."""
+    """A sample's members by extension, in the order in which they are stored.
+
+    threads: how many frames are encoded at a time.
+    """
     pair, frames = sequence.pair, sequence.frames
     meta = {
         **facts(pair),
@@ -100,8 +109,9 @@ def encode(
         "interpolator": interpolator,
     }
     members = {"json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()}
-    for i, frame in enumerate(frames):
-        members[f"f{i:02d}.{codec}"] = encode_image(frame, codec, quality)
+    with ThreadPoolExecutor(threads) as pool:
+        encoded = pool.map(partial(encode_image, codec=codec, quality=quality), frames)
+        members |= {f"f{i:02d}.{codec}": data for i, data in enumerate(encoded)}
     for i, frame in sorted(sequence.truth.items()):
         members[f"t{i:02d}.png"] = encode_image(frame, "png", quality)
     if sequence.mask is not None:

@@ -7,7 +7,7 @@ Source: Radford et al., 2021.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -31,13 +31,26 @@ class Attention(nn.Module):
         nn.init.normal_(self.in_proj_weight, std=width**-0.5)
 
     def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
-        batch, length, width = x.shape
-        joined = F.linear(x, self.in_proj_weight, self.in_proj_bias)
-        split = joined.view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # each [B, heads, L, head width]
+        query, key, value = self._split(F.linear(x, self.in_proj_weight, self.in_proj_bias))
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
-        out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
+
+    def at(self, rows: Sequence[int], x: Tensor) -> Tensor:
+        """Some rows of `forward`'s output; the queries of the others are never made."""
+        width = x.shape[2]
+        weights, biases = self.in_proj_weight, self.in_proj_bias
+        (query,) = self._split(F.linear(x[:, rows], weights[:width], biases[:width]))
+        key, value = self._split(F.linear(x, weights[width:], biases[width:]))
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, joined: Tensor) -> Tensor:
+        """[B, L, P · width] → [P, B, heads, L, head width]."""
+        width = len(self.in_proj_weight) // 3
+        split = joined.unflatten(2, (-1, self.heads, width // self.heads))
+        return split.permute(2, 0, 3, 1, 4)
 
 
 class MLP(nn.Module):
@@ -67,6 +80,12 @@ class Block(nn.Module):
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
 
+    def at(self, rows: Sequence[int], x: Tensor) -> Tensor:
+        """Some rows of `forward`'s output; of the others only what attention needs is computed."""
+        x = x[:, rows] + self.attn.at(rows, self.ln_1(x))
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
 
 class Transformer(nn.Module):
     """Blocks; `forward` runs those from `start` to before `stop`.
@@ -89,6 +108,14 @@ class Transformer(nn.Module):
         for block in self.resblocks[start:stop]:
             x = block(x, causal, mask)
         return x
+
+    def at(self, rows: Sequence[int], x: Tensor, start: int = 0) -> Tensor:
+        """Some rows of `forward`'s output, [B, rows, width]: the last block computes no others."""
+        *blocks, last = self.resblocks[start:]
+        for block in blocks:
+            x = block(x)
+        assert isinstance(last, Block)
+        return last.at(rows, x)
 
 
 class TextEncoder(nn.Module):

@@ -87,9 +87,9 @@ class PairEncoder(nn.Module):
         """Tokens of two images, each [N, T, W] → the pair's embedding [N, E]."""
         x = torch.cat((before + self.bef_embedding, after + self.aft_embedding), dim=1)
         x = self.ln_mid(x + self.joint_positional_embedding)
-        x = self.ln_post(self.transformer(x, start=self.intra_layers))
+        both = self.ln_post(self.transformer.at((0, self.tokens), x, start=self.intra_layers))
         # The mean of both class tokens.
-        return (x[:, 0] + x[:, self.tokens]) / 2 @ self.proj
+        return both.mean(dim=1) @ self.proj
 
 
 class CLIP4IDC(TextEncoder):
@@ -154,10 +154,11 @@ class CLIP4IDC(TextEncoder):
 
     def score_tokens(self, tokens: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """`score` of frames that `encode_frames` has been through, [F, T, W]."""
+        # (before, after) is the last pair of the one and the first of the other: encoded once.
         first, last = (end.expand_as(tokens) for end in (tokens[:1], tokens[-1:]))
-        pairs = self.visual.encode_pairs(torch.cat((first, tokens)), torch.cat((tokens, last)))
-        before, after = self.similarity(text, pairs).chunk(2, dim=1)
-        return before, after
+        lefts, rights = torch.cat((first, tokens[1:])), torch.cat((tokens, last[1:]))
+        found = self.similarity(text, self.visual.encode_pairs(lefts, rights))
+        return found[:, : len(tokens)], found[:, len(tokens) - 1 :]
 
     def visual_likeness(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """How alike each frame and either end look, without words: logits [F] each.

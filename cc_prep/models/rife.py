@@ -12,6 +12,8 @@ scales in place, so that one pair changes the next). And sizes are padded here, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -68,7 +70,7 @@ class RIFE(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Blocks 0 and 1: flow [N, 4, H, W] in px, mask [N, 1, H, W], and who moves far [N]."""
         half = torch.full_like(before[:, :1], 0.5)
-        flow, mask = self.block0(torch.cat((before, after, half), 1), None, scales[0])
+        flow, mask = self.block0((before, after, half), None, scales[0])
         more_flow, more_mask = self._increment(self.block1, before, after, flow, mask, scales[1])
         seen = more_flow[..., : size[0], : size[1]].abs()
         far_from_before = seen[:, :2].amax((1, 2, 3)) > LARGE_MOTION_PX
@@ -96,7 +98,7 @@ class RIFE(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         from_before, from_after = warp(before, flow[:, :2]), warp(after, flow[:, 2:])
         half = torch.full_like(mask, 0.5)
-        return block(torch.cat((from_before, from_after, half, mask), 1), flow, scale)
+        return block((from_before, from_after, half, mask), flow, scale)
 
 
 class FlowBlock(nn.Module):
@@ -110,12 +112,17 @@ class FlowBlock(nn.Module):
         self.convblock = nn.Sequential(*(conv_prelu(width, width) for _ in range(8)))
         self.lastconv = nn.ConvTranspose2d(width, 5, 4, stride=2, padding=1)
 
-    def forward(self, x: Tensor, flow: Tensor | None, scale: int) -> tuple[Tensor, Tensor]:
-        """x [N, C, H, W], flow [N, 4, H, W] in px → increments of flow and mask."""
-        x = resize(x, 1 / scale)
+    def forward(
+        self, seen: Sequence[Tensor], flow: Tensor | None, scale: int
+    ) -> tuple[Tensor, Tensor]:
+        """seen: what [N, C, H, W] is made of; flow [N, 4, H, W] in px → increments of flow, mask.
+
+        Joined once they are small.
+        """
+        parts = [resize(part, 1 / scale) for part in seen]
         if flow is not None:
-            x = torch.cat((x, resize(flow, 1 / scale) / scale), 1)
-        x = self.conv0(x)
+            parts.append(resize(flow, 1 / scale) / scale)
+        x = self.conv0(torch.cat(parts, 1))
         x = self.convblock(x) + x
         # Flow and mask in float32 also under autocast: a rounded flow of 20 px is 0.06 px off.
         x = resize(self.lastconv(x).float(), 2 * scale)

@@ -62,7 +62,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention without biases; `wk` and `wv` may be used ahead of time."""
+    """Multi-head attention without biases."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -83,6 +83,26 @@ class Attention(nn.Module):
             scale=1 / math.sqrt(self.width),
         )
         out: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def absorbed(self, x: Tensor, memory: Tensor) -> Tensor:
+        """`forward` of x [B, L, D] over all of `memory` [B, N, D], whose keys are never made.
+
+        q · (K m) = (Kᵀ q) · m, and values likewise: for a short x and a long memory it is much
+        less to bring the few queries to the memory than the memory to the queries.
+        """
+        keys, values = (w.weight.unflatten(0, (self.heads, -1)) for w in (self.wk, self.wv))
+        # Not @, which would copy the weights for every item.
+        queries = torch.einsum("bhld,hdw->bhlw", self._split(self.wq(x)), keys)
+        mixed = F.scaled_dot_product_attention(
+            queries.flatten(1, 2)[:, None],
+            memory[:, None],
+            memory[:, None],
+            dropout_p=self.dropout if self.training else 0.0,
+            scale=1 / math.sqrt(self.width),
+        )
+        heads = torch.einsum("bhlw,hdw->bhld", mixed[:, 0].unflatten(1, (self.heads, -1)), values)
+        out: Tensor = self.wo(heads.transpose(1, 2).flatten(2))
         return out
 
     def _split(self, x: Tensor) -> Tensor:
@@ -129,19 +149,23 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, memory: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor] | None
+        self, x: Tensor, memory: Tensor, past: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Output, and the keys and values of all positions so far.
 
-        memory: keys and values of the encoder's output. past: keys and values of the positions
-        before x; then x is one position.
+        memory: the encoder's output. past: keys and values of the positions before x; then x is
+        one position.
         """
         keys, values = self.selfattn.layer.keys_values(x)
         if past is not None:
             keys, values = torch.cat((past[0], keys), 2), torch.cat((past[1], values), 2)
         mixed = self.selfattn.layer(x, keys, values, causal=past is None and x.shape[1] > 1)
         x = self.selfattn.layernorm(x + self.dropout(mixed))
-        mixed = self.attention.layer(x, *memory, causal=False)
+        across = self.attention.layer
+        if x.shape[1] == 1:
+            mixed = across.absorbed(x, memory)
+        else:
+            mixed = across(x, *across.keys_values(memory), causal=False)
         x = self.attention.layernorm(x + self.dropout(mixed))
         x = self.feedforward.layernorm(x + self.dropout(self.feedforward.layer(x)))
         return x, (keys, values)
@@ -168,21 +192,16 @@ class CaptionDecoder(nn.Module):
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, words] of word ids [B, L] and the encoder's output [B, N, width]."""
-        return self.step(ids, self.remember(memory), None)[0]
+        return self.step(ids, memory, None)[0]
 
-    def remember(self, memory: Tensor) -> Cache:
-        """Keys and values of the encoder's output for every layer."""
-        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
-        return [layer.attention.layer.keys_values(memory) for layer in layers]
-
-    def step(self, ids: Tensor, memory: Cache, past: Cache | None) -> tuple[Tensor, Cache]:
+    def step(self, ids: Tensor, memory: Tensor, past: Cache | None) -> tuple[Tensor, Cache]:
         """Logits of the ids that follow those in `past`, and the past of the next step."""
         start = past[0][0].shape[2] if past else 0
         x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
         x = self.dropout(x + self.positions[start : start + ids.shape[1]])
         here: Cache = []
         for number, layer in enumerate(self.layers):
-            x, kept = layer(x, memory[number], past[number] if past else None)
+            x, kept = layer(x, memory, past[number] if past else None)
             here.append(kept)
         logits: Tensor = self.out(x)
         return logits, here

@@ -22,9 +22,10 @@ class FrameFeatures(nn.Module):
     """Frames → features [B, T, n, channels]. The VQGAN is frozen.
 
     compatible: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does; the
-    indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB of images
-    are kept, since the VQGAN never changes; each image then goes through it alone, because float
-    sums differ between batch sizes and a resumed run has seen other images before.
+    indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are kept,
+    since the VQGAN never changes, and a step has most images twice. Each image goes through it
+    alone there: several fall out of the processor's caches, and float sums differ between batch
+    sizes, while a resumed run has seen other images before.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class FrameFeatures(nn.Module):
             found: Tensor = self.vqgan.quantize.embedding(indices)
             return found
         flat = frames.flatten(0, 1)
-        if self.cache_mb and flat.device.type == "cpu":
+        if flat.device.type == "cpu":
             return torch.stack([self._of(image) for image in flat]).unflatten(0, frames.shape[:2])
         return self._encoded(flat).unflatten(0, frames.shape[:2])
 
@@ -68,9 +69,9 @@ class FrameFeatures(nn.Module):
         found = self._kept.pop(key, None)
         if found is None:
             found = self._encoded(image[None])[0]
-            if self._kept and (len(self._kept) + 1) * found.nbytes > self.cache_mb * 1e6:
-                self._kept.popitem(last=False)
         self._kept[key] = found
+        if len(self._kept) * found.nbytes > self.cache_mb * 1e6:
+            self._kept.popitem(last=False)
         return found
 
     @torch.no_grad()

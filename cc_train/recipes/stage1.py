@@ -80,7 +80,7 @@ class Settings(Section):
     """
 
     frames: Kind = "tokens"
-    cache_mb: int = Field(0, ge=0)
+    cache_mb: int = Field(500, ge=0)
     crop: float | None = Field(None, gt=0, le=1)
     vqgan: str | None = None
     network: Network = Network()

@@ -63,7 +63,7 @@ class Settings(Section):
     """
 
     frames: Kind | None = None
-    cache_mb: int = Field(0, ge=0)
+    cache_mb: int = Field(500, ge=0)
     vqgan: str | None = None
     network: Network | None = None
     queries: QuerySettings = QuerySettings()
