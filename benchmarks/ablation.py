@@ -185,7 +185,11 @@ def best_constant(place: Path) -> dict[str, Any]:
         items[split] = coco.items(catalogue.metas(entries))
     references = {item.id: item.references for item in items["val"]}
     ranked = [said for said, _ in captions.most_common(CANDIDATES)]
-    best = max(ranked, key=lambda said: scorer.cider(references, dict.fromkeys(references, said)))
+
+    def worth(said: str) -> float:
+        return scorer.cider(references, dict.fromkeys(references, said))
+
+    best = max(ranked, key=worth)
     found = evaluation.evaluate(items["test"], {item.id: best for item in items["test"]})
     rows = [{**item.__dict__, "caption": best} for item in items["test"]]
     return {"caption": best, "told": told(rows), **found.figures()}

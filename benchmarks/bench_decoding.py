@@ -8,6 +8,8 @@ the same ids, which is asserted. Prints medians, and a JSON line.
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 import torch
 from measuring import options, report, turns
@@ -33,8 +35,8 @@ def main(threads: int, repeats: int) -> None:
         assert (greedy(decoder, memory, stop=False) == recomputed(decoder, memory)).all()
         seconds = turns(
             {
-                "kept": lambda m=memory: greedy(decoder, m, stop=False),
-                "recomputed": lambda m=memory: recomputed(decoder, m),
+                "kept": partial(greedy, decoder, memory, stop=False),
+                "recomputed": partial(recomputed, decoder, memory),
             },
             repeats,
         )

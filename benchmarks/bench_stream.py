@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import statistics
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -29,6 +33,9 @@ from cc_train.distributed import Ranks
 from cc_train.stream import Stream, StreamSettings
 
 FRAMES, PER_SHARD, BATCH = 9, 64, 8
+ABOUT = {"codes": 512, "tokenizer": "vqgan-mini"}
+TRAINING = ("loop.batch_size=8", "network.width=128", "network.layers=2", "hold_out.pairs=2",
+            "loop.threads=2", "loop.log_every=40")  # fmt: skip
 
 
 @click.command()
@@ -52,11 +59,14 @@ def main(pairs: int, repeats: int) -> None:
             },
             repeats,
         )
+        waits = {str(workers): waiting(folder, workers, repeats) for workers in (0, 1)}
     rates = {way: pairs / seconds for way, seconds in found.items()}
     share, ratio = rates["stream"] / rates["sequential"], rates["pixels"] / rates["hdf5"]
     print(f"stream {rates['stream']:.0f} samples/s, {share:.0%} of webdataset in a row, "
           f"decoding {rates['pixels']:.0f}, × {ratio:.1f} of HDF5")  # fmt: skip
-    report("stream", {"pairs": pairs, **rates, "share": share, "ratio": ratio})
+    for workers, wait in waits.items():
+        print(f"a training with {workers} loader workers waits {wait:.0%} of its time for samples")
+    report("stream", {"pairs": pairs, **rates, "share": share, "ratio": ratio, "waits": waits})
 
 
 def write(folder: Path, pairs: int) -> None:
@@ -70,10 +80,10 @@ def write(folder: Path, pairs: int) -> None:
                     coarse = dice.integers(0, 256, (FRAMES, 14, 14, 3), np.uint8)
                     frames = np.stack([cv2.resize(one, (224, 224)) for one in coarse])
                     pair = ImagePair("a", "train", f"{number:06d}", "change", "b", "a", ("x",))
-                    tokens = dice.integers(0, 1024, (FRAMES, 14, 14))
+                    tokens = dice.integers(0, 512, (FRAMES, 14, 14))
                     scores = dice.random((2, 1, FRAMES))
                     sequence = FrameSequence(pair, frames)
-                    members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, {"codes": 1024})
+                    members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, ABOUT)
                     writer.add(pair.key, members)
                     pixels = frames.transpose(0, 3, 1, 2)
                     videos.create_dataset(f"{number}", data=pixels, compression="gzip")
@@ -82,6 +92,22 @@ def write(folder: Path, pairs: int) -> None:
 def decoded(samples: list[TrainingSample], dice: object) -> dict[str, object]:
     """A batch with its keyframes' pixels."""
     return {"images": [sample.image(frame) for sample in samples for frame in sample.images]}
+
+
+def waiting(folder: Path, workers: int, repeats: int) -> float:
+    """The share that `cc-train stage1` itself prints, of 40 steps of a small network; median."""
+    found = []
+    for number in range(repeats):
+        options = (*TRAINING, f"loop.loader_workers={workers}")
+        command = [
+            str(Path(sys.executable).parent / "cc-train"), "stage1", "--steps", "40",
+            "--shards", f"{folder}/*.tar", "--out", f"{folder}/run-{workers}-{number}",
+            *(part for option in options for part in ("--set", option)),
+        ]  # fmt: skip
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        [share, *_] = re.findall(r"(\d+)% waiting", said)
+        found.append(int(share) / 100)
+    return statistics.median(found)
 
 
 def in_a_row(shards: list[str]) -> int:

@@ -15,6 +15,7 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns_apart
+from reference import swish
 
 from cc_prep.allocator import keep_freed_memory
 from cc_prep.models import vqgan
@@ -57,15 +58,14 @@ def ours() -> np.ndarray:
 def plain() -> np.ndarray:
     """As the reference writes it."""
     found = []
-    own, vqgan.swish = vqgan.swish, lambda x: x * torch.sigmoid(x)
     codes = network().quantize.embedding.weight
     for frame in frames():
         image = torch.tensor(frame).permute(2, 0, 1)[None].float() / 255
-        latent = network().quant_conv(network().features(image))
+        with swish():
+            latent = network().quant_conv(network().features(image))
         flat = latent.permute(0, 2, 3, 1).reshape(-1, latent.shape[1])
         distances = flat.square().sum(1, keepdim=True) + codes.square().sum(1) - 2 * flat @ codes.T
         found.append(distances.argmin(1).view(latent.shape[2:]).numpy())
-    vqgan.swish = own
     return np.stack(found)
 
 

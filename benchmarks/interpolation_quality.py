@@ -92,7 +92,8 @@ def _read(root: str, pair: object) -> Pair:
 
 
 def _score(interpolator: interpolation.Interpolator, listed: list[Pair]) -> tuple[float, float]:
-    psnr, ssim = [], []
+    psnr: list[float] = []
+    ssim: list[float] = []
     for before, after, truth in listed:
         frames = interpolator.sequence(before[None], after[None], 3)[0]
         found = figures.against_truth(frames, truth)

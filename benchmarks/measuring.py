@@ -38,10 +38,12 @@ def turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, f
 
 @dataclass(frozen=True)
 class Run:
-    """Median seconds of a way in a process of its own, and that process's peak memory in MB."""
+    """Median seconds of a way in a process of its own, that process's peak memory in MB, and what
+    the way returned last."""
 
     seconds: float
     peak: float
+    result: Any
 
 
 def turns_apart(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Run]:
@@ -52,23 +54,27 @@ def turns_apart(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[
     fresh = multiprocessing.get_context("spawn")
     pools = {name: ProcessPoolExecutor(1, mp_context=fresh) for name in ways}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    results: dict[str, Any] = {}
     for number in range(repeats + 1):
         for name, way in ways.items():
-            took = pools[name].submit(_timed, way).result()
+            took, results[name] = pools[name].submit(_timed, way).result()
             seconds[name] += [took] if number else []
-    peaks = {name: pool.submit(_peak).result() for name, pool in pools.items()}
+    peaks = {name: pool.submit(peak).result() for name, pool in pools.items()}
     for pool in pools.values():
         pool.shutdown()
-    return {name: Run(statistics.median(seconds[name]), peaks[name]) for name in ways}
+    return {
+        name: Run(statistics.median(seconds[name]), peaks[name], results[name]) for name in ways
+    }
 
 
-def _timed(way: Callable[[], object]) -> float:
+def _timed(way: Callable[[], object]) -> tuple[float, object]:
     began = time.perf_counter()
-    way()
-    return time.perf_counter() - began
+    result = way()
+    return time.perf_counter() - began, result
 
 
-def _peak() -> float:
+def peak() -> float:
+    """Peak memory of this process in MB."""
     [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x]
     return int(line.split()[1]) / 1024
 

@@ -113,7 +113,9 @@ def fit(
     logger = MetricLogger(run, start, settings.steps, console) if ranks.first else None
     with _stoppable() as asked, _alive():
         try:
-            for step, items in enumerate(_steps(source, settings, start), start):
+            steps = _steps(source, settings, start)
+            steps = logger.watch(steps) if logger is not None else steps
+            for step, items in enumerate(steps, start):
                 found = trainer.step(items, step)
                 for item in items:
                     source.trained(item)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -17,6 +18,8 @@ from cc_prep import storage
 LOG = "log.jsonl"
 PICTURES = "pictures"
 TENSORBOARD = "tensorboard"
+
+T = TypeVar("T")
 
 
 class MetricLogger:
@@ -32,8 +35,18 @@ class MetricLogger:
         from torch.utils.tensorboard import SummaryWriter
 
         self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start)
-        self.started, self.first = time.monotonic(), start
+        self.started, self.first, self.waited = time.monotonic(), start, 0.0
         self.hook, threading.excepthook = threading.excepthook, self._in_thread
+
+    def watch(self, steps: Iterator[T]) -> Iterator[T]:
+        """`steps`, while the time is taken that the run waits for them."""
+        while True:
+            asked = time.monotonic()
+            step = next(steps, None)
+            self.waited += time.monotonic() - asked
+            if step is None:
+                return
+            yield step
 
     def close(self) -> None:
         """Writes what TensorBoard still holds back."""
@@ -65,10 +78,12 @@ class MetricLogger:
         """How fast the run is, and how long it still takes."""
         if step <= self.first:
             return ""
-        seconds = (time.monotonic() - self.started) / (step - self.first)
+        passed = time.monotonic() - self.started
+        seconds = passed / (step - self.first)
         speed = f"{samples / seconds:,.0f} samples/s, " if samples else ""
         return (
-            f"  ({speed}{seconds:.2f} s a step, {seconds * (self.total - step) / 60:.0f} min left)"
+            f"  ({speed}{seconds:.2f} s a step, {self.waited / passed:.0%} waiting for samples, "
+            f"{seconds * (self.total - step) / 60:.0f} min left)"
         )
 
     def picture(self, step: int, image: np.ndarray) -> None:

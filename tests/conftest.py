@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
+import hypothesis
 import numpy as np
 import pytest
 
@@ -18,6 +19,11 @@ from tests import commands
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 # Ray starts its workers at nice 15: beside the other half of the suite they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# The suite takes two files at a time on two cores: further threads would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test depends on how fast the machine is.
+hypothesis.settings.register_profile("untimed")
+hypothesis.settings.load_profile("untimed")
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 

@@ -87,9 +87,9 @@ class PairEncoder(nn.Module):
         """Tokens of two images, each [N, T, W] → the pair's embedding [N, E]."""
         x = torch.cat((before + self.bef_embedding, after + self.aft_embedding), dim=1)
         x = self.ln_mid(x + self.joint_positional_embedding)
-        both = self.ln_post(self.transformer.at((0, self.tokens), x, start=self.intra_layers))
-        # The mean of both class tokens.
-        return both.mean(dim=1) @ self.proj
+        x = self.transformer(x, start=self.intra_layers, stop=-1)
+        classes = self.ln_post(self.transformer.last.at((0, self.tokens), x))
+        return classes.mean(dim=1) @ self.proj
 
 
 class CLIP4IDC(TextEncoder):

@@ -7,7 +7,7 @@ Source: ProCap, ICLR 2026, section 3; its code where the two differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -149,11 +149,32 @@ class ProcedureEncoder(nn.Module):
 
         compatible: restrict the rows at which [ST1] and [VID] would stand after a [REL].
         """
-        at = control.shape[1] - 2 if not compatible else self.config.text_length + 1
-        length = control.shape[1] + frames.shape[1]
-        mask = attention_mask(length, (at, at + 1), control.device)
+        mask = self._mask(control, frames, compatible)
         hidden: Tensor = self.transformer(torch.cat((control, frames), dim=1), mask=mask)
         return hidden
+
+    def passes(
+        self, given: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[int] | None]
+    ) -> list[Tensor]:
+        """`forward` of several pairs of control and frames, as one batch.
+
+        rows: which of each pass's hidden states are wanted, None for all: the last block computes
+        no others.
+        """
+        control, frames = (torch.cat(part) for part in zip(*given, strict=True))
+        mask = self._mask(control, frames)
+        joined = torch.cat((control, frames), dim=1)
+        parts = self.transformer(joined, mask=mask, stop=-1).chunk(len(given))
+        last = self.transformer.last
+        return [
+            last(part, mask=mask) if wanted is None else last.at(wanted, part, mask)
+            for part, wanted in zip(parts, rows, strict=True)
+        ]
+
+    def _mask(self, control: Tensor, frames: Tensor, compatible: bool = False) -> Tensor:
+        at = control.shape[1] - 2 if not compatible else self.config.text_length + 1
+        length = control.shape[1] + frames.shape[1]
+        return attention_mask(length, (at, at + 1), control.device)
 
 
 def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from cc_prep.settings import Section
 from cc_train.models.frame_features import FrameFeatures
-from cc_train.models.procedure_encoder import ProcedureEncoder
+from cc_train.models.procedure_encoder import REL, ProcedureEncoder
 
 NAMES = ("msm", "align", "consistency")
 
@@ -68,26 +68,28 @@ def sums(encoder: ProcedureEncoder, batch: Batch, settings: Losses) -> dict[str,
     """Sums of the losses over a batch; those of weight 0 are left out."""
     control = encoder.control(batch.text)
     frames = encoder.frames(batch.frames, batch.keep)
+    at_vid = control.shape[1] - 1
     passes = {"true": (control, frames)}
+    rows: list[list[int] | None] = [None]
     if settings.align:
         passes["align"] = (control[batch.partner], frames)
+        rows.append([REL])
     if settings.consistency:
         passes["consistency"] = (control, encoder.frames(batch.damaged, batch.keep))
-    controls, embedded = (torch.cat(part) for part in zip(*passes.values(), strict=True))
-    hidden = dict(zip(passes, encoder(controls, embedded).chunk(len(passes)), strict=True))
-    true, at_vid = hidden["true"], control.shape[1] - 1
-    masked = ~batch.keep
+        rows.append([at_vid])
+    hidden = dict(zip(passes, encoder.passes(list(passes.values()), rows), strict=True))
+    true, masked = hidden["true"], ~batch.keep
     logits = encoder.to_logits(true[:, control.shape[1] :][masked])
     found = {"msm": F.cross_entropy(logits, batch.tokens[masked], reduction="sum")}
     seen, apart = _counted(batch, settings)
     for name, place, head, counted in (
-        ("align", 0, encoder.to_logits_rel, apart),
+        ("align", REL, encoder.to_logits_rel, apart),
         ("consistency", at_vid, encoder.to_logits_vid, seen),
     ):
         if name in passes:
             if name == "consistency" and settings.compatible:
                 counted = torch.ones_like(counted)
-            right, wrong = (head(hidden[way][:, place])[:, 0] for way in ("true", name))
+            right, wrong = head(true[:, place])[:, 0], head(hidden[name][:, 0])[:, 0]
             each = F.softplus(-right) + F.softplus(wrong)  # binary cross-entropy of 1 and of 0
             found[name] = (each * counted).sum()
     return found

@@ -1,4 +1,7 @@
-"""Each data set of the field from its official layout to a captioner, by the README's commands."""
+"""Each data set of the field from its official layout to a captioner, by the README's commands.
+
+One by every command in turn, in a real `make`; the others by the three that lead straight there.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def test_from_raw_files_to_a_captioner(
         given = (stage, f"DATASET={name}", f"OUT={out}", f"ARGS={more}")
         if name == "clevr":
             make(*given)
-        else:
+        elif stage not in ("interpolate", "score"):
             run_what_make_says(prep, *given)
     done = cc_train("evaluate", out / "stage2", "--shards", f"{out}/shards/test-*.tar")
     assert done.returncode == 0, done.stderr

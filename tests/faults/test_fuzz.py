@@ -62,7 +62,6 @@ def fuzz(target: fuzz_targets.Target, folder: Path) -> int:
 
     @settings(
         max_examples=tries(FEW),
-        deadline=None,
         database=None,
         derandomize=tries(FEW) == FEW,  # in the tests always the same ones
         suppress_health_check=list(HealthCheck),

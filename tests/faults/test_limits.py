@@ -18,7 +18,7 @@ from tests.conftest import Command
 from tests.faults import processes
 from tests.faults import test_strangers as strangers
 
-FEW, MANY = 30, 300
+FEW, MANY = 20, 200
 MOST_WORKER_MB = 40  # more for ten times the pairs: what a worker's allocator may do
 BYTES_A_SAMPLE = 2_000  # of the trainer, which keeps a list of all samples
 STREAM = """

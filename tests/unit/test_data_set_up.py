@@ -162,7 +162,7 @@ def test_one_cluster_of_all_is_refused(scenes: Path) -> None:
     st.dictionaries(st.sampled_from("abcd"), st.floats(0.1, 9), min_size=1),
     st.integers(0, 5),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_groups_are_never_torn(members: list[int], shares: dict[str, float], seed: int) -> None:
     pairs = [ImagePair("d", "s", str(i), CHANGE, "b", "a") for i in range(len(members))]
     groups = {str(i): str(group) for i, group in enumerate(members)}

@@ -32,7 +32,7 @@ def sampled(
 
 
 @given(SEEDS, CHANGES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_only_the_said_change_happens(seed: int, change: str) -> None:
     scene, _ = sampled(seed, change)
     changed = scene.changed
@@ -52,7 +52,7 @@ def test_only_the_said_change_happens(seed: int, change: str) -> None:
 
 
 @given(SEEDS, CHANGES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_collision_at_any_time(seed: int, change: str) -> None:
     scene, _ = sampled(seed, change)
     before, after, _ = scene.moments
@@ -65,7 +65,7 @@ def test_no_collision_at_any_time(seed: int, change: str) -> None:
 
 
 @given(SEEDS, CHANGES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_moments_meet_their_ends(seed: int, change: str) -> None:
     scene, _ = sampled(seed, change)
     before, after, distractor = scene.moments
@@ -78,7 +78,7 @@ def test_moments_meet_their_ends(seed: int, change: str) -> None:
 
 
 @given(SEEDS, CHANGES, st.floats(0, 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_jitter_moves_camera_and_lights_alone(seed: int, change: str, jitter: float) -> None:
     still, moved, whole = (sampled(seed, change, j)[0] for j in (0.0, jitter, 1.0))
     assert still.before == moved.before == whole.before
@@ -91,7 +91,7 @@ def test_jitter_moves_camera_and_lights_alone(seed: int, change: str, jitter: fl
 
 
 @given(SEEDS, CHANGES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_expressions_single_out(seed: int, change: str) -> None:
     """Keeps away: "the cube moved" in a scene of three cubes."""
     scene, rng = sampled(seed, change)
@@ -107,7 +107,7 @@ def test_expressions_single_out(seed: int, change: str) -> None:
 
 
 @given(SEEDS, CHANGES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_plain_sentence_says_all_in_few_words(seed: int, change: str) -> None:
     scene, _ = sampled(seed, change)
     there = scene.after if change == "add" else scene.before

@@ -1,0 +1,140 @@
+"""How cost grows: interpolation, scoring, tokenising, the fused job and the training stream at ×1,
+×4 and ×16 pairs. Time should be linear in pairs, and memory flat; the picture shows both.
+
+    python benchmarks/bench_growth.py [--picture docs/images/growth.png]
+
+Each size has a process of its own. Full-size networks with random weights (RIFE's are its own), two
+threads; set-up is not counted. Memory is the peak of the process, of the fused job its worker's
+(`bench_memory.py build`, which goes by processes).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import bench_stream
+import click
+import matplotlib
+import numpy as np
+import torch
+from jobs import job, ready
+from measuring import peak, report
+
+from cc_prep import weights
+from cc_prep.allocator import keep_freed_memory
+from cc_prep.interpolation import RifeInterpolator
+from cc_prep.manifest import Interpolate
+from cc_prep.models import clip4idc, vqgan
+from cc_prep.scoring import Scorer
+from cc_prep.tokenization import Tokenizer
+from cc_train import catalogue
+from cc_train.distributed import Ranks
+from cc_train.stream import Stream, StreamSettings
+
+STEPS, THREADS, FRAMES = (1, 4, 16), 2, 9
+Found = dict[str, list[dict[str, float]]]
+
+
+@click.command()
+@click.option("--picture", default="docs/images/growth.png", show_default=True)
+def main(picture: str) -> None:
+    """Measures seconds a pair and MB."""
+    sizes: dict[Callable[[int], float], int] = {
+        interpolation: 4, scoring: 2, tokenising: 1, fused_job: 8, stream: 300
+    }  # fmt: skip
+    found: Found = {}
+    for way, first in sizes.items():
+        name = way.__name__.replace("_", " ")
+        found[name] = []
+        for times in STEPS:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+                seconds = alone.submit(way, times * first).result()
+                memory = alone.submit(peak).result()
+            row = {"pairs": times * first, "seconds": seconds, "peak_mb": memory}
+            found[name].append(row)
+            print(f"{name}, {row['pairs']} pairs: {1e3 * seconds / row['pairs']:.1f} ms a pair, "
+                  f"{memory:,.0f} MB", flush=True)  # fmt: skip
+    draw(found, picture)
+    report("growth", found)
+
+
+def interpolation(pairs: int) -> float:
+    keep_freed_memory()
+    torch.set_num_threads(THREADS)
+    tensors = weights.read_tensors(weights.locate("rife-v4.0").path)
+    network = RifeInterpolator(tensors, Interpolate())
+    return timed(lambda images: network.sequence(images[:1], images[1:2], 3), pairs)
+
+
+def scoring(pairs: int) -> float:
+    keep_freed_memory()
+    torch.set_num_threads(THREADS)
+    scorer = Scorer(clip4idc.CLIP4IDC(clip4idc.Config()))
+    return timed(lambda images: scorer(images, ["the red cube is gone"]), pairs)
+
+
+def tokenising(pairs: int) -> float:
+    keep_freed_memory()
+    torch.set_num_threads(THREADS)
+    return timed(Tokenizer(vqgan.VQGAN(vqgan.Config())), pairs)
+
+
+def fused_job(pairs: int) -> float:
+    with ready() as folder:
+        job(folder, "first", "build", "--workers", "1", "--limit", "1")
+        return job(folder, "out", "build", "--workers", "1", "--limit", str(pairs))
+
+
+def stream(pairs: int) -> float:
+    with tempfile.TemporaryDirectory() as name:
+        bench_stream.write(Path(name), pairs)
+        entries = catalogue.read([f"{name}/*.tar"])
+        batch = bench_stream.BATCH
+        read = Stream(entries, lambda s, d: {"n": len(s)}, batch, 0, StreamSettings(), Ranks())
+        began = time.perf_counter()
+        for number in range(pairs // batch):
+            read(number)
+        return time.perf_counter() - began
+
+
+def timed(work: Callable[[np.ndarray], object], pairs: int) -> float:
+    """Seconds of that many sequences, each of its own, after one that is not counted."""
+    dice = np.random.default_rng(0)
+    seconds = 0.0
+    for number in range(pairs + 1):
+        images = dice.integers(0, 256, (FRAMES, 224, 224, 3), np.uint8)
+        began = time.perf_counter()
+        work(images)
+        seconds += (time.perf_counter() - began) if number else 0
+    return seconds
+
+
+def draw(found: Found, picture: str) -> None:
+    """Cost a pair and memory, each against the first size."""
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
+    for panel, title, measure in (
+        (panels[0], "time a pair", lambda row: row["seconds"] / row["pairs"]),
+        (panels[1], "peak memory", lambda row: row["peak_mb"]),
+    ):
+        for name, rows in found.items():
+            values = [measure(row) / measure(rows[0]) for row in rows]
+            panel.plot(STEPS, values, marker="o", label=name)
+        panel.set(title=title, xscale="log", ylim=(0, 2), xlabel="pairs", xticks=STEPS)
+        panel.set_xticks(STEPS, [f"×{times}" for times in STEPS], minor=False)
+        panel.minorticks_off()
+        panel.axhline(1, color="grey", linewidth=0.5)
+    panels[0].set_ylabel("against ×1")
+    panels[1].legend(loc="lower right", fontsize=8)
+    figure.savefig(picture, dpi=100)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A step of stage 1 at the paper's sizes, against the reference's way; and its memory.
+
+    python benchmarks/bench_stage1.py [--repeats 5]
+
+Batch 2, 4 frames of 224 px, 12 layers, f16-1024 VQGAN, random weights, float32. The reference's
+way: the VQGAN encodes the frames, the damaged frames and, for their indices, the frames again;
+three passes go through the encoder one after the other, and attention weights are kept. Each way
+has a process of its own, two threads. The losses agree, which is asserted; those on tokens are
+others. The last row is in bfloat16, for processors that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import click
+import numpy as np
+import torch
+from measuring import report, turns_apart
+from reference import as_the_reference_attends, swish
+from torch import Tensor
+
+from cc_prep.allocator import keep_freed_memory
+from cc_prep.models import vqgan
+from cc_train import damage
+from cc_train.collate import partners
+from cc_train.models.frame_features import FrameFeatures, Kind
+from cc_train.models.procedure_encoder import Config, ProcedureEncoder
+from cc_train.objectives import stage1
+
+BATCH, FRAMES, SIDE, THREADS = 2, 4, 224, 2
+
+
+@click.command()
+@click.option("--repeats", default=5, show_default=True)
+def main(repeats: int) -> None:
+    """Measures seconds a step and peak memory."""
+    found = turns_apart({"pixels": pixels, "tokens": tokens, "reference": reference}, repeats)
+    found |= turns_apart({"bfloat16": tokens_in_half}, repeats)  # memory for four is seldom there
+    plain = found["reference"]
+    for name, loss in plain.result.items():
+        assert np.isclose(loss, found["pixels"].result[name], rtol=1e-3), (name, found)
+    rows = {
+        way: {
+            "seconds": run.seconds, "peak_mb": run.peak,
+            "ratio": plain.seconds / run.seconds, "memory": run.peak / plain.peak,
+        }
+        for way, run in found.items()
+    }  # fmt: skip
+    for way, row in rows.items():
+        print(f"{way}: {row['seconds']:.1f} s a step, × {row['ratio']:.2f}; "
+              f"{row['peak_mb']:,.0f} MB, {row['memory']:.0%}")  # fmt: skip
+    report("stage1", {"threads": THREADS, "batch": BATCH, **rows})
+
+
+def pixels() -> dict[str, float]:
+    """Ours on images, whose indices come with the shards."""
+    return ours("pixels")
+
+
+def tokens() -> dict[str, float]:
+    """Ours on the shards' indices."""
+    return ours("tokens")
+
+
+def tokens_in_half() -> dict[str, float]:
+    """The same with `loop.precision: bfloat16`."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return ours("tokens")
+
+
+def ours(kind: Kind) -> dict[str, float]:
+    keep_freed_memory()  # as cc-train does
+    encoder, network, optimiser = parts()
+    features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
+    objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
+    one = batch(kind)
+    return stepped(optimiser, objective.losses("model", one, 0, objective.counts(one)))
+
+
+def reference() -> dict[str, float]:
+    """Three passes, three encodings."""
+    encoder, network, optimiser = parts()
+    as_the_reference_attends(encoder)
+    one, losses = batch("pixels"), stage1.Losses()
+    with torch.no_grad(), swish():
+        frames, damaged = (features(network, one[name]) for name in ("frames", "damaged"))
+        indices = network.indices(stage1.as_input(one["frames"]).flatten(0, 1))
+        made = indices.flatten(1).unflatten(0, (BATCH, FRAMES)).flatten(1)
+    masked = ~one["keep"]
+    control = encoder.control(one["text"])
+    seen = encoder.frames(frames, one["keep"])
+    true = encoder(control, seen)
+    wrong = encoder(control[one["partner"]], seen)
+    shuffled = encoder(control, encoder.frames(damaged, one["keep"]))
+    logits = encoder.to_logits(true[:, control.shape[1] :][masked])
+    msm = torch.nn.functional.cross_entropy(logits, made[masked])
+
+    def told(head: torch.nn.Module, at: int, other: Tensor) -> Tensor:
+        right, false = (head(hidden[:, at])[:, 0] for hidden in (true, other))
+        softplus = torch.nn.functional.softplus
+        return (softplus(-right) + softplus(false)).mean()
+
+    align = told(encoder.to_logits_rel, 0, wrong)
+    order = told(encoder.to_logits_vid, control.shape[1] - 1, shuffled)
+    total = losses.msm * msm + losses.align * align + losses.consistency * order
+    parts_of_it = {"msm": msm, "align": align, "consistency": order}
+    return stepped(optimiser, {"total": total, **parts_of_it})
+
+
+def features(network: vqgan.VQGAN, images: Tensor) -> Tensor:
+    """[B, T, n, C] of uint8 images, all frames at once."""
+    maps = network.features(stage1.as_input(images).flatten(0, 1))
+    return maps.flatten(2).transpose(1, 2).unflatten(0, (BATCH, FRAMES))
+
+
+def stepped(optimiser: torch.optim.Optimizer, losses: Mapping[str, Tensor]) -> dict[str, float]:
+    optimiser.zero_grad()
+    losses["total"].backward()
+    optimiser.step()
+    return {name: float(value.detach()) for name, value in losses.items()}
+
+
+@cache
+def parts() -> tuple[ProcedureEncoder, vqgan.VQGAN, torch.optim.Optimizer]:
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    network = vqgan.VQGAN(vqgan.Config()).eval()
+    encoder = ProcedureEncoder(Config(latent=256))
+    # Weights stay where they are, so that the ways can be compared; the arithmetic is the same.
+    return encoder, network, torch.optim.Adam(encoder.parameters(), lr=0.0)
+
+
+@cache
+def batch(kind: Kind) -> dict[str, Tensor]:
+    """A batch as the stream makes it; the same in every process."""
+    dice = np.random.default_rng(0)
+    network = parts()[1]
+    images = dice.integers(0, 256, (BATCH, FRAMES, SIDE, SIDE, 3), np.uint8)
+    flat = stage1.as_input(torch.from_numpy(images)).flatten(0, 1)
+    with torch.no_grad():
+        indices = torch.cat([network.indices(image[None]) for image in flat]).flatten(1)
+    indices = indices.unflatten(0, (BATCH, FRAMES))
+    frames = images if kind == "pixels" else indices.numpy()
+    damaged = [damage.damage(frames[i], frames[1 - i], dice) for i in range(BATCH)]
+    return {
+        "text": torch.from_numpy(dice.integers(1, 400, (BATCH, 24))),
+        "frames": torch.from_numpy(frames),
+        "damaged": torch.from_numpy(np.stack(damaged)),
+        "tokens": indices.flatten(1),
+        "keep": torch.from_numpy(dice.random((BATCH, indices[0].numel())) < 0.2),
+        "partner": torch.from_numpy(partners(BATCH)),
+        "apart": torch.tensor([True] * BATCH),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Stage 2 at the paper's sizes: encoding, against the reference's way, and words a second.
+
+    python benchmarks/bench_stage2.py [--repeats 5]
+
+Batch 4, images of 224 px, 12 layers, random weights, float32, two threads. The reference's way: all
+images through the VQGAN together, attention weights kept; each way has a process of its own, and
+what they return agrees, which is asserted. Then words a second, pairs' tokens to ids, by the
+number of queries k.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import click
+import numpy as np
+import torch
+from measuring import report, turns, turns_apart
+from reference import as_the_reference_attends, swish
+from torch import Tensor
+
+from cc_prep.allocator import keep_freed_memory
+from cc_prep.models import vqgan
+from cc_train.decoding import greedy
+from cc_train.models import caption_decoder
+from cc_train.models.captioner import Captioner
+from cc_train.models.frame_features import FrameFeatures, Kind
+from cc_train.models.procedure_encoder import Config, ProcedureEncoder
+from cc_train.objectives.stage1 import as_input
+
+BATCH, SIDE, THREADS = 4, 224, 2
+PAPER = {1: 766, 2: 699, 4: 461, 7: 271}
+
+
+@click.command()
+@click.option("--repeats", default=5, show_default=True)
+def main(repeats: int) -> None:
+    """Measures seconds a batch, and words a second."""
+    found = turns_apart({"pixels": pixels, "tokens": tokens, "reference": reference}, repeats)
+    plain = found["reference"]
+    assert np.allclose(plain.result, found["pixels"].result, atol=1e-2)
+    rows = {
+        way: {"seconds_a_pair": run.seconds / BATCH, "ratio": plain.seconds / run.seconds}
+        for way, run in found.items()
+    }
+    for way, row in rows.items():
+        print(f"{way}: {row['seconds_a_pair']:.2f} s a pair to encode, × {row['ratio']:.2f}")
+    words = words_a_second(repeats)
+    for k, rate in words.items():
+        print(f"k = {k}: {rate:.1f} words/s, {rate / words[1]:.2f} of k = 1 (paper: "
+              f"{PAPER[k] / PAPER[1]:.2f})")  # fmt: skip
+    report("stage2", {"threads": THREADS, "batch": BATCH, **rows, "words_a_second": words})
+
+
+def pixels() -> np.ndarray:
+    """Ours on images."""
+    return ours("pixels")
+
+
+def tokens() -> np.ndarray:
+    """Ours on the shards' indices."""
+    return ours("tokens")
+
+
+def ours(kind: Kind) -> np.ndarray:
+    keep_freed_memory()  # as cc-train does
+    return encoded(captioner(2), kind)[:, ::97, ::97].numpy()
+
+
+@torch.inference_mode()
+def encoded(captioner: Captioner, kind: Kind) -> Tensor:
+    return captioner.memory(FrameFeatures(network(), kind)(as_input(ends(kind))))
+
+
+@torch.inference_mode()
+def reference() -> np.ndarray:
+    """All images at once through the VQGAN."""
+    model = captioner(2)
+    as_the_reference_attends(model.encoder)
+    with swish():
+        maps = network().features(as_input(ends("pixels")).flatten(0, 1))
+    features = maps.flatten(2).transpose(1, 2).unflatten(0, (BATCH, 2))
+    found: np.ndarray = model.memory(features)[:, ::97, ::97].numpy()
+    return found
+
+
+def words_a_second(repeats: int) -> dict[int, float]:
+    """Pairs to ids, by k; sentences that never end, as untrained decoders say them."""
+    keep_freed_memory()
+
+    def said(model: Captioner) -> None:
+        greedy(model.decoder, encoded(model, "tokens"), stop=False)
+
+    seconds = turns({str(k): partial(said, captioner(k)) for k in PAPER}, repeats)
+    words = BATCH * (captioner(1).decoder.config.length - 1)
+    return {k: words / seconds[str(k)] for k in PAPER}
+
+
+@cache
+def network() -> vqgan.VQGAN:
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    return vqgan.VQGAN(vqgan.Config()).eval()
+
+
+@cache
+def captioner(k: int) -> Captioner:
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(1)
+    encoder = ProcedureEncoder(Config(frames=k + 2))
+    return Captioner(encoder, caption_decoder.Config(words=80)).eval()
+
+
+@cache
+def ends(kind: Kind) -> Tensor:
+    dice = np.random.default_rng(0)
+    if kind == "tokens":
+        return torch.from_numpy(dice.integers(0, 1024, (BATCH, 2, 196)))
+    return torch.from_numpy(dice.integers(0, 256, (BATCH, 2, SIDE, SIDE, 3), np.uint8))
+
+
+if __name__ == "__main__":
+    main()
