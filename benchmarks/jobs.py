@@ -22,7 +22,7 @@ CORES = 2
 @contextmanager
 def ready() -> Iterator[Path]:
     """A folder with real videos, and Ray on two cores."""
-    ray.init(num_cpus=CORES, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
         with tempfile.TemporaryDirectory() as name:
             samples.fetch(f"{name}/videos")
