@@ -4,8 +4,8 @@
     python benchmarks/bench_growth.py [--picture docs/images/growth.png]
 
 Each size has a process of its own. Full-size networks with random weights (RIFE's are its own), two
-threads; set-up is not counted. Memory is the peak of the process, of the fused job its worker's
-(`bench_memory.py build`, which goes by processes).
+threads; set-up is not counted. Memory is the peak of that process: of the fused job the driver's,
+whose worker `bench_memory.py build` measures.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns_apart
-from reference import as_the_reference_attends, swish
+from reference import as_the_reference_attends, codec, swish
 from torch import Tensor
 
 from cc_prep.allocator import keep_freed_memory
@@ -125,8 +125,8 @@ def stepped(optimiser: torch.optim.Optimizer, losses: Mapping[str, Tensor]) -> d
 @cache
 def parts() -> tuple[ProcedureEncoder, vqgan.VQGAN, torch.optim.Optimizer]:
     torch.set_num_threads(THREADS)
+    network = codec()
     torch.manual_seed(0)
-    network = vqgan.VQGAN(vqgan.Config()).eval()
     encoder = ProcedureEncoder(Config(latent=256))
     # Weights stay where they are, so that the ways can be compared; the arithmetic is the same.
     return encoder, network, torch.optim.Adam(encoder.parameters(), lr=0.0)

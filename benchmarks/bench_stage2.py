@@ -16,11 +16,10 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns, turns_apart
-from reference import as_the_reference_attends, swish
+from reference import as_the_reference_attends, codec, swish
 from torch import Tensor
 
 from cc_prep.allocator import keep_freed_memory
-from cc_prep.models import vqgan
 from cc_train.decoding import greedy
 from cc_train.models import caption_decoder
 from cc_train.models.captioner import Captioner
@@ -69,7 +68,7 @@ def ours(kind: Kind) -> np.ndarray:
 
 @torch.inference_mode()
 def encoded(captioner: Captioner, kind: Kind) -> Tensor:
-    return captioner.memory(FrameFeatures(network(), kind)(as_input(ends(kind))))
+    return captioner.memory(FrameFeatures(codec(), kind)(as_input(ends(kind))))
 
 
 @torch.inference_mode()
@@ -78,7 +77,7 @@ def reference() -> np.ndarray:
     model = captioner(2)
     as_the_reference_attends(model.encoder)
     with swish():
-        maps = network().features(as_input(ends("pixels")).flatten(0, 1))
+        maps = codec().features(as_input(ends("pixels")).flatten(0, 1))
     features = maps.flatten(2).transpose(1, 2).unflatten(0, (BATCH, 2))
     found: np.ndarray = model.memory(features)[:, ::97, ::97].numpy()
     return found
@@ -94,13 +93,6 @@ def words_a_second(repeats: int) -> dict[int, float]:
     seconds = turns({str(k): partial(said, captioner(k)) for k in PAPER}, repeats)
     words = BATCH * (captioner(1).decoder.config.length - 1)
     return {k: words / seconds[str(k)] for k in PAPER}
-
-
-@cache
-def network() -> vqgan.VQGAN:
-    torch.set_num_threads(THREADS)
-    torch.manual_seed(0)
-    return vqgan.VQGAN(vqgan.Config()).eval()
 
 
 @cache

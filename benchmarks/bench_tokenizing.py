@@ -15,10 +15,9 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns_apart
-from reference import swish
+from reference import codec, swish
 
 from cc_prep.allocator import keep_freed_memory
-from cc_prep.models import vqgan
 from cc_prep.tokenization import Tokenizer
 
 FRAMES, THREADS = 9, 2
@@ -38,31 +37,26 @@ def main(repeats: int) -> None:
 
 
 @cache
-def network() -> vqgan.VQGAN:
-    torch.set_num_threads(THREADS)
-    torch.manual_seed(0)
-    return vqgan.VQGAN(vqgan.Config()).eval()
-
-
-@cache
 def frames() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (FRAMES, 224, 224, 3), np.uint8)
 
 
 def ours() -> np.ndarray:
+    torch.set_num_threads(THREADS)
     keep_freed_memory()  # as every worker does
-    return Tokenizer(network())(frames())
+    return Tokenizer(codec())(frames())
 
 
 @torch.inference_mode()
 def plain() -> np.ndarray:
     """As the reference writes it."""
+    torch.set_num_threads(THREADS)
     found = []
-    codes = network().quantize.embedding.weight
+    codes = codec().quantize.embedding.weight
     for frame in frames():
         image = torch.tensor(frame).permute(2, 0, 1)[None].float() / 255
         with swish():
-            latent = network().quant_conv(network().features(image))
+            latent = codec().quant_conv(codec().features(image))
         flat = latent.permute(0, 2, 3, 1).reshape(-1, latent.shape[1])
         distances = flat.square().sum(1, keepdim=True) + codes.square().sum(1) - 2 * flat @ codes.T
         found.append(distances.argmin(1).view(latent.shape[2:]).numpy())

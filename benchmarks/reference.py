@@ -1,15 +1,23 @@
-"""What the reference's networks do otherwise than ours, for programs that compare the two."""
+"""The paper's VQGAN with random weights, and what the reference's networks do otherwise than ours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 
 from cc_prep.models import clip, vqgan
 from cc_train.models.procedure_encoder import ProcedureEncoder
+
+
+@cache
+def codec() -> vqgan.VQGAN:
+    """The f16-1024 VQGAN's sizes; the same weights in every process."""
+    torch.manual_seed(0)
+    return vqgan.VQGAN(vqgan.Config()).eval()
 
 
 class Stored(nn.Module):

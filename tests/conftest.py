@@ -22,7 +22,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 # The suite takes two files at a time on two cores: further threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test depends on how fast the machine is.
-hypothesis.settings.register_profile("untimed")
+hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
