@@ -1,4 +1,4 @@
-"""The paper's VQGAN with random weights, and what the reference's networks do otherwise than ours."""
+"""The paper's VQGAN with random weights; what the references do otherwise, to compare with ours."""
 
 from __future__ import annotations
 
