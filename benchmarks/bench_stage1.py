@@ -73,6 +73,7 @@ def tokens_in_half() -> dict[str, float]:
 def ours(kind: Kind) -> dict[str, float]:
     keep_freed_memory()  # as cc-train does
     encoder, network, optimiser = parts()
+    optimiser.zero_grad()
     features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
     objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
     one = batch(kind)
@@ -82,6 +83,7 @@ def ours(kind: Kind) -> dict[str, float]:
 def reference() -> dict[str, float]:
     """Three passes, three encodings."""
     encoder, network, optimiser = parts()
+    optimiser.zero_grad()
     as_the_reference_attends(encoder)
     one, losses = batch("pixels"), stage1.Losses()
     with torch.no_grad(), swish():
@@ -116,7 +118,6 @@ def features(network: vqgan.VQGAN, images: Tensor) -> Tensor:
 
 
 def stepped(optimiser: torch.optim.Optimizer, losses: Mapping[str, Tensor]) -> dict[str, float]:
-    optimiser.zero_grad()
     losses["total"].backward()
     optimiser.step()
     return {name: float(value.detach()) for name, value in losses.items()}

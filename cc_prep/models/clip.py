@@ -7,16 +7,45 @@ Source: Radford et al., 2021.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+_Place = tuple[torch.Size, tuple[int, ...], int]  # of a tensor in its storage
 
 # Every CLIP has heads of 64 channels.
 HEAD_WIDTH = 64
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@contextmanager
+def remade(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
+    """f(x) for what follows within; the backward pass makes it again, nothing keeps it until then.
+
+    For an f that is cheap beside the layer it is for, and that needs x itself for its gradient:
+    a norm, an activation.
+    """
+    made = f(x)
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # which remakes by itself
+        yield made
+        return
+    place = made.untyped_storage().data_ptr()
+
+    def keep(saved: Tensor) -> Tensor | _Place:
+        if saved.untyped_storage().data_ptr() != place:
+            return saved
+        return saved.shape, saved.stride(), int(saved.storage_offset())
+
+    def again(kept: Tensor | _Place) -> Tensor:
+        return kept if isinstance(kept, Tensor) else f(x).detach().as_strided(*kept)
+
+    with saved_tensors_hooks(keep, again):
+        yield made
 
 
 class Attention(nn.Module):
@@ -63,11 +92,14 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        # QuickGELU, x · sigmoid(1.702 x), in two tensors where written out it takes four.
-        x = self.c_fc(x).mul_(1.702)
-        x = F.silu(x, inplace=not torch.is_grad_enabled())
-        out: Tensor = self.c_proj(x.mul_(1 / 1.702))
+        with remade(_gated, self.c_fc(x).mul_(1.702)) as gated:
+            out: Tensor = self.c_proj(gated)
         return out
+
+
+def _gated(x: Tensor) -> Tensor:
+    """QuickGELU, x · sigmoid(1.702 x), of 1.702 x: a tensor where written out it takes three."""
+    return F.silu(x, inplace=not x.requires_grad).mul_(1 / 1.702)
 
 
 class Block(nn.Module):
@@ -79,8 +111,10 @@ class Block(nn.Module):
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
-        x = x + self.attn(self.ln_1(x), causal, mask)
-        out: Tensor = x + self.mlp(self.ln_2(x))
+        with remade(self.ln_1, x) as normed:
+            x = x + self.attn(normed, causal, mask)
+        with remade(self.ln_2, x) as normed:
+            out: Tensor = x + self.mlp(normed)
         return out
 
     def at(self, rows: Sequence[int], x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -1,0 +1,61 @@
+"""CLIP's blocks: gradients as written out, and nothing kept that is cheap to make again."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cc_prep.models.clip import Block, remade
+
+
+def plain(block: Block, x: Tensor) -> Tensor:
+    """A block as it is written out in CLIP."""
+    x = x + block.attn(block.ln_1(x))
+    hidden = block.mlp.c_fc(block.ln_2(x))
+    out: Tensor = x + block.mlp.c_proj(hidden * torch.sigmoid(1.702 * hidden))
+    return out
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_gradients_are_those_of_the_plain_block(half: bool) -> None:
+    torch.manual_seed(0)
+    block, x = Block(128), torch.randn(2, 5, 128)
+    found = []
+    for way in (block, lambda y: plain(block, y)):
+        block.zero_grad()
+        y = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            out = way(y)
+        out.square().sum().backward()
+        found.append([out.detach(), y.grad, *(p.grad for p in block.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).norm() <= (0.02 if half else 1e-5) * theirs.norm()
+
+
+def test_what_is_remade_is_not_kept() -> None:
+    made: list[weakref.ref[Tensor]] = []
+
+    def noted(y: Tensor) -> Tensor:
+        out = y.exp() * 1
+        made.append(weakref.ref(out))
+        return out
+
+    layer, x = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
+    with remade(noted, x) as given:
+        out = layer(given)
+    del given
+    assert [ref() for ref in made] == [None]
+    out.sum().backward()
+    assert len(made) == 2
+    torch.testing.assert_close(layer.weight.grad[0], x.exp().sum(0))
+
+
+def test_without_gradients_a_block_leaves_its_input_alone() -> None:
+    block, x = Block(128), torch.randn(2, 5, 128)
+    before = x.clone()
+    with torch.no_grad():
+        block(x)
+    assert torch.equal(x, before)
