@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cc_train.models.caption_decoder import Cache, CaptionDecoder
+from cc_train.models.caption_decoder import CaptionDecoder
 from cc_train.vocabulary import BOS, EOS, PAD, UNK
 
 NEVER = float("-inf")
@@ -36,11 +36,11 @@ def greedy(decoder: CaptionDecoder, memory: Tensor, stop: bool = True) -> Tensor
     ids = torch.full((count, length), PAD, dtype=torch.long, device=memory.device)
     ids[:, 0] = BOS
     ended = torch.zeros(count, dtype=torch.bool, device=memory.device)
-    past: Cache | None = None
+    past = decoder.start(memory)
     for place in range(1, length):
-        logits, past = decoder.step(ids[:, place - 1 : place], memory, past)
-        logits[:, :, UNK] = NEVER
-        words = logits[:, -1].argmax(-1)
+        logits = decoder.step(ids[:, place - 1], memory, past)
+        logits[:, UNK] = NEVER
+        words = logits.argmax(-1)
         if stop:
             words = words.masked_fill(ended, PAD)
             ended |= words == EOS
@@ -63,14 +63,14 @@ def beam(
 
 
 def _beam_of(decoder: CaptionDecoder, memory: Tensor, width: int, penalty: float) -> list[Beam]:
-    past: Cache | None = None
+    past = decoder.start(memory)
     live = [(0.0, [BOS])]
     done: list[Beam] = []
     for place in range(1, decoder.config.length):
-        last = torch.tensor([[ids[-1]] for _, ids in live], device=memory.device)
-        logits, past = decoder.step(last, memory.expand(len(live), -1, -1), past)
-        logits[:, :, UNK] = NEVER
-        chances = logits[:, -1].float().log_softmax(-1)
+        last = torch.tensor([ids[-1] for _, ids in live], device=memory.device)
+        logits = decoder.step(last, memory.expand(len(live), -1, -1), past)
+        logits[:, UNK] = NEVER
+        chances = logits.float().log_softmax(-1)
         sums = chances + torch.tensor([[score] for score, _ in live], device=memory.device)
         best = sums.flatten().topk(min(2 * width, sums.numel()))
         grown: list[tuple[float, list[int]]] = []
@@ -88,7 +88,7 @@ def _beam_of(decoder: CaptionDecoder, memory: Tensor, width: int, penalty: float
         if not grown or _settled(done, grown[0][0], width, penalty, decoder.config.length):
             break
         live, order = grown, torch.tensor(rows, device=memory.device)
-        past = [(keys[order], values[order]) for keys, values in past]
+        past = past.of(order)
     return done
 
 

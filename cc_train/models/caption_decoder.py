@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 EPS = 1e-6
 
-Cache = list[tuple[Tensor, Tensor]]
-
 
 @dataclass(frozen=True)
 class Config:
@@ -47,6 +45,22 @@ class Config:
             layers=len(layers),
             length=length,
         )
+
+
+@dataclass
+class Past:
+    """Keys and values of a sentence's words so far, [layers, B, heads, length, D / heads].
+
+    Those of `count` positions are there; `CaptionDecoder.step` adds one.
+    """
+
+    keys: Tensor
+    values: Tensor
+    count: int = 0
+
+    def of(self, rows: Tensor) -> Past:
+        """That of some sentences, int [B']."""
+        return Past(self.keys[:, rows], self.values[:, rows], self.count)
 
 
 class Norm(nn.Module):
@@ -149,26 +163,27 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: Tensor, memory: Tensor, past: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Output, and the keys and values of all positions so far.
+        self, x: Tensor, memory: Tensor, kept: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """x: [B, L, D]. memory: the encoder's output.
 
-        memory: the encoder's output. past: keys and values of the positions before x; then x is
-        one position.
+        kept: x is one position only, and the keys and values of all up to it stand here; its own,
+        the last, are put in.
         """
         keys, values = self.selfattn.layer.keys_values(x)
-        if past is not None:
-            keys, values = torch.cat((past[0], keys), 2), torch.cat((past[1], values), 2)
-        mixed = self.selfattn.layer(x, keys, values, causal=past is None and x.shape[1] > 1)
+        if kept is not None:
+            kept[0][:, :, -1:], kept[1][:, :, -1:] = keys, values
+            keys, values = kept
+        mixed = self.selfattn.layer(x, keys, values, causal=kept is None)
         x = self.selfattn.layernorm(x + self.dropout(mixed))
         across = self.attention.layer
-        if x.shape[1] == 1:
+        if kept is not None:
             mixed = across.absorbed(x, memory)
         else:
             mixed = across(x, *across.keys_values(memory), causal=False)
         x = self.attention.layernorm(x + self.dropout(mixed))
-        x = self.feedforward.layernorm(x + self.dropout(self.feedforward.layer(x)))
-        return x, (keys, values)
+        out: Tensor = self.feedforward.layernorm(x + self.dropout(self.feedforward.layer(x)))
+        return out
 
 
 class CaptionDecoder(nn.Module):
@@ -192,19 +207,33 @@ class CaptionDecoder(nn.Module):
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, words] of word ids [B, L] and the encoder's output [B, N, width]."""
-        return self.step(ids, memory, None)[0]
-
-    def step(self, ids: Tensor, memory: Tensor, past: Cache | None) -> tuple[Tensor, Cache]:
-        """Logits of the ids that follow those in `past`, and the past of the next step."""
-        start = past[0][0].shape[2] if past else 0
-        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
-        x = self.dropout(x + self.positions[start : start + ids.shape[1]])
-        here: Cache = []
-        for number, layer in enumerate(self.layers):
-            x, kept = layer(x, memory, past[number] if past else None)
-            here.append(kept)
+        x = self._embedded(ids, 0)
+        for layer in self.layers:
+            x = layer(x, memory)
         logits: Tensor = self.out(x)
-        return logits, here
+        return logits
+
+    def start(self, memory: Tensor) -> Past:
+        """What is kept of no word yet, of as many sentences as memory [B, N, width] has."""
+        config = self.config
+        head = config.width // config.heads
+        shape = (config.layers, len(memory), config.heads, config.length, head)
+        return Past(memory.new_empty(shape), memory.new_empty(shape))
+
+    def step(self, ids: Tensor, memory: Tensor, past: Past) -> Tensor:
+        """Logits [B, words] of what follows ids [B], which follow those in `past` and join them."""
+        x = self._embedded(ids[:, None], past.count)
+        past.count += 1
+        kept = zip(past.keys[..., : past.count, :], past.values[..., : past.count, :], strict=True)
+        for layer, one in zip(self.layers, kept, strict=True):
+            x = layer(x, memory, one)
+        logits: Tensor = self.out(x[:, 0])
+        return logits
+
+    def _embedded(self, ids: Tensor, start: int) -> Tensor:
+        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
+        embedded: Tensor = self.dropout(x + self.positions[start : start + ids.shape[1]])
+        return embedded
 
 
 def sinusoids(length: int, width: int) -> Tensor:
