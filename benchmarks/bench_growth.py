@@ -85,7 +85,7 @@ def tokenising(pairs: int) -> float:
 
 
 def fused_job(pairs: int) -> float:
-    with ready() as folder:
+    with ready(pairs) as folder:
         job(folder, "first", "build", "--workers", "1", "--limit", "1")
         return job(folder, "out", "build", "--workers", "1", "--limit", str(pairs))
 

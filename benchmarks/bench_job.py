@@ -2,10 +2,11 @@
 
     python benchmarks/bench_job.py [--pairs 64] [--repeats 5]
 
-Real videos at 224 px with the shipped weights, on a Ray that runs already. One worker of two
-threads makes training shards of pairs in one stream, or by `interpolate`, `score-frames` and
-`build`, which write and read sequences and scores. Then one and two workers of one thread each:
-what these take is held against the model of `cluster.py`, which then says what GPUs would do.
+Frames of real videos as PNG files of 480×320, at 224 px with the shipped weights, on a Ray that
+runs already. One worker of two threads makes training shards of pairs in one stream, or by
+`interpolate`, `score-frames` and `build`, which write and read sequences and scores. Then one and
+two workers of one thread each: what these take is held against the model of `cluster.py`, which
+then says what GPUs would do.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from cluster import PAIRS_OF_CLEVR_CHANGE, Cluster, job_seconds, measured, on_gp
 from jobs import forget, job, ready
 from measuring import report, turns
 
-# Seconds a pair outside RIFE with PNG files (`bench_interpolate.py`); videos are looked through.
-REST_WITH_PNG = 0.030
 ONE_THREAD = tuple(
     part for step in ("interpolate", "score", "tokenize") for part in ("--set", f"{step}.threads=1")
 )
+
+WORKERS = {"one": 1, "two": 2}
 
 
 @click.command()
@@ -32,7 +33,7 @@ def main(pairs: int, repeats: int) -> None:
     """Measures pairs a second."""
     one, two = (("--limit", str(pairs), "--workers", count) for count in ("1", "2"))
     jobs = ["interpolate", "score-frames", "build"]
-    with ready() as folder:
+    with ready(pairs) as folder:
         seconds = turns(
             {
                 "fused": partial(steps, folder, ["build"], *one),
@@ -42,23 +43,24 @@ def main(pairs: int, repeats: int) -> None:
             },
             repeats,
         )
-        alone = ("--limit", "1", "--workers", "1", *ONE_THREAD)
-        costs = measured(folder / "videos", pairs)
-        first = turns({"one": partial(steps, folder, ["build"], *alone)}, repeats)["one"]
+        costs = measured(folder / "pairs", pairs)
+        starts = {
+            way: turns({way: partial(steps, folder, ["build"], *few(way))}, repeats)[way]
+            - costs.total
+            for way in WORKERS
+        }
     fused, scaling = seconds["three"] / seconds["fused"], seconds["one"] / seconds["two"]
     rates = {way: pairs / took for way, took in seconds.items()}
     print(f"fused {rates['fused']:.2f} pairs/s, three jobs {rates['three']:.2f}: × {fused:.2f}")
     print(f"one worker {rates['one']:.2f} pairs/s, two {rates['two']:.2f}: × {scaling:.2f}")
-    start, model = first - costs.total, {}
-    print(
-        "a pair, one thread: "
-        + ", ".join(f"{n} {1e3 * t:.0f} ms" for n, t in vars(costs).items())
-        + f"; a job's start {start:.1f} s"
-    )
-    for workers, way in ((1, "one"), (2, "two")):
-        model[way] = pairs / job_seconds(costs, start, pairs, workers)
-        print(f"{way}: the model says {model[way]:.2f} pairs/s, measured {rates[way]:.2f}")
-    gpus = clusters(REST_WITH_PNG)
+    parts = ", ".join(f"{name} {1e3 * took:.0f} ms" for name, took in vars(costs).items())
+    print(f"a pair, one thread: {parts}")
+    model = {}
+    for way, workers in WORKERS.items():
+        model[way] = pairs / job_seconds(costs, starts[way], pairs, workers)
+        print(f"{way}: a start of {starts[way]:.1f} s; the model says {model[way]:.2f} pairs/s, "
+              f"measured {rates[way]:.2f}")  # fmt: skip
+    gpus = clusters(costs.rest)
     report(
         "job",
         {
@@ -66,12 +68,18 @@ def main(pairs: int, repeats: int) -> None:
             **rates,
             "fused": fused,
             "scaling": scaling,
-            "start": start,
+            "starts": starts,
             "costs": vars(costs),
             "model": model,
             "gpus": gpus,
         },
     )
+
+
+def few(way: str) -> list[str]:
+    """Arguments of a job with a pair for each worker."""
+    count = str(WORKERS[way])
+    return ["--limit", count, "--workers", count, "--set", "shards.pairs_per_shard=1", *ONE_THREAD]
 
 
 def clusters(rest: float) -> dict[str, dict[str, float]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jobs
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -45,9 +46,9 @@ class Costs:
 
 
 def measured(root: Path, pairs: int) -> Costs:
-    """The costs on one thread of this process, with the shipped weights, on videos in `root`."""
+    """The costs on one thread of this process, with the shipped weights, of pairs in `root`."""
     threads = [f"{step}.threads=1" for step in ("interpolate", "score", "tokenize")]
-    settings = manifest.load("video", ["video.stride=3", *threads], root=str(root))
+    settings = manifest.load(jobs.NAME, [jobs.LAYOUT, *threads], root=str(root))
     names = (settings.interpolate.weights, settings.score.weights, settings.tokenize.weights)
     digests = {found.name: found.sha256 for found in map(weights.locate, names)}
     work = actors.Build(settings, "cpu", digests, frozenset({"interpolate", "score"}), names[1])
@@ -81,7 +82,7 @@ def measured(root: Path, pairs: int) -> Costs:
 
 
 def job_seconds(costs: Costs, start: float, pairs: int, workers: int) -> float:
-    """A job of `workers` with a core each. start: what a job of no pairs takes."""
+    """A job of `workers` with a core each. start: what such a job of no pairs takes."""
     return start + pairs * costs.total / workers
 
 

@@ -1,5 +1,5 @@
-"""Jobs of `cc-prep` in this process, on a Ray that is there already: what Ray's start costs is
-measured by none."""
+"""Jobs of `cc-prep` on pairs of PNG files, in this process, on a Ray that is there already: what
+Ray's start costs is measured by none."""
 
 from __future__ import annotations
 
@@ -11,33 +11,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import cv2
 import ray
 
 from cc_prep.datasets import samples
 from pipelines.cli import cli
 
-CORES = 2
+CORES, GAP = 2, 8
+# The data set that `make_pairs` writes, as a job's arguments and as a manifest's.
+NAME, LAYOUT = "own", "layout=folders"
+SIZE = (480, 320)  # of CLEVR-Change's images
 
 
 @contextmanager
-def ready() -> Iterator[Path]:
-    """A folder with real videos, and Ray on two cores."""
+def ready(pairs: int) -> Iterator[Path]:
+    """A folder with so many pairs in `pairs`, and Ray on two cores."""
     ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
         with tempfile.TemporaryDirectory() as name:
-            samples.fetch(f"{name}/videos")
+            make_pairs(Path(name), pairs)
             yield Path(name)
     finally:
         ray.shutdown()
 
 
+def make_pairs(folder: Path, count: int) -> None:
+    """Writes `count` pairs of frames, 8 apart, of three real videos: folder/pairs."""
+    sides = [folder / "pairs" / side for side in ("before", "after")]
+    for side in sides:
+        side.mkdir(parents=True)
+    number = 0
+    for video in samples.fetch(f"{folder}/videos"):
+        frames = []
+        reader = cv2.VideoCapture(str(video))
+        while (read := reader.read())[0]:
+            frames.append(cv2.resize(read[1], SIZE, interpolation=cv2.INTER_AREA))
+        for pair in zip(frames, frames[GAP:], strict=False):
+            if number == count:
+                return
+            for side, frame in zip(sides, pair, strict=True):
+                cv2.imwrite(f"{side}/{number:05}.png", frame)
+            number += 1
+    assert number == count, f"the videos have {number} pairs only"
+
+
 def job(folder: Path, out: str, step: str, *given: str) -> float:
-    """Seconds of a step of `cc-prep` on pairs of the videos; what it wrote stays in folder/out."""
-    places = ("--root", f"{folder}/videos", "--out", f"{folder}/{out}")
-    settings = ("--set", "video.stride=3", "--set", "shards.pairs_per_shard=8")
+    """Seconds of a step of `cc-prep` on the pairs; what it wrote stays in folder/out."""
+    places = ("--root", f"{folder}/pairs", "--out", f"{folder}/{out}")
+    settings = ("--set", LAYOUT, "--set", "shards.pairs_per_shard=8")
     began = time.perf_counter()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        cli.main([step, "video", *places, *settings, *given], standalone_mode=False)
+        cli.main([step, NAME, *places, *settings, *given], standalone_mode=False)
     return time.perf_counter() - began
 
 
