@@ -1,8 +1,8 @@
 """Interpolation, pairs a second: our worker against the public package's way of working.
 
-The alternative takes one pair and one midpoint at a time, pads to 128, and writes PNG files at
-OpenCV's default level; it runs the same network, so the ratio is the way of working alone. Both
-read the same rendered images, and both write their output. Also printed: the share of our time
+The alternative is the package's own code on the same weights: one pair and one midpoint at a time,
+padded to 128; it writes PNG files at OpenCV's default level. Both read the same rendered images,
+and both write their output. Also printed: the share of our time
 outside the network (decoding, encoding, tar, journal).
 
     python benchmarks/bench_interpolate.py
@@ -20,10 +20,10 @@ import cv2
 import numpy as np
 import torch
 from measuring import report
+from package import Package
 
 from cc_prep import datasets, manifest, weights
-from cc_prep.interpolation import RifeInterpolator
-from cc_prep.manifest import Interpolate, Manifest
+from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from cc_prep.synth import dataset as synth
 from pipelines import actors
@@ -54,7 +54,7 @@ def measure(settings: Manifest, pairs: list[ImagePair], folder: str) -> dict[str
     make_step = partial(actors.Interpolate, settings, "cpu", {located.name: located.sha256})
     worker = ShardWorker(make_step, Job(f"{folder}/out", "bench"))
     inside = timed(worker)
-    plain = RifeInterpolator(weights.read_tensors(located.path), Interpolate(pad_multiple=128))
+    plain = Package()
     shard = ShardPlan("train", 0, tuple(pairs))
     worker.run(shard)
     package_way(plain, settings.root, pairs[:2], folder)
@@ -92,21 +92,16 @@ def timed(worker: ShardWorker) -> list[float]:
     return passes
 
 
-def package_way(
-    interpolator: RifeInterpolator, root: str, pairs: list[ImagePair], folder: str
-) -> None:
+def package_way(package: Package, root: str, pairs: list[ImagePair], folder: str) -> None:
     """Pair by pair, midpoint by midpoint, a PNG file a frame."""
 
     def read(name: str) -> np.ndarray:
         return cv2.resize(cv2.imread(str(Path(root, name))), (224, 224))[..., ::-1].copy()
 
-    def middle(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        return interpolator.sequence(before[None], after[None], 1)[0, 1]
-
     def between(before: np.ndarray, after: np.ndarray, depth: int) -> list[np.ndarray]:
         if depth == 0:
             return []
-        half = middle(before, after)
+        half = package.middle(before, after)
         return [*between(before, half, depth - 1), half, *between(half, after, depth - 1)]
 
     for number, pair in enumerate(pairs):

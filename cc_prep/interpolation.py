@@ -115,7 +115,7 @@ class RifeInterpolator:
         self.dtype = getattr(torch, settings.precision)
         network = RIFE(settings.pad_multiple, settings.refine)
         network.load_state_dict(_fitting(weights, network.state_dict()))
-        self.network = network.to(device).eval()
+        self.network = network.to(device).to(memory_format=torch.channels_last).eval()
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         most = MIDPOINTS_A_PAIR * len(before)

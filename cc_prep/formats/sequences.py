@@ -26,8 +26,13 @@ from cc_prep.records import FrameScores, FrameSequence, ImagePair
 FORMAT = ShardFormat("cc-sequences", 1, "sequences", "tar", tar.write_shard, tar.read_shard)
 PAIR_FIELDS = ("dataset", "split", "id", "kind", "before", "after", "captions", "change_type")
 CODECS = ("png", "jpg", "webp")
-# Level 1 writes three times as fast as OpenCV's default and costs a tenth more bytes.
-PNG_LEVEL = 1
+# One filter and run lengths: 1.8 times as fast as level 1 alone, which tries all filters, for as
+# many bytes of video frames and a tenth more of rendered ones.
+PNG = (
+    *(cv2.IMWRITE_PNG_COMPRESSION, 1),
+    *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE),
+    *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP),
+)
 
 
 @dataclass(frozen=True)
@@ -145,9 +150,9 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
 def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
     """uint8 [H, W, 3] RGB or [H, W] → the encoded bytes, the same ones every time."""
     options = {
-        "png": [cv2.IMWRITE_PNG_COMPRESSION, PNG_LEVEL],
-        "jpg": [cv2.IMWRITE_JPEG_QUALITY, quality],
-        "webp": [cv2.IMWRITE_WEBP_QUALITY, quality],
+        "png": PNG,
+        "jpg": (cv2.IMWRITE_JPEG_QUALITY, quality),
+        "webp": (cv2.IMWRITE_WEBP_QUALITY, quality),
     }[codec]
     if image.ndim == 3:
         image = image[..., ::-1]

@@ -122,10 +122,12 @@ class FlowBlock(nn.Module):
         parts = [resize(part, 1 / scale) for part in seen]
         if flow is not None:
             parts.append(resize(flow, 1 / scale) / scale)
-        x = self.conv0(torch.cat(parts, 1))
+        # Channels last for the convolutions, which would turn each input round for themselves, and
+        # back: a tenth of the network's time on a CPU.
+        x = self.conv0(torch.cat(parts, 1).contiguous(memory_format=torch.channels_last))
         x = self.convblock(x) + x
         # Flow and mask in float32 also under autocast: a rounded flow of 20 px is 0.06 px off.
-        x = resize(self.lastconv(x).float(), 2 * scale)
+        x = resize(self.lastconv(x).contiguous().float(), 2 * scale)
         return x[:, :4] * (2 * scale), x[:, 4:5]
 
 
