@@ -4,8 +4,7 @@
     python benchmarks/bench_growth.py [--picture docs/images/growth.png]
 
 Each size has a process of its own. Full-size networks with random weights (RIFE's are its own), two
-threads; set-up is not counted. Memory is the peak of that process: of the fused job the driver's,
-whose worker `bench_memory.py build` measures.
+threads; set-up is not counted. Memory is the peak of that process, of the fused job its worker's.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import matplotlib
 import numpy as np
 import torch
 from jobs import job, ready
-from measuring import peak, report
+from measuring import peak, report, watching
 
 from cc_prep import weights
 from cc_prep.allocator import keep_freed_memory
@@ -37,6 +36,7 @@ from cc_train.distributed import Ranks
 from cc_train.stream import Stream, StreamSettings
 
 STEPS, THREADS, FRAMES = (1, 4, 16), 2, 9
+Cost = tuple[float, float]  # seconds, MB
 Found = dict[str, list[dict[str, float]]]
 
 
@@ -44,7 +44,7 @@ Found = dict[str, list[dict[str, float]]]
 @click.option("--picture", default="docs/images/growth.png", show_default=True)
 def main(picture: str) -> None:
     """Measures seconds a pair and MB."""
-    sizes: dict[Callable[[int], float], int] = {
+    sizes: dict[Callable[[int], Cost], int] = {
         interpolation: 4, scoring: 2, tokenising: 1, fused_job: 8, stream: 300
     }  # fmt: skip
     found: Found = {}
@@ -53,8 +53,7 @@ def main(picture: str) -> None:
         found[name] = []
         for times in STEPS:
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-                seconds = alone.submit(way, times * first).result()
-                memory = alone.submit(peak).result()
+                seconds, memory = alone.submit(way, times * first).result()
             row = {"pairs": times * first, "seconds": seconds, "peak_mb": memory}
             found[name].append(row)
             print(f"{name}, {row['pairs']} pairs: {1e3 * seconds / row['pairs']:.1f} ms a pair, "
@@ -63,7 +62,7 @@ def main(picture: str) -> None:
     report("growth", found)
 
 
-def interpolation(pairs: int) -> float:
+def interpolation(pairs: int) -> Cost:
     keep_freed_memory()
     torch.set_num_threads(THREADS)
     tensors = weights.read_tensors(weights.locate("rife-v4.0").path)
@@ -71,26 +70,26 @@ def interpolation(pairs: int) -> float:
     return timed(lambda images: network.sequence(images[:1], images[1:2], 3), pairs)
 
 
-def scoring(pairs: int) -> float:
+def scoring(pairs: int) -> Cost:
     keep_freed_memory()
     torch.set_num_threads(THREADS)
     scorer = Scorer(clip4idc.CLIP4IDC(clip4idc.Config()))
     return timed(lambda images: scorer(images, ["the red cube is gone"]), pairs)
 
 
-def tokenising(pairs: int) -> float:
+def tokenising(pairs: int) -> Cost:
     keep_freed_memory()
     torch.set_num_threads(THREADS)
     return timed(Tokenizer(vqgan.VQGAN(vqgan.Config())), pairs)
 
 
-def fused_job(pairs: int) -> float:
-    with ready(pairs) as folder:
+def fused_job(pairs: int) -> Cost:
+    with ready(pairs) as folder, watching("ray::MapWorker") as memory:
         job(folder, "first", "build", "--workers", "1", "--limit", "1")
-        return job(folder, "out", "build", "--workers", "1", "--limit", str(pairs))
+        return job(folder, "out", "build", "--workers", "1", "--limit", str(pairs)), memory()
 
 
-def stream(pairs: int) -> float:
+def stream(pairs: int) -> Cost:
     with tempfile.TemporaryDirectory() as name:
         bench_stream.write(Path(name), pairs)
         entries = catalogue.read([f"{name}/*.tar"])
@@ -99,11 +98,11 @@ def stream(pairs: int) -> float:
         began = time.perf_counter()
         for number in range(pairs // batch):
             read(number)
-        return time.perf_counter() - began
+        return time.perf_counter() - began, peak()
 
 
-def timed(work: Callable[[np.ndarray], object], pairs: int) -> float:
-    """Seconds of that many sequences, each of its own, after one that is not counted."""
+def timed(work: Callable[[np.ndarray], object], pairs: int) -> Cost:
+    """Cost of that many sequences, each of its own, after one that is not counted."""
     dice = np.random.default_rng(0)
     seconds = 0.0
     for number in range(pairs + 1):
@@ -111,7 +110,7 @@ def timed(work: Callable[[np.ndarray], object], pairs: int) -> float:
         began = time.perf_counter()
         work(images)
         seconds += (time.perf_counter() - began) if number else 0
-    return seconds
+    return seconds, peak()
 
 
 def draw(found: Found, picture: str) -> None:

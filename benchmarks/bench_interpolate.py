@@ -2,8 +2,8 @@
 
 The alternative is the package's own code on the same weights: one pair and one midpoint at a time,
 padded to 128; it writes PNG files at OpenCV's default level. Both read the same rendered images,
-and both write their output. Also printed: the share of our time
-outside the network (decoding, encoding, tar, journal).
+and both write their output. Also printed: the share of our time outside the network (decoding,
+encoding, tar, journal), and the PSNR of both against true frames, which must not be lower.
 
     python benchmarks/bench_interpolate.py
 """
@@ -19,11 +19,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
+from frames import of_videos
 from measuring import report
 from package import Package
 
 from cc_prep import datasets, manifest, weights
-from cc_prep.manifest import Manifest
+from cc_prep.interpolation import RifeInterpolator
+from cc_prep.manifest import Interpolate, Manifest
+from cc_prep.quality import psnr
 from cc_prep.records import ImagePair
 from cc_prep.synth import dataset as synth
 from pipelines import actors
@@ -40,10 +43,11 @@ def main() -> None:
         settings = manifest.load("synth", root=f"{folder}/data")
         pairs = [p for split in settings.splits for p in datasets.pairs(settings, split)]
         torch.set_num_threads(settings.interpolate.threads)
-        found = measure(settings, pairs, folder)
+        found = {**measure(settings, pairs, folder), **quality(folder)}
     print(
         f"ours {found['ours']:.2f} pairs/s, the package's way {found['package']:.2f} pairs/s: "
-        f"× {found['ratio']:.2f}; outside the network {found['outside']:.0%} of our time"
+        f"× {found['ratio']:.2f}; outside the network {found['outside']:.0%} of our time; "
+        f"PSNR of video frames {found['psnr']:.2f} dB, the package's {found['psnr_package']:.2f} dB"
     )
     report("interpolate", {"threads": settings.interpolate.threads, **found})
 
@@ -75,6 +79,19 @@ def measure(settings: Manifest, pairs: list[ImagePair], folder: str) -> dict[str
         "ratio": round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3),
         "outside": round(statistics.median(outside), 3),
     }
+
+
+def quality(folder: str) -> dict[str, float]:
+    """Mean PSNR in dB of midpoints between video frames 4 apart, ours and the package's."""
+    ours = RifeInterpolator(weights.read_tensors(weights.locate("rife-v4.0").path), Interpolate())
+    package, found = Package(), []
+    for frames in of_videos(folder, (224, 224)):
+        for i in range(0, len(frames) - 4, 8):
+            before, true, after = frames[i : i + 5 : 2]
+            made = ours.sequence(before[None], after[None], 1)[0, 1]
+            found.append([psnr(made, true), psnr(package.middle(before, after), true)])
+    mean, of_package = np.mean(found, axis=0)
+    return {"psnr": round(mean, 3), "psnr_package": round(of_package, 3)}
 
 
 def timed(worker: ShardWorker) -> list[float]:

@@ -1,7 +1,7 @@
 """Memory of a job while the data grows sixteenfold: it should stay flat.
 
 One shard holds all pairs, so this is a shard's growth as well as a data set's. Peak resident
-memory (VmHWM) of the worker and of the driver, read from /proc.
+memory of the worker (VmHWM of /proc) and of the driver (getrusage).
 
     python benchmarks/bench_memory.py                    # interpolate
     python benchmarks/bench_memory.py build 8 32         # pairs to training shards, fewer sizes
@@ -9,13 +9,13 @@ memory (VmHWM) of the worker and of the driver, read from /proc.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from measuring import report
+from measuring import report, watching
 
 from cc_prep.datasets import samples
 
@@ -39,37 +39,16 @@ def main() -> None:
     report("memory", rows)
 
 
-def peaks(folder: str, step: str, pairs: int) -> tuple[int, int]:
+def peaks(folder: str, step: str, pairs: int) -> tuple[float, float]:
     """Peak MB of the worker's and of the driver's process in one run."""
     command = f"""{Path(sys.executable).parent}/cc-prep {step} video --workers 1
         --root {folder}/videos --out {folder}/{pairs} --limit {pairs}
         --set video.stride=3 --set shards.pairs_per_shard=512"""
-    job = subprocess.Popen(command.split(), stdout=subprocess.DEVNULL)
-    worker = driver = 0
-    while job.poll() is None:
-        driver = max(driver, peak(job.pid))
-        for process in Path("/proc").iterdir():
-            if process.name.isdecimal() and name(process).startswith("ray::MapWorker"):
-                worker = max(worker, peak(int(process.name)))
-        time.sleep(0.2)
-    assert job.returncode == 0
-    return worker // 1024, driver // 1024
-
-
-def name(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
-
-
-def peak(pid: int) -> int:
-    """VmHWM of a process in kB; 0 once it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+    with watching("ray::MapWorker") as worker:
+        job = subprocess.Popen(command.split(), stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(job.pid, 0)
+    assert status == 0
+    return round(worker()), round(used.ru_maxrss / 1024)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import cv2
 import ray
+from frames import of_videos
 
-from cc_prep.datasets import samples
 from pipelines.cli import cli
 
 CORES, GAP = 2, 8
@@ -41,16 +41,12 @@ def make_pairs(folder: Path, count: int) -> None:
     for side in sides:
         side.mkdir(parents=True)
     number = 0
-    for video in samples.fetch(f"{folder}/videos"):
-        frames = []
-        reader = cv2.VideoCapture(str(video))
-        while (read := reader.read())[0]:
-            frames.append(cv2.resize(read[1], SIZE, interpolation=cv2.INTER_AREA))
+    for frames in of_videos(f"{folder}/videos", SIZE):
         for pair in zip(frames, frames[GAP:], strict=False):
             if number == count:
                 return
             for side, frame in zip(sides, pair, strict=True):
-                cv2.imwrite(f"{side}/{number:05}.png", frame)
+                cv2.imwrite(f"{side}/{number:05}.png", frame[..., ::-1])
             number += 1
     assert number == count, f"the videos have {number} pairs only"
 

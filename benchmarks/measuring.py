@@ -1,13 +1,15 @@
-"""What the programs here share: ways that take turns, medians, a JSON file each."""
+"""What the programs here share: ways that take turns, medians, memory, a JSON file each."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import statistics
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,10 +75,39 @@ def _timed(way: Callable[[], object]) -> tuple[float, object]:
     return time.perf_counter() - began, result
 
 
-def peak() -> float:
-    """Peak memory of this process in MB."""
-    [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x]
-    return int(line.split()[1]) / 1024
+def peak(pid: int | str = "self") -> float:
+    """Peak memory in MB of a process; 0 once it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+@contextmanager
+def watching(command: str) -> Iterator[Callable[[], float]]:
+    """Gives the peak memory in MB, while this lasts, of the largest process so named."""
+    over, found = threading.Event(), [0.0]
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            found[0] = max(found[0], *(peak(pid) for pid in _running(command)), 0.0)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: found[0]
+    finally:
+        over.set()
+        thread.join()
+
+
+def _running(command: str) -> Iterator[int]:
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):  # it is gone
+                if (process / "cmdline").read_text().startswith(command):
+                    yield int(process.name)
 
 
 def report(name: str, found: Mapping[str, Any]) -> None:
