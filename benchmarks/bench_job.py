@@ -15,7 +15,14 @@ from functools import partial
 from pathlib import Path
 
 import click
-from cluster import PAIRS_OF_CLEVR_CHANGE, Cluster, job_seconds, measured, on_gpus, tera_flop_a_pair
+from cluster import (
+    Cluster,
+    job_seconds,
+    measured,
+    on_gpus,
+    seconds_of_clevr_change,
+    tera_flop_a_pair,
+)
 from jobs import forget, job, ready
 from measuring import report, turns
 
@@ -89,9 +96,10 @@ def clusters(rest: float) -> dict[str, dict[str, float]]:
         for each in (1, 2):
             parts = on_gpus(rest, gpus, Cluster(), each)
             least = min(parts, key=lambda part: parts[part])
+            seconds = seconds_of_clevr_change(parts[least], gpus * each)
             print(
                 f"{gpus} GPUs, {each} workers a GPU: {parts[least]:,.0f} pairs/s ({least} first), "
-                f"CLEVR-Change in {PAIRS_OF_CLEVR_CHANGE / parts[least] / 60:.1f} min"
+                f"CLEVR-Change in {seconds / 60:.1f} min"
             )
             found[f"{gpus} × {each}"] = parts
     print(", ".join(f"{n} {v:.3f} TFLOP a pair" for n, v in tera_flop_a_pair().items()))

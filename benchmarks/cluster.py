@@ -8,6 +8,7 @@ arithmetic alone, at a speed that is assumed.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,3 +140,9 @@ def on_gpus(rest: float, gpus: int, cluster: Cluster, workers_a_gpu: int = 1) ->
         "network": cluster.network_mb * max(1, gpus // 8) / bytes_a_pair,
         "driver": SHARD / DRIVER_SECONDS_A_SHARD,
     }
+
+
+def seconds_of_clevr_change(rate: float, workers: int) -> float:
+    """How long all of CLEVR-Change takes at a rate of all workers, who each take whole shards."""
+    rounds = math.ceil(math.ceil(PAIRS_OF_CLEVR_CHANGE / SHARD) / workers)
+    return rounds * SHARD * workers / rate
