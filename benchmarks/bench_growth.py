@@ -46,7 +46,7 @@ Found = dict[str, list[dict[str, float]]]
 def main(picture: str) -> None:
     """Measures seconds a pair and MB."""
     sizes: dict[Callable[[int], Cost], int] = {
-        interpolation: 4, scoring: 2, tokenising: 1, fused_job: 8, stream: 1000
+        interpolation: 4, scoring: 2, tokenising: 1, fused_job: 8, stream: 500
     }  # fmt: skip
     found: Found = {}
     for way, first in sizes.items():

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -46,6 +47,7 @@ def main(pairs: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, pairs)
+        write_hdf5(folder, pairs)
         entries = catalogue.read([f"{folder}/*.tar"])
         stream = Stream(entries, lambda s, d: {"n": len(s)}, BATCH, 0, StreamSettings(), Ranks())
         pixels = Stream(entries, decoded, BATCH, 0, StreamSettings(), Ranks())
@@ -70,23 +72,33 @@ def main(pairs: int, repeats: int) -> None:
 
 
 def write(folder: Path, pairs: int) -> None:
-    """The same pairs as training shards and as ProCap's HDF5."""
-    dice = np.random.default_rng(0)
+    """Pairs as training shards."""
+    for start in range(0, pairs, PER_SHARD):
+        place = folder / f"train-{start // PER_SHARD:06d}.tar"
+        with tar.write_shard(str(place)) as (writer, _):
+            for sequence, dice in made(range(start, min(start + PER_SHARD, pairs))):
+                tokens = dice.integers(0, 512, (FRAMES, 14, 14))
+                scores = dice.random((2, 1, FRAMES))
+                members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, ABOUT)
+                writer.add(sequence.pair.key, members)
+
+
+def write_hdf5(folder: Path, pairs: int) -> None:
+    """The same pairs as ProCap's HDF5."""
     with h5py.File(folder / "videos.h5", "w") as videos:
-        for start in range(0, pairs, PER_SHARD):
-            place = folder / f"train-{start // PER_SHARD:06d}.tar"
-            with tar.write_shard(str(place)) as (writer, _):
-                for number in range(start, min(start + PER_SHARD, pairs)):
-                    coarse = dice.integers(0, 256, (FRAMES, 14, 14, 3), np.uint8)
-                    frames = np.stack([cv2.resize(one, (224, 224)) for one in coarse])
-                    pair = ImagePair("a", "train", f"{number:06d}", "change", "b", "a", ("x",))
-                    tokens = dice.integers(0, 512, (FRAMES, 14, 14))
-                    scores = dice.random((2, 1, FRAMES))
-                    sequence = FrameSequence(pair, frames)
-                    members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, ABOUT)
-                    writer.add(pair.key, members)
-                    pixels = frames.transpose(0, 3, 1, 2)
-                    videos.create_dataset(f"{number}", data=pixels, compression="gzip")
+        for number, (sequence, _) in enumerate(made(range(pairs))):
+            pixels = sequence.frames.transpose(0, 3, 1, 2)
+            videos.create_dataset(f"{number}", data=pixels, compression="gzip")
+
+
+def made(numbers: Iterable[int]) -> Iterator[tuple[FrameSequence, np.random.Generator]]:
+    """The pairs of these numbers, and what is to be drawn for each."""
+    for number in numbers:
+        dice = np.random.default_rng(number)
+        coarse = dice.integers(0, 256, (FRAMES, 14, 14, 3), np.uint8)
+        frames = np.stack([cv2.resize(one, (224, 224)) for one in coarse])
+        pair = ImagePair("a", "train", f"{number:06d}", "change", "b", "a", ("x",))
+        yield FrameSequence(pair, frames), dice
 
 
 def decoded(samples: list[TrainingSample], dice: object) -> dict[str, object]:
