@@ -11,7 +11,6 @@ others. The last row is in bfloat16, for processors that have it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 
 import click
@@ -77,7 +76,14 @@ def ours(kind: Kind) -> dict[str, float]:
     features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
     objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
     one = batch(kind)
-    return stepped(optimiser, objective.losses("model", one, 0, objective.counts(one)))
+    counted, found = objective.counts(one), dict[str, float]()
+    for piece in objective.pieces(one):
+        losses = objective.losses("model", piece, 0, counted)
+        losses["total"].backward()
+        for name, loss in losses.items():
+            found[name] = found.get(name, 0.0) + float(loss.detach())
+    optimiser.step()
+    return found
 
 
 def reference() -> dict[str, float]:
@@ -107,20 +113,16 @@ def reference() -> dict[str, float]:
     align = told(encoder.to_logits_rel, 0, wrong)
     order = told(encoder.to_logits_vid, control.shape[1] - 1, shuffled)
     total = losses.msm * msm + losses.align * align + losses.consistency * order
-    parts_of_it = {"msm": msm, "align": align, "consistency": order}
-    return stepped(optimiser, {"total": total, **parts_of_it})
+    total.backward()
+    optimiser.step()
+    found = {"total": total, "msm": msm, "align": align, "consistency": order}
+    return {name: float(loss.detach()) for name, loss in found.items()}
 
 
 def features(network: vqgan.VQGAN, images: Tensor) -> Tensor:
     """[B, T, n, C] of uint8 images, all frames at once."""
     maps = network.features(stage1.as_input(images).flatten(0, 1))
     return maps.flatten(2).transpose(1, 2).unflatten(0, (BATCH, FRAMES))
-
-
-def stepped(optimiser: torch.optim.Optimizer, losses: Mapping[str, Tensor]) -> dict[str, float]:
-    losses["total"].backward()
-    optimiser.step()
-    return {name: float(value.detach()) for name, value in losses.items()}
 
 
 @cache

@@ -14,15 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 FOLDER = Path("out/bench")
-
-
-def options(command: Callable[..., None]) -> Callable[..., None]:
-    """`--threads` and `--repeats` of a program that measures networks."""
-    command = click.option("--threads", default=2, show_default=True)(command)
-    return click.option("--repeats", default=5, show_default=True)(command)
 
 
 def turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:

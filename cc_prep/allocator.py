@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ctypes
 
-# Of <malloc.h>. A threshold above 32 MB is refused.
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
-SETTINGS = {MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**29, TOP_PAD: 2**26}
+# Of <malloc.h>; mallopt(3) has their meaning. No memory by mmap, none given back to the kernel.
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
+SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: 2**26}
+
+# For a process whose networks run in another thread than its main one, as Ray Data's workers do:
+# a thread has an arena of its own, which is unmapped when it is empty, whatever is set above. Read
+# when a process starts.
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 
 
 def keep_freed_memory() -> None:
-    """For the rest of the process, keeps up to 512 MB of what is freed.
+    """For the rest of the process, keeps what is freed.
 
     Otherwise every large tensor goes back to the kernel, and the next one's pages are faulted in
-    and cleared anew: a seventh of the time of RIFE and of a VQGAN (docs/performance.md). Does
-    nothing where the C library is another.
+    and cleared anew: up to a fifth of a network's time (docs/performance.md). Does nothing where
+    the C library is another.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -58,10 +58,14 @@ class Objective(Protocol):
         """Terms in the sums of a batch's losses; empty for losses that are no sums over samples."""
         ...
 
+    def pieces(self, batch: Any) -> Sequence[Any]:
+        """What of a batch has a backward pass of its own, for less memory: mostly all of it."""
+        ...
+
     def losses(
         self, turn: str, batch: Any, step: int, counted: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Scalars by name; `total` is minimised, the others are logged.
+        """Scalars by name, of a piece; `total` is minimised, the others are logged.
 
         counted: `counts` of the whole step, over all micro-batches and ranks.
         """
@@ -199,11 +203,12 @@ class Trainer:
         """Adds up gradients; the losses of the step, those of all ranks."""
         half = getattr(torch, self.settings.precision)
         sums: dict[str, Tensor] = {}
-        for number, batch in enumerate(batches):
-            wait = self.ranks.world > 1 and number < len(batches) - 1
+        pieces = [piece for batch in batches for piece in self.objective.pieces(batch)]
+        for number, piece in enumerate(pieces):
+            wait = self.ranks.world > 1 and number < len(pieces) - 1
             with self.forward.no_sync() if wait else nullcontext():  # type: ignore[operator]
                 with torch.autocast(self.device, half, enabled=half is not torch.float32):
-                    losses = self.forward(turn, batch, step, counted)
+                    losses = self.forward(turn, piece, step, counted)
                 self.scaler.scale(losses["total"]).backward()
             for name, value in losses.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()

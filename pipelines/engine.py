@@ -14,12 +14,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 from rich.console import Console
 
+from cc_prep.allocator import ONE_ARENA
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.wheels import cache_folder
 from pipelines.plan import AnyShard
@@ -68,13 +70,14 @@ def start() -> Resources:
         local = {} if address else {"object_store_memory": OBJECT_STORE_BYTES}
         _ours = True
         try:
-            ray.init(
-                address=address or "local",
-                include_dashboard=False if not address else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **local,
-            )
+            with _one_arena():
+                ray.init(
+                    address=address or "local",
+                    include_dashboard=False if not address else None,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    **local,
+                )
         except (ConnectionError, ValueError, RuntimeError) as error:
             stop()
             said = str(error).splitlines()[0]
@@ -82,6 +85,20 @@ def start() -> Resources:
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     return _settled()
+
+
+@contextmanager
+def _one_arena() -> Iterator[None]:
+    """What is started meanwhile, and that is a local Ray's workers, has one arena a process."""
+    before = {name: os.environ.get(name) for name in ONE_ARENA}
+    os.environ.update(ONE_ARENA)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _settled() -> Resources:

@@ -81,6 +81,9 @@ class Clip4idcObjective:
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {}
 
+    def pieces(self, batch: Any) -> list[Any]:
+        return [batch]
+
     def losses(
         self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:

@@ -1,15 +1,16 @@
 """ProCap's stage 1: masked reconstruction of a change's frames, told by its caption.
 
 Three losses: msm, the codebook indices of masked tokens; align, whether the caption at [REL] is the
-change's own; consistency, whether the frames at [VID] are in their order. The three passes go
-through the encoder as one batch. Source: ProCap, section 3.3, and its code.
+change's own; consistency, whether the frames at [VID] are in their order. The losses are sums over
+three passes of the encoder; these go through it as one batch on a GPU and one by one, each with its
+backward pass, on a CPU. Source: ProCap, section 3.3, and its code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,11 @@ from cc_train.models.frame_features import FrameFeatures
 from cc_train.models.procedure_encoder import REL, ProcedureEncoder
 
 NAMES = ("msm", "align", "consistency")
+Pass = Literal["true", "align", "consistency"]  # the two others are told from the true one
+# The true pass comes last, since it uses every head: with several processes, gradients are
+# exchanged in the last backward pass.
+PASSES: tuple[Pass, ...] = ("align", "consistency", "true")
+FRAMES_OF: dict[Pass, str] = {"align": "frames", "consistency": "damaged", "true": "frames"}
 
 
 class Losses(Section):
@@ -64,35 +70,56 @@ def counts(batch: Batch, settings: Losses) -> dict[str, Tensor]:
     return {"msm": (~batch.keep).sum(), "align": apart.sum(), "consistency": seen.sum()}
 
 
-def sums(encoder: ProcedureEncoder, batch: Batch, settings: Losses) -> dict[str, Tensor]:
-    """Sums of the losses over a batch; those of weight 0 are left out."""
+def sums(
+    encoder: ProcedureEncoder, batch: Batch, settings: Losses, passes: Sequence[Pass] = PASSES
+) -> dict[str, Tensor]:
+    """Sums of the losses over a batch; those of weight 0 are left out.
+
+    passes: only their terms; those of all passes add up to the whole.
+    """
+    passes = [name for name in passes if name in _needed(settings)]
     control = encoder.control(batch.text)
-    frames = encoder.frames(batch.frames, batch.keep)
-    at_vid = control.shape[1] - 1
-    passes = {"true": (control, frames)}
-    rows: list[list[int] | None] = [None]
-    if settings.align:
-        passes["align"] = (control[batch.partner], frames)
-        rows.append([REL])
-    if settings.consistency:
-        passes["consistency"] = (control, encoder.frames(batch.damaged, batch.keep))
-        rows.append([at_vid])
-    hidden = dict(zip(passes, encoder.passes(list(passes.values()), rows), strict=True))
-    true, masked = hidden["true"], ~batch.keep
-    logits = encoder.to_logits(true[:, control.shape[1] :][masked])
-    found = {"msm": F.cross_entropy(logits, batch.tokens[masked], reduction="sum")}
-    seen, apart = _counted(batch, settings)
-    for name, place, head, counted in (
-        ("align", REL, encoder.to_logits_rel, apart),
-        ("consistency", at_vid, encoder.to_logits_vid, seen),
-    ):
-        if name in passes:
-            if name == "consistency" and settings.compatible:
-                counted = torch.ones_like(counted)
-            right, wrong = head(true[:, place])[:, 0], head(hidden[name][:, 0])[:, 0]
-            each = F.softplus(-right) + F.softplus(wrong)  # binary cross-entropy of 1 and of 0
-            found[name] = (each * counted).sum()
+    texts = {name: control[batch.partner] if name == "align" else control for name in passes}
+    given = [
+        (texts[name], encoder.frames(getattr(batch, FRAMES_OF[name]), batch.keep))
+        for name in passes
+    ]
+    places = {"align": REL, "consistency": control.shape[1] - 1}  # the latter is [VID]
+    rows = [[places[name]] if name in places else None for name in passes]
+    hidden = dict(zip(passes, encoder.passes(given, rows), strict=True))
+    found: dict[str, Tensor] = {}
+    for name, place in places.items():
+        if not getattr(settings, name):
+            continue
+        # Binary cross-entropy of 1 in the true pass, and of 0 in the other.
+        if "true" in hidden:
+            found[name] = _told(encoder, batch, settings, name, hidden["true"][:, place], -1)
+        if name in hidden:
+            wrong = _told(encoder, batch, settings, name, hidden[name][:, 0], 1)
+            found[name] = found.get(name, 0) + wrong
+    if "true" in hidden:
+        masked = ~batch.keep
+        logits = encoder.to_logits(hidden["true"][:, control.shape[1] :][masked])
+        found["msm"] = F.cross_entropy(logits, batch.tokens[masked], reduction="sum")
     return found
+
+
+def _needed(settings: Losses) -> tuple[Pass, ...]:
+    """The passes without those whose loss has weight 0."""
+    return tuple(name for name in PASSES if name == "true" or getattr(settings, name))
+
+
+def _told(
+    encoder: ProcedureEncoder, batch: Batch, settings: Losses, name: str, at: Tensor, sign: int
+) -> Tensor:
+    """The sum of softplus(sign · logit) of hidden states [B, D], over the samples that count."""
+    seen, apart = _counted(batch, settings)
+    if name == "align":
+        head, counted = encoder.to_logits_rel, apart
+    else:
+        head = encoder.to_logits_vid
+        counted = torch.ones_like(seen) if settings.compatible else seen
+    return (F.softplus(sign * head(at)[:, 0]) * counted).sum()
 
 
 def _counted(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
@@ -108,8 +135,9 @@ class Stage1Objective:
     """`Objective` in `cc_train.loop` says what the parts are.
 
     A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
-    [B, T, n], tokens (not where frames are cropped), keep, partner, apart}. held_out: such batches
-    for validation. picture: makes the grid of a validation.
+    [B, T, n], tokens (not where frames are cropped), keep, partner, apart}; a piece of one has its
+    `passes` besides. held_out: such batches for validation. picture: makes the grid of a
+    validation.
     """
 
     turns = ("model",)
@@ -139,10 +167,19 @@ class Stage1Objective:
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return counts(self._batch(batch, features=False), self.settings)
 
+    def pieces(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """On a CPU the passes, of which one at a time is in memory, and no slower; else the batch.
+
+        A GPU would rather have more at once.
+        """
+        if self.device != "cpu":
+            return [{**batch, "passes": _needed(self.settings)}]
+        return [{**batch, "passes": (name,)} for name in _needed(self.settings)]
+
     def losses(
-        self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
+        self, turn: str, batch: Mapping[str, Any], step: int, counted: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        found = sums(self.network, self._batch(batch), self.settings)
+        found = sums(self.network, self._batch(batch), self.settings, batch["passes"])
         return self._weighed({name: value / counted[name] for name, value in found.items()})
 
     def after_step(self, step: int) -> None:
@@ -170,17 +207,18 @@ class Stage1Objective:
         )
         return {"total": total, **{name: mean.detach() for name, mean in means.items()}}
 
-    def _batch(self, raw: Mapping[str, Tensor], features: bool = True) -> Batch:
+    def _batch(self, raw: Mapping[str, Any], features: bool = True) -> Batch:
+        passes = raw.get("passes", _needed(self.settings)) if features else ()
+        looked_at = {FRAMES_OF[name] for name in passes}
+
         def seen(name: str) -> Tensor:
-            if not features or (name == "damaged" and not self.settings.consistency):
-                return raw["frames"]
-            return self.features(as_input(raw[name]))
+            return self.features(as_input(raw[name])) if name in looked_at else raw[name]
 
         return Batch(
             text=raw["text"],
             frames=seen("frames"),
             damaged=seen("damaged"),
-            tokens=self._tokens(raw, features),
+            tokens=self._tokens(raw, "true" in passes),
             keep=raw["keep"],
             partner=raw["partner"],
             apart=raw["apart"].float(),

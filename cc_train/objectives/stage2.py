@@ -95,6 +95,9 @@ class Stage2Objective:
         captions = torch.tensor(len(labels), device=labels.device)
         return {"captions": captions, "words": (labels != IGNORED).sum()}
 
+    def pieces(self, batch: Any) -> list[Any]:
+        return [batch]
+
     def losses(
         self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:

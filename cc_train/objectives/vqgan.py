@@ -94,6 +94,9 @@ class VqganObjective:
     def counts(self, batch: Tensor) -> dict[str, Tensor]:
         return {}
 
+    def pieces(self, batch: Any) -> list[Any]:
+        return [batch]
+
     def losses(
         self, turn: str, batch: Tensor, step: int, counted: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
