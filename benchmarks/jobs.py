@@ -4,6 +4,7 @@ Ray's start costs is measured by none."""
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tempfile
 import time
@@ -15,6 +16,7 @@ import cv2
 import ray
 from frames import of_videos
 
+from cc_prep.allocator import ONE_ARENA
 from pipelines.cli import cli
 
 CORES, GAP = 2, 8
@@ -26,6 +28,7 @@ SIZE = (480, 320)  # of CLEVR-Change's images
 @contextmanager
 def ready(pairs: int) -> Iterator[Path]:
     """A folder with so many pairs in `pairs`, and Ray on two cores."""
+    os.environ.update(ONE_ARENA)  # as for a Ray that a job starts itself
     ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
         with tempfile.TemporaryDirectory() as name:

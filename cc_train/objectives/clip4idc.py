@@ -43,7 +43,7 @@ class Network(Section):
 
 
 class Clip4idcObjective:
-    """Symmetric cross-entropy. `Objective` in `cc_train.loop` says what the parts are.
+    """Symmetric cross-entropy. `Objective` in `cc_train.trainer` says what the parts are.
 
     A batch is {before, after: normalised [N, 3, R, R], tokens: int64 [N, L], positives: bool
     [N, N], whether caption i is true of pair j}. held_out: such batches for validation.

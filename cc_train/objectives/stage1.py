@@ -132,7 +132,7 @@ def _counted(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
 
 
 class Stage1Objective:
-    """`Objective` in `cc_train.loop` says what the parts are.
+    """`Objective` in `cc_train.trainer` says what the parts are.
 
     A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
     [B, T, n], tokens (not where frames are cropped), keep, partner, apart}; a piece of one has its

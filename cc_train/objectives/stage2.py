@@ -40,7 +40,7 @@ def _plogp(p: float) -> float:
 
 
 class Stage2Objective:
-    """`Objective` in `cc_train.loop` says what the parts are.
+    """`Objective` in `cc_train.trainer` says what the parts are.
 
     A batch from the stream is {ends: images uint8 [B, 2, H, W, 3] or indices [B, 2, n], ids,
     labels: int64 [B, L]}. score: the captioner in evaluation → figures, with `name` among them.

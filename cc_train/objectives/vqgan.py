@@ -60,7 +60,7 @@ class Weights(Section):
 
 
 class VqganObjective:
-    """Generator and discriminator in turn. `Objective` in `cc_train.loop` says what the parts are.
+    """Generator and discriminator in turn. `Objective` in `cc_train.trainer` says what is what.
 
     held_out: batches of images [N, 3, H, W] in [0, 1] for validation.
     """
