@@ -2,8 +2,8 @@
 
 Three losses: msm, the codebook indices of masked tokens; align, whether the caption at [REL] is the
 change's own; consistency, whether the frames at [VID] are in their order. The losses are sums over
-three passes of the encoder; these go through it as one batch on a GPU and one by one, each with its
-backward pass, on a CPU. Source: ProCap, section 3.3, and its code.
+three passes of the encoder: these go through it as one batch, or, where that is large and a CPU's,
+one by one, each with its backward pass. Source: ProCap, section 3.3, and its code.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Pass = Literal["true", "align", "consistency"]  # the two others are told from t
 # The true pass comes last, since it uses every head: with several processes, gradients are
 # exchanged in the last backward pass.
 PASSES: tuple[Pass, ...] = ("align", "consistency", "true")
+KEPT = 10  # numbers a channel that a block keeps of a token: 1 + 1 input, 3 q k v, 1 mixed, 4 inner
 FRAMES_OF: dict[Pass, str] = {"align": "frames", "consistency": "damaged", "true": "frames"}
 
 
@@ -137,7 +138,8 @@ class Stage1Objective:
     A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
     [B, T, n], tokens (not where frames are cropped), keep, partner, apart}; a piece of one has its
     `passes` besides. held_out: such batches for validation. picture: makes the grid of a
-    validation.
+    validation. together_mb: on a CPU, passes that keep more than this for the backward pass go one
+    by one.
     """
 
     turns = ("model",)
@@ -152,7 +154,9 @@ class Stage1Objective:
         weight_decay: float,
         device: str,
         picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
+        together_mb: int = 1000,
     ) -> None:
+        self.together_mb = together_mb
         self.network, self.features = network.to(device), features.to(device)
         self.settings, self.held_out, self.device = settings, held_out, device
         self.weight_decay, self.picture = weight_decay, picture
@@ -168,13 +172,13 @@ class Stage1Objective:
         return counts(self._batch(batch, features=False), self.settings)
 
     def pieces(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """On a CPU the passes, of which one at a time is in memory, and no slower; else the batch.
-
-        A GPU would rather have more at once.
-        """
-        if self.device != "cpu":
-            return [{**batch, "passes": _needed(self.settings)}]
-        return [{**batch, "passes": (name,)} for name in _needed(self.settings)]
+        """All passes, or each: with large ones a CPU is no slower one by one, for a third of the
+        activations; with small ones it is, by some hundredths."""
+        passes, config = _needed(self.settings), self.network.config
+        values = len(passes) * batch["keep"].numel() * config.width * config.layers * KEPT
+        if self.device != "cpu" or 4 * values <= self.together_mb * 1e6:
+            return [{**batch, "passes": passes}]
+        return [{**batch, "passes": (name,)} for name in passes]
 
     def losses(
         self, turn: str, batch: Mapping[str, Any], step: int, counted: Mapping[str, Tensor]

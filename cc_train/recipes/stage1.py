@@ -76,11 +76,12 @@ class Settings(Section):
 
     cache_mb: see `FrameFeatures`. crop: train on random parts of the frames, of at least this share
     of their area; for pixels. vqgan: the file that the tokens were made with, if it has no name of
-    its own.
+    its own. together_mb: see `Stage1Objective`.
     """
 
     frames: Kind = "tokens"
     cache_mb: int = Field(500, ge=0)
+    together_mb: int = Field(1000, ge=0)
     crop: float | None = Field(None, gt=0, le=1)
     vqgan: str | None = None
     network: Network = Network()
@@ -148,6 +149,7 @@ def train(
             loop.weight_decay,
             pick_device(loop),
             partial(_picture, data.held_out[:6], make_batch, features),
+            settings.together_mb,
         )
         trained = replace(make_batch, crop=settings.crop)
         stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, ranks)

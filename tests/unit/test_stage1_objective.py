@@ -57,15 +57,18 @@ def test_passes_one_by_one_add_up(encoder: ProcedureEncoder, weights: dict[str, 
         torch.testing.assert_close(p.grad, expected[name], msg=name)
 
 
-def test_a_processor_takes_the_passes_one_by_one_and_the_one_with_all_heads_last(
+def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_last(
     encoder: ProcedureEncoder,
 ) -> None:
-    codec = VQGAN(Codec(channels=32, latent=8, code_width=8))
-    features = FrameFeatures(codec, "tokens")
+    features = FrameFeatures(VQGAN(Codec(channels=32, latent=8, code_width=8)), "tokens")
+    raw = {"keep": batch().keep}
     for weights, expected in (
-        (Losses(), ["align", "consistency", "true"]),
-        (Losses(align=0), ["consistency", "true"]),
-        (Losses(align=0, consistency=0), ["true"]),
+        (Losses(), ("align", "consistency", "true")),
+        (Losses(align=0), ("consistency", "true")),
+        (Losses(align=0, consistency=0), ("true",)),
     ):
-        objective = Stage1Objective(encoder, features, weights, (), 0.0, "cpu")
-        assert [piece["passes"] for piece in objective.pieces({})] == [(n,) for n in expected]
+        for most, pieces in ((1000, [expected]), (0, [(name,) for name in expected])):
+            objective = Stage1Objective(
+                encoder, features, weights, (), 0.0, "cpu", together_mb=most
+            )
+            assert [piece["passes"] for piece in objective.pieces(raw)] == pieces
