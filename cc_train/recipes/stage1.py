@@ -117,10 +117,7 @@ def train(
     loop = settings.loop
     if loop.threads:
         torch.set_num_threads(loop.threads)
-    if loop.batch_size % 2 and (settings.losses.align or settings.losses.consistency):
-        raise UserError("loop.batch_size: each sample needs a neighbour", "Give an even one")
-    if settings.crop is not None and settings.frames == "tokens":
-        raise UserError("crop: tokens cannot be cropped", "Set frames=pixels, or crop=null")
+    _check(settings)
     with joined(pick_device(loop) == "cuda") as ranks:
         console.quiet = not ranks.first
         data = procap.read(shards, valid, settings.hold_out, console)
@@ -162,6 +159,14 @@ def train(
         if ranks.first:
             procap.write_vqgan(run, vqgan)
         return fit(objective, stream, loop, everything, run, resume, console, ranks)
+
+
+def _check(settings: Settings) -> None:
+    """Raises UserError for settings that do not go together."""
+    if settings.loop.batch_size % 2 and (settings.losses.align or settings.losses.consistency):
+        raise UserError("loop.batch_size: each sample needs a neighbour", "Give an even one")
+    if settings.crop is not None and settings.frames == "tokens":
+        raise UserError("crop: tokens cannot be cropped", "Set frames=pixels, or crop=null")
 
 
 def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
