@@ -18,8 +18,8 @@ def keep_freed_memory() -> None:
     """For the rest of the process, keeps what is freed.
 
     Otherwise every large tensor goes back to the kernel, and the next one's pages are faulted in
-    and cleared anew: up to a fifth of a network's time (docs/performance.md). Does nothing where
-    the C library is another.
+    and cleared anew: a seventh of a network's time (docs/performance.md). Does nothing where the C
+    library is another.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
