@@ -12,10 +12,9 @@ MOST_CODES = 2**15  # indices are stored as int16
 
 
 class Tokenizer:
-    """A VQGAN at work on sequences.
+    """A VQGAN at work on sequences: on a GPU a sequence's frames together, on a CPU each alone.
 
-    Float sums differ between batch sizes, so it is always the same: on a GPU a sequence's frames
-    together, on a CPU each alone, since several fall out of its caches.
+    Float sums differ between batch sizes, so it is always the same.
     """
 
     def __init__(self, network: VQGAN, device: str = "cpu") -> None:
@@ -40,8 +39,7 @@ class Tokenizer:
             )
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():
-            parts = pixels.split(1 if self.device == "cpu" else len(pixels))
-            indices = torch.cat([self.network.indices(part) for part in parts])
+            indices = self.network.indices(pixels)
         found: np.ndarray = indices.to(torch.int16).cpu().numpy()
         return found
 

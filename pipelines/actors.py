@@ -56,6 +56,8 @@ def use_threads(count: int) -> None:
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # Or every new tensor is first filled with NaN: a fortieth of a network's time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 class Interpolate(Networks):

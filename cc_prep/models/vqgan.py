@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
+from cc_prep.models.convolution import Convolution3x3, image_by_image
 
 GROUPS, EPS = 32, 1e-6
 CODES_AT_ONCE = 4096
@@ -117,13 +118,12 @@ class VQGAN(nn.Module):
 
     def indices(self, images: Tensor) -> Tensor:
         """Codebook indices, int64 [N, h, w]."""
-        return self.quantize.nearest(self.quant_conv(self.features(images)))
+        return self.quantize.nearest(self.quant_conv(image_by_image(self.features, images)))
 
     def decode(self, indices: Tensor) -> Tensor:
-        """Indices [N, h, w] → images [N, 3, H, W] in [0, 1]."""
-        vectors = self.quantize.embedding(indices).permute(0, 3, 1, 2)
-        pixels = self.decoder(self.post_quant_conv(vectors))
-        return (pixels.clamp(-1, 1) + 1) / 2
+        """Indices [N, h, w] → images [N, 3, H, W] in [0, 1], without gradients."""
+        vectors = self.post_quant_conv(self.quantize.embedding(indices).permute(0, 3, 1, 2))
+        return (image_by_image(self.decoder, vectors).clamp(-1, 1) + 1) / 2
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """Images through the codebook and back."""
@@ -247,8 +247,8 @@ class ResidualBlock(nn.Module):
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = norm(channels), norm(out)
-        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
+        self.conv1 = Convolution3x3(channels, out)
+        self.conv2 = Convolution3x3(out, out)
         self.nin_shortcut = nn.Conv2d(channels, out, 1) if channels != out else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -293,7 +293,7 @@ class Upsample(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv = Convolution3x3(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))

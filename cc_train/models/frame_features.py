@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from cc_prep.models.convolution import image_by_image
 from cc_prep.models.vqgan import VQGAN
 
 Kind = Literal["pixels", "tokens"]
@@ -24,8 +25,8 @@ class FrameFeatures(nn.Module):
     compatible: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does; the
     indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are kept,
     since the VQGAN never changes, and a step has most images twice. Each image goes through it
-    alone there: several fall out of the processor's caches, and float sums differ between batch
-    sizes, while a resumed run has seen other images before.
+    alone there: float sums differ between batch sizes, while a resumed run has seen other images
+    before.
     """
 
     def __init__(
@@ -56,23 +57,31 @@ class FrameFeatures(nn.Module):
             return found
         flat = frames.flatten(0, 1)
         if flat.device.type == "cpu":
-            return torch.stack([self._of(image) for image in flat]).unflatten(0, frames.shape[:2])
+            return self._through_cache(flat).unflatten(0, frames.shape[:2])
         return self._encoded(flat).unflatten(0, frames.shape[:2])
 
     def _encoded(self, images: Tensor) -> Tensor:
-        maps = self.vqgan.encoder(images) if self.compatible else self.vqgan.features(images)
-        return maps.flatten(2).transpose(1, 2)
+        """Features [N, n, channels] of images [N, 3, H, W]."""
+        encode = self.vqgan.encoder if self.compatible else self.vqgan.features
+        return image_by_image(encode, images).flatten(2).transpose(1, 2)
 
-    def _of(self, image: Tensor) -> Tensor:
-        """Features [n, channels] of an image, from the cache where it was seen lately."""
-        key = hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest()
-        found = self._kept.pop(key, None)
-        if found is None:
-            found = self._encoded(image[None])[0]
-        self._kept[key] = found
-        if len(self._kept) * found.nbytes > self.cache_mb * 1e6:
-            self._kept.popitem(last=False)
-        return found
+    def _through_cache(self, images: Tensor) -> Tensor:
+        """The same, of which those seen lately are taken from the cache."""
+        keys = [hashlib.blake2b(i.numpy().tobytes(), digest_size=16).digest() for i in images]
+        new = {key: image for key, image in zip(keys, images, strict=True) if key not in self._kept}
+        made = self._encoded(torch.stack([*new.values()])) if new else ()
+        # Copies: a view would keep all of its batch in the cache.
+        found = {**self._kept, **dict(zip(new, map(Tensor.clone, made), strict=True))}
+        self._keep({key: found[key] for key in keys})
+        return torch.stack([found[key] for key in keys])
+
+    def _keep(self, lately: dict[bytes, Tensor]) -> None:
+        """Puts features into the cache, of which the oldest go."""
+        for key, features in lately.items():
+            self._kept.pop(key, None)
+            self._kept[key] = features
+            while len(self._kept) * features.nbytes > self.cache_mb * 1e6:
+                self._kept.popitem(last=False)
 
     @torch.no_grad()
     def indices(self, images: Tensor) -> Tensor:
