@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from cc_prep.models.linear import Linear, linear
+
 _Place = tuple[torch.Size, tuple[int, ...], int]  # of a tensor in its storage
 
 # Every CLIP has heads of 64 channels.
@@ -56,11 +58,11 @@ class Attention(nn.Module):
         self.heads = max(1, width // HEAD_WIDTH)
         self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
-        self.out_proj = nn.Linear(width, width)
+        self.out_proj = Linear(width, width)
         nn.init.normal_(self.in_proj_weight, std=width**-0.5)
 
     def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
-        query, key, value = self._split(F.linear(x, self.in_proj_weight, self.in_proj_bias))
+        query, key, value = self._split(linear(x, self.in_proj_weight, self.in_proj_bias))
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
@@ -69,8 +71,8 @@ class Attention(nn.Module):
         """Some rows of `forward`'s output; the queries of the others are never made."""
         width = x.shape[2]
         weights, biases = self.in_proj_weight, self.in_proj_bias
-        (query,) = self._split(F.linear(x[:, rows], weights[:width], biases[:width]))
-        key, value = self._split(F.linear(x, weights[width:], biases[width:]))
+        (query,) = self._split(linear(x[:, rows], weights[:width], biases[:width]))
+        key, value = self._split(linear(x, weights[width:], biases[width:]))
         seen = mask[rows,] if mask is not None else None
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
@@ -88,8 +90,8 @@ class MLP(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(width, 4 * width)
-        self.c_proj = nn.Linear(4 * width, width)
+        self.c_fc = Linear(width, 4 * width)
+        self.c_proj = Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         with remade(_gated, self.c_fc(x).mul_(1.702)) as gated:

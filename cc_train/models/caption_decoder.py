@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cc_prep.models.linear import Linear
+
 EPS = 1e-6
 
 
@@ -81,7 +83,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.width, self.dropout = heads, width, dropout
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of [B, N, D], [B, heads, N, D / heads] each."""
@@ -128,7 +130,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.linear1, self.linear2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.linear1, self.linear2 = Linear(width, hidden), Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear2(F.relu(self.linear1(x)))
@@ -195,7 +197,7 @@ class CaptionDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.out = nn.Linear(config.width, config.words)
+        self.out = Linear(config.width, config.words)
         self.dropout = nn.Dropout(config.dropout)
         table = sinusoids(config.length, config.width)
         self.register_buffer("positions", table, persistent=False)

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from cc_prep.models.linear import Linear
 from cc_train.models import caption_decoder
 from cc_train.models.caption_decoder import CaptionDecoder
 from cc_train.models.procedure_encoder import ProcedureEncoder
@@ -39,9 +40,9 @@ class Captioner(nn.Module):
         self.intermediate_generator, self.compatible = encoder, compatible
         width = encoder.config.width
         self.mlp = nn.Sequential(
-            nn.Linear(width, width),
+            Linear(width, width),
             nn.ReLU(),
-            nn.Linear(width, decoder.width),
+            Linear(width, decoder.width),
             nn.LayerNorm(decoder.width),
         )
         self.text_decoder = nn.ModuleDict({"decoder": CaptionDecoder(decoder)})

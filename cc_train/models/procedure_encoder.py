@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.models.clip import Transformer, count_layers
+from cc_prep.models.linear import Linear
 
 REL, ST1, VID = 0, 1, 2
 SPECIAL = 5  # two of them are reserved
@@ -110,7 +111,7 @@ class ProcedureEncoder(nn.Module):
             nn.init.normal_(table.weight, std=position_std)
         self.image_mask = nn.Parameter(torch.zeros(width))
         self.conv_to_embedding = nn.Sequential(
-            nn.LayerNorm(config.latent), nn.Linear(config.latent, width)
+            nn.LayerNorm(config.latent), Linear(config.latent, width)
         )
         self.target_pos_emb = AxialPositions(
             config.frames, config.rows, config.columns, width, position_std
@@ -187,7 +188,7 @@ def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) ->
 
 def head(width: int, out: int) -> nn.Sequential:
     """LayerNorm and a linear layer."""
-    return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, out))
+    return nn.Sequential(nn.LayerNorm(width), Linear(width, out))
 
 
 def resized_times(table: Tensor, frames: int) -> Tensor:

@@ -1,0 +1,83 @@
+"""Linear layers through oneDNN and through torch's own are the same function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cc_prep.models import linear as module
+from cc_prep.models.linear import Linear, linear
+
+
+@pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both ways, whatever this processor is; oneDNN's products are an Intel's as well."""
+    monkeypatch.setattr(module, "has_onednn_on_amd", lambda: request.param)
+    return bool(request.param)
+
+
+def made(*shape: int, of: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(of)).requires_grad_()
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (4, 5), (2, 3, 5), (2, 0, 5), (2, 1, 3, 5)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_it_is_a_linear_layer_with_its_gradients(
+    way: bool, shape: tuple[int, ...], biased: bool
+) -> None:
+    x, weight = made(*shape), made(7, 5, of=1)
+    given = (x, weight, made(7, of=2)) if biased else (x, weight)
+    found, wanted = linear(*given), F.linear(*given)
+    assert found.shape == wanted.shape
+    assert torch.allclose(found, wanted, atol=1e-5)
+    seeds = made(*wanted.shape, of=3).detach()
+    for mine, theirs in zip(
+        torch.autograd.grad(found, given, seeds), torch.autograd.grad(wanted, given, seeds),
+        strict=True,
+    ):  # fmt: skip
+        assert torch.allclose(mine, theirs, atol=1e-5)
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40))
+def test_of_every_size(rows: int, channels: int, out: int) -> None:
+    layer, x = Linear(channels, out), made(rows, channels).detach()
+    assert torch.allclose(layer(x), F.linear(x, layer.weight, layer.bias), atol=1e-5)
+
+
+def test_parts_of_it_may_be_frozen_and_strided(way: bool) -> None:
+    whole = made(21, 5)
+    x = made(5, 4, of=1).T
+    found = linear(x, whole[7:14].detach())
+    assert torch.allclose(found, F.linear(x, whole[7:14]), atol=1e-5)
+    found.square().sum().backward()
+    assert whole.grad is None
+    with torch.inference_mode():
+        assert torch.equal(linear(x, whole[7:14]), found)
+
+
+def test_its_output_can_be_written_over(way: bool) -> None:
+    x, weight = made(3, 5), made(7, 5, of=1)
+    linear(x, weight).mul_(2).sum().backward()
+    (found,) = torch.autograd.grad((2 * F.linear(x, weight)).sum(), x)
+    assert x.grad is not None
+    assert torch.allclose(x.grad, found, atol=1e-5)
+
+
+def test_autocast_and_other_kinds_of_numbers_are_torchs(way: bool) -> None:
+    x, weight = made(3, 5), made(7, 5, of=1)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, weight).dtype == torch.bfloat16
+    assert linear(x.double(), weight.double()).dtype == torch.float64
+    assert torch.equal(linear(x.double(), weight.double()), F.linear(x.double(), weight.double()))
+
+
+def test_names_and_weights_are_those_of_torchs_layer() -> None:
+    torch.manual_seed(0)
+    ours = Linear(3, 4)
+    torch.manual_seed(0)
+    assert {n: t.tolist() for n, t in ours.state_dict().items()} == {
+        n: t.tolist() for n, t in torch.nn.Linear(3, 4).state_dict().items()
+    }
