@@ -15,6 +15,7 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns_apart
+from reference import torchs_products
 
 from cc_prep import byte_pairs
 from cc_prep.allocator import keep_freed_memory
@@ -57,6 +58,7 @@ def ours() -> np.ndarray:
 @torch.inference_mode()
 def plain() -> np.ndarray:
     """All 18 pairs, both images of each from the pixels on; the captions with either half."""
+    torchs_products()
     network, frames = parts()
     images = normalised(frames, network.config.resolution)
     found = []

@@ -17,7 +17,7 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns_apart
-from reference import as_the_reference_attends, codec, swish
+from reference import as_the_reference_attends, codec, swish, torchs_products
 from torch import Tensor
 
 from cc_prep.allocator import keep_freed_memory
@@ -88,13 +88,15 @@ def ours(kind: Kind) -> dict[str, float]:
 
 def reference() -> dict[str, float]:
     """Three passes, three encodings."""
+    torchs_products()
     encoder, network, optimiser = parts()
     optimiser.zero_grad()
     as_the_reference_attends(encoder)
     one, losses = batch("pixels"), stage1.Losses()
     with torch.no_grad(), swish():
         frames, damaged = (features(network, one[name]) for name in ("frames", "damaged"))
-        indices = network.indices(stage1.as_input(one["frames"]).flatten(0, 1))
+        maps = network.features(stage1.as_input(one["frames"]).flatten(0, 1))
+        indices = network.quantize.nearest(network.quant_conv(maps))
         made = indices.flatten(1).unflatten(0, (BATCH, FRAMES)).flatten(1)
     masked = ~one["keep"]
     control = encoder.control(one["text"])

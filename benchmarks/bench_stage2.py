@@ -16,7 +16,7 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns, turns_apart
-from reference import as_the_reference_attends, codec, swish
+from reference import as_the_reference_attends, codec, swish, torchs_products
 from torch import Tensor
 
 from cc_prep.allocator import keep_freed_memory
@@ -74,6 +74,7 @@ def encoded(captioner: Captioner, kind: Kind) -> Tensor:
 @torch.inference_mode()
 def reference() -> np.ndarray:
     """All images at once through the VQGAN."""
+    torchs_products()
     model = captioner(2)
     as_the_reference_attends(model.encoder)
     with swish():

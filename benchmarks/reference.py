@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models import clip, vqgan
+from cc_prep.models import clip, linear, vqgan
 from cc_train.models.procedure_encoder import ProcedureEncoder
 
 
@@ -18,6 +18,11 @@ def codec() -> vqgan.VQGAN:
     """The f16-1024 VQGAN's sizes; the same weights in every process."""
     torch.manual_seed(0)
     return vqgan.VQGAN(vqgan.Config()).eval()
+
+
+def torchs_products() -> None:
+    """For the rest of the process linear layers are torch's own, whatever the processor."""
+    linear.has_onednn_on_amd = lambda: False  # type: ignore[assignment]
 
 
 class Stored(nn.Module):

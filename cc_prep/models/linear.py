@@ -37,7 +37,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         and has_onednn_on_amd()
     ):
         return F.linear(x, weight, bias)
-    found: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), weight, bias)
+    product = _Product.apply if torch.is_grad_enabled() else _onednn
+    found: Tensor = product(x.reshape(-1, x.shape[-1]), weight, bias)
     return found.view(*x.shape[:-1], len(weight))
 
 
