@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 
-# Of <malloc.h>; mallopt(3) has their meaning. No memory by mmap, none given back to the kernel.
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
-SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: 2**26}
+# Of <malloc.h>; mallopt(3) has their meaning. No memory by mmap, none given back to the kernel, and
+# one arena: what a thread of its own has freed, no other can take.
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
+SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: 2**26, ARENA_MAX: 1}
 
-# For a process whose networks run in another thread than its main one, as Ray Data's workers do:
-# a thread has an arena of its own, which is unmapped when it is empty, whatever is set above. Read
-# when a process starts.
+# For a process whose networks run in a thread that was there before, as Ray Data's workers do: it
+# has an arena already, which is unmapped when it is empty, whatever is set above. Read when a
+# process starts.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 
 
