@@ -17,8 +17,8 @@ from pipelines.plan import AnyShard, plan, stored
 from pipelines.shard_worker import Step
 
 JPG_SHARE = 0.13  # of the raw pixels, at quality 95: 0.10 of rendered scenes, 0.12 of videos
-# Peak at 224 px, benchmarks/bench_memory.py build: 1.31 and 1.36 GB for 8 and 32 pairs a shard.
-MEMORY = "1.4 GB a worker, measured from pairs with the small weights at 224 px"
+# Peak at 224 px, benchmarks/bench_memory.py build: 1.18 and 1.19 GB for 8 and 32 pairs a shard.
+MEMORY = "1.2 GB a worker, measured from pairs with the small weights at 224 px"
 
 
 def build(request: job.Request, source: str | None) -> job.Summary | None:

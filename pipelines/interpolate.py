@@ -16,8 +16,8 @@ from pipelines.shard_worker import Step
 
 # Of the raw pixels; measured on CLEVR-like renders and on video frames at 224 px, the larger one.
 STORED_SHARE = {"png": 0.75, "jpg": 0.2, "webp": 0.15}
-# Peak at 224 px, benchmarks/bench_memory.py: 1.1 GB for 8, 32 and 128 pairs a shard alike.
-MEMORY = "1.1 GB a worker, measured with RIFE at 224 px; the same however large the data is"
+# Peak at 224 px, benchmarks/bench_memory.py: 1.09, 1.19, 1.11 GB for 8, 32, 128 pairs a shard.
+MEMORY = "1.2 GB a worker, measured with RIFE at 224 px; the same however large the data is"
 
 
 def interpolate(request: job.Request) -> job.Summary | None:
