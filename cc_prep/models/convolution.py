@@ -1,7 +1,7 @@
-"""3×3 convolutions with two fifths of the arithmetic, and a thread for each image.
+"""3×3 convolutions with a fifth of the multiplications, and a thread for each image.
 
-Winograd's algorithm makes a tile of 6×6 outputs with 64 multiplications a channel where the sums as
-they are written take 324. NNPACK, which torch carries, has it for a CPU; but its threads and
+Winograd's algorithm makes a tile of 6×6 outputs with 64 multiplications a channel where the sums,
+as they are written, take 324. NNPACK, which torch carries, has it for a CPU; but its threads and
 OpenMP's wait for each other by spinning, so it is fast only where an image has one thread, and the
 images go through the network side by side.
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
