@@ -117,6 +117,13 @@ def test_a_thread_has_its_callers_autocast_and_no_gradients(
     assert not image_by_image(layer, images(2)).requires_grad
 
 
+def test_torch_compile_takes_it(layer: Convolution3x3, calls: list[tuple[int, ...]]) -> None:
+    made = torch.compile(lambda x: image_by_image(layer, x) + 1, backend="eager")(images(2))
+    assert not made.requires_grad
+    assert torch.allclose(made.double() - 1, exact(layer, images(2)), atol=1e-5)
+    assert calls == []
+
+
 def test_what_goes_wrong_in_a_thread_is_told(layer: Convolution3x3) -> None:
     with pytest.raises(RuntimeError, match="channels"):
         image_by_image(layer, images(2, channels=8))

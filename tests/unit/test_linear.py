@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,7 +46,30 @@ def test_it_is_a_linear_layer_with_its_gradients(
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40))
 def test_of_every_size(rows: int, channels: int, out: int) -> None:
     layer, x = Linear(channels, out), made(rows, channels).detach()
-    assert torch.allclose(layer(x), F.linear(x, layer.weight, layer.bias), atol=1e-5)
+    with patch.object(module, "has_onednn_on_amd", return_value=True):
+        found = layer(x)
+    assert torch.allclose(found, F.linear(x, layer.weight, layer.bias), atol=1e-5)
+
+
+@pytest.mark.parametrize("graded", [True, False])
+def test_it_is_onednn_only_where_it_should_be(way: bool, graded: bool) -> None:
+    x, weight = made(3, 5), made(7, 5, of=1)
+    with patch.object(module, "_onednn", wraps=module._onednn) as onednn:
+        with torch.set_grad_enabled(graded):
+            found = linear(x, weight)
+        assert onednn.call_count == way
+        if graded:
+            found.sum().backward()
+            assert x.grad is not None
+            assert weight.grad is not None
+            assert torch.allclose(x.grad, weight.sum(0).expand(3, 5), atol=1e-5)
+            assert torch.allclose(weight.grad, x.sum(0).expand(7, 5), atol=1e-5)
+            assert onednn.call_count == 3 * way
+        linear(x.double(), weight.double())
+        with torch.autocast("cpu", torch.bfloat16):
+            linear(x, weight)
+        torch.compile(linear, backend="eager")(x, weight)
+        assert onednn.call_count == (3 if graded else 1) * way
 
 
 def test_parts_of_it_may_be_frozen_and_strided(way: bool) -> None:

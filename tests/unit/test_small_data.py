@@ -79,6 +79,13 @@ def test_kept_features_are_not_computed_again(
     assert torch.equal(keeping(frames), first)
 
 
+def test_kept_features_can_be_compiled_around(vqgan: VQGAN) -> None:
+    features = FrameFeatures(vqgan, "pixels", cache_mb=1)
+    found = torch.compile(lambda x: features(x) + 1, backend="eager")(images(3))
+    wanted = FrameFeatures(vqgan, "pixels")(images(3))
+    assert torch.allclose(found - 1, wanted, atol=1e-5)
+
+
 def test_the_cache_stays_under_its_size(vqgan: VQGAN) -> None:
     keeping = FrameFeatures(vqgan, "pixels", cache_mb=1)
     [one] = keeping(images(1))[0]
