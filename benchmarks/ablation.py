@@ -187,7 +187,7 @@ def best_constant(place: Path) -> dict[str, Any]:
     ranked = [said for said, _ in captions.most_common(CANDIDATES)]
 
     def worth(said: str) -> float:
-        return scorer.cider(references, dict.fromkeys(references, said))
+        return scorer.corpus_cider(references, dict.fromkeys(references, said))
 
     best = max(ranked, key=worth)
     found = evaluation.evaluate(items["test"], {item.id: best for item in items["test"]})

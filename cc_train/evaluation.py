@@ -86,7 +86,7 @@ def swap_check(
     references = {item.id: item.references for item in changed}
     same = [said[item.id] == swapped[item.id] for item in changed]
     both = (
-        scorer.cider(references, {item.id: captions[item.id] for item in changed})
+        scorer.corpus_cider(references, {item.id: captions[item.id] for item in changed})
         for captions in (said, swapped)
     )
     return {

@@ -41,6 +41,7 @@ _NORMAL = str.maketrans(
         "—": "--",
     }
 )
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")  # emoji and the like, which Java's drops
 _WORD = r"[^\W_](?:\w|[\u0300-\u036f])*"
 _TOKEN = re.compile(
     rf"""
@@ -69,7 +70,7 @@ _TOKEN = re.compile(
 
 def tokenize(caption: str) -> str:
     """The caption's tokens, joined by blanks."""
-    text = "".join(c for c in caption.lower().translate(_NORMAL) if ord(c) < 0x10000)
+    text = _ASTRAL.sub("", caption.lower().translate(_NORMAL))
     found = []
     for match in _TOKEN.finditer(text):
         token = match[0]

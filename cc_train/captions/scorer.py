@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from cc_prep.errors import UserError
 from cc_train.captions import ptb
+from cc_train.captions.cider import cider
 from cc_train.captions.meteor import Unavailable, meteor
 from cc_train.captions.spice import spice
 
@@ -125,14 +126,12 @@ def _plain(
         total, one = Rouge().compute_score(references, given)
         _put(found, "ROUGE-L", total, dict(zip(given, one, strict=True)))
     if "CIDEr" in measures:
-        from pycocoevalcap.cider.cider import Cider
-
-        total, one = Cider().compute_score(references, given)
-        _put(found, "CIDEr", total, dict(zip(given, one, strict=True)))
+        total, by_id = cider(references, {id: said for id, [said] in given.items()})
+        _put(found, "CIDEr", total, by_id)
     return found
 
 
-def cider(references: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> float:
+def corpus_cider(references: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> float:
     """CIDEr alone, × 100."""
     return score(references, predictions, ["CIDEr"]).corpus["CIDEr"]
 

@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pycocoevalcap.cider.cider import Cider
 
 from cc_prep.errors import UserError
 from cc_train.captions import ptb, scorer
+from cc_train.captions.cider import cider
 from tests.conftest import ROOT, golden
 
 FILES = [path for folder in golden("caption_metrics") for path in sorted(folder.glob("*.json"))]
@@ -38,6 +42,25 @@ def test_official_scores(file: Path) -> None:
 
 def _one(said: list[str] | str) -> str:
     return said if isinstance(said, str) else said[0]
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), max_size=7).map(" ".join)
+ITEMS = st.lists(st.tuples(st.lists(WORDS, min_size=1, max_size=3), WORDS), min_size=1, max_size=5)
+
+
+@given(ITEMS)
+def test_cider_is_the_official_scorer_s(items: list[tuple[list[str], str]]) -> None:
+    """Its clipping, its penalty, n-grams that no reference has, captions without any."""
+    references = {f"{n}": said for n, (said, _) in enumerate(items)}
+    candidates = {f"{n}": said for n, (_, said) in enumerate(items)}
+    total, each = cider(references, candidates)
+    if not any(map(any, references.values())):  # the official one raises ValueError
+        assert total == 0
+        return
+    official = Cider().compute_score(references, {id: [said] for id, said in candidates.items()})
+    assert total == pytest.approx(official[0], abs=1e-12)
+    assert list(each.values()) == pytest.approx(list(official[1]), abs=1e-12)
+    assert list(each) == list(references)
 
 
 def test_without_java_the_rest_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
