@@ -1,19 +1,20 @@
 """How cost grows: interpolation, scoring, tokenising, the fused job and the training stream at ×1,
 ×4 and ×16 pairs. Time should be linear in pairs, and memory flat; the picture shows both.
 
-    python benchmarks/bench_growth.py [--picture docs/images/growth.png]
+    python benchmarks/bench_growth.py [--repeats 3] [--picture docs/images/growth.png]
 
-Each size has a process of its own, of two threads. Networks are full-size with random weights, RIFE
-and all of the fused job the shipped ones. Set-up and a worker's start are not counted. Memory is
-the peak of that process, of the fused job its worker's.
+The sizes take turns, each time in a process of its own, of two threads; medians. Networks are
+full-size with random weights, RIFE and all of the fused job the shipped ones. Set-up and a worker's
+start are not counted. Memory is the peak of that process, of the fused job its worker's.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -42,8 +43,9 @@ Found = dict[str, list[dict[str, float]]]
 
 
 @click.command()
+@click.option("--repeats", default=3, show_default=True)
 @click.option("--picture", default="docs/images/growth.png", show_default=True)
-def main(picture: str) -> None:
+def main(repeats: int, picture: str) -> None:
     """Measures seconds a pair and MB."""
     sizes: dict[Callable[[int], Cost], int] = {
         interpolation: 4, scoring: 2, tokenising: 1, fused_job: 8, stream: 500
@@ -51,16 +53,23 @@ def main(picture: str) -> None:
     found: Found = {}
     for way, first in sizes.items():
         name = way.__name__.replace("_", " ")
-        found[name] = []
-        for times in STEPS:
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-                seconds, memory = alone.submit(way, times * first).result()
-            row = {"pairs": times * first, "seconds": seconds, "peak_mb": memory}
-            found[name].append(row)
-            print(f"{name}, {row['pairs']} pairs: {1e3 * seconds / row['pairs']:.1f} ms a pair, "
-                  f"{memory:,.0f} MB", flush=True)  # fmt: skip
+        costs: dict[int, list[Cost]] = {times * first: [] for times in STEPS}
+        for _ in range(repeats):
+            for pairs, runs in costs.items():
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+                    runs.append(alone.submit(way, pairs).result())
+        found[name] = [row(pairs, runs) for pairs, runs in costs.items()]
+        for one in found[name]:
+            print(f"{name}, {one['pairs']} pairs: {1e3 * one['seconds'] / one['pairs']:.1f} ms a "
+                  f"pair, {one['peak_mb']:,.0f} MB", flush=True)  # fmt: skip
     draw(found, picture)
     report("growth", found)
+
+
+def row(pairs: int, runs: Sequence[Cost]) -> dict[str, float]:
+    """What is reported of one size."""
+    seconds, memory = (statistics.median(part) for part in zip(*runs, strict=True))
+    return {"pairs": pairs, "seconds": seconds, "peak_mb": memory}
 
 
 def interpolation(pairs: int) -> Cost:
