@@ -3,8 +3,9 @@
     python benchmarks/bench_stage1.py [--repeats 5]
 
 Batch 2, 4 frames of 224 px, 12 layers, f16-1024 VQGAN, random weights, float32. The reference's
-way: the VQGAN encodes the frames, the damaged frames and, for their indices, the frames again;
-three passes go through the encoder one after the other, and attention weights are kept. Each way
+way, as in ProCap's code: the VQGAN encodes the frames, the damaged frames and, for their indices,
+the frames again; three passes go through torch's own layers, one after the other; attention weights
+are asked for and kept; all frame positions get logits; Adam tensor by tensor. Each way
 has a process of its own, two threads. The losses agree, which is asserted; those on tokens are
 others. The last row is in bfloat16, for processors that have it.
 """
@@ -17,7 +18,7 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns_apart
-from reference import as_the_reference_attends, codec, swish, torchs_products
+from reference import as_the_reference_encodes, codec, swish, torchs_products
 from torch import Tensor
 
 from cc_prep.allocator import keep_freed_memory
@@ -71,7 +72,8 @@ def tokens_in_half() -> dict[str, float]:
 
 def ours(kind: Kind) -> dict[str, float]:
     keep_freed_memory()  # as cc-train does
-    encoder, network, optimiser = parts()
+    encoder, network = parts()
+    optimiser = adam(fused=True)  # as cc-train's is
     optimiser.zero_grad()
     features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
     objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
@@ -89,9 +91,10 @@ def ours(kind: Kind) -> dict[str, float]:
 def reference() -> dict[str, float]:
     """Three passes, three encodings."""
     torchs_products()
-    encoder, network, optimiser = parts()
+    encoder, network = parts()
+    optimiser = adam(fused=False)
     optimiser.zero_grad()
-    as_the_reference_attends(encoder)
+    as_the_reference_encodes(encoder)
     one, losses = batch("pixels"), stage1.Losses()
     with torch.no_grad(), swish():
         frames, damaged = (features(network, one[name]) for name in ("frames", "damaged"))
@@ -104,8 +107,8 @@ def reference() -> dict[str, float]:
     true = encoder(control, seen)
     wrong = encoder(control[one["partner"]], seen)
     shuffled = encoder(control, encoder.frames(damaged, one["keep"]))
-    logits = encoder.to_logits(true[:, control.shape[1] :][masked])
-    msm = torch.nn.functional.cross_entropy(logits, made[masked])
+    logits = encoder.to_logits(true[:, control.shape[1] :])  # of all, though few are masked
+    msm = torch.nn.functional.cross_entropy(logits[masked], made[masked])
 
     def told(head: torch.nn.Module, at: int, other: Tensor) -> Tensor:
         right, false = (head(hidden[:, at])[:, 0] for hidden in (true, other))
@@ -128,13 +131,17 @@ def features(network: vqgan.VQGAN, images: Tensor) -> Tensor:
 
 
 @cache
-def parts() -> tuple[ProcedureEncoder, vqgan.VQGAN, torch.optim.Optimizer]:
+def parts() -> tuple[ProcedureEncoder, vqgan.VQGAN]:
     torch.set_num_threads(THREADS)
     network = codec()
     torch.manual_seed(0)
-    encoder = ProcedureEncoder(Config(latent=256))
+    return ProcedureEncoder(Config(latent=256)), network
+
+
+@cache
+def adam(fused: bool) -> torch.optim.Optimizer:
     # Weights stay where they are, so that the ways can be compared; the arithmetic is the same.
-    return encoder, network, torch.optim.Adam(encoder.parameters(), lr=0.0)
+    return torch.optim.Adam(parts()[0].parameters(), lr=0.0, fused=fused)
 
 
 @cache

@@ -3,9 +3,9 @@
     python benchmarks/bench_stage2.py [--repeats 5]
 
 Batch 4, images of 224 px, 12 layers, random weights, float32, two threads. The reference's way: all
-images through the VQGAN together, attention weights kept; each way has a process of its own, and
-what they return agrees, which is asserted. Then words a second, pairs' tokens to ids, by the
-number of queries k.
+images through the VQGAN together, torch's own layers, attention weights asked for; each way has a
+process of its own, and what they return agrees, which is asserted. Then words a second, pairs'
+tokens to ids, by the number of queries k.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 import numpy as np
 import torch
 from measuring import report, turns, turns_apart
-from reference import as_the_reference_attends, codec, swish, torchs_products
+from reference import as_the_reference_encodes, codec, swish, torchs_products
 from torch import Tensor
 
 from cc_prep.allocator import keep_freed_memory
@@ -25,6 +25,7 @@ from cc_train.models import caption_decoder
 from cc_train.models.captioner import Captioner
 from cc_train.models.frame_features import FrameFeatures, Kind
 from cc_train.models.procedure_encoder import Config, ProcedureEncoder
+from cc_train.models.word_by_word import WordByWord
 from cc_train.objectives.stage1 import as_input
 
 BATCH, SIDE, THREADS = 4, 224, 2
@@ -76,7 +77,7 @@ def reference() -> np.ndarray:
     """All images at once through the VQGAN."""
     torchs_products()
     model = captioner(2)
-    as_the_reference_attends(model.encoder)
+    as_the_reference_encodes(model.encoder)
     with swish():
         maps = codec().features(as_input(ends("pixels")).flatten(0, 1))
     features = maps.flatten(2).transpose(1, 2).unflatten(0, (BATCH, 2))
@@ -89,7 +90,7 @@ def words_a_second(repeats: int) -> dict[int, float]:
     keep_freed_memory()
 
     def said(model: Captioner) -> None:
-        greedy(model.decoder, encoded(model, "tokens"), stop=False)
+        greedy(WordByWord(model.decoder), encoded(model, "tokens"), stop=False)
 
     seconds = turns({str(k): partial(said, captioner(k)) for k in PAPER}, repeats)
     words = BATCH * (captioner(1).decoder.config.length - 1)

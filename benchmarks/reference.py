@@ -25,26 +25,49 @@ def torchs_products() -> None:
     linear.has_onednn_on_amd = lambda: False  # type: ignore[assignment]
 
 
-class Stored(nn.Module):
-    """Attention as torch's module has it, every head's weights kept; of the same parameters."""
+class Block(nn.Module):
+    """One of CLIP's blocks as ProCap has it, [L, B, D], of the parameters of one of ours.
 
-    def __init__(self, own: clip.Attention) -> None:
+    Attention by torch's module, asked for its weights; an additive mask; QuickGELU written out.
+    """
+
+    def __init__(self, own: clip.Block) -> None:
         super().__init__()
-        width = own.out_proj.in_features
-        self.module = nn.MultiheadAttention(width, own.heads, batch_first=True)
-        self.module.in_proj_weight, self.module.in_proj_bias = own.in_proj_weight, own.in_proj_bias
-        self.module.out_proj = own.out_proj  # type: ignore[assignment]
+        width = own.attn.out_proj.in_features
+        self.attn = nn.MultiheadAttention(width, own.attn.heads)
+        self.attn.in_proj_weight = own.attn.in_proj_weight
+        self.attn.in_proj_bias = own.attn.in_proj_bias
+        self.attn.out_proj = own.attn.out_proj  # type: ignore[assignment]
+        self.ln_1, self.ln_2, self.mlp = own.ln_1, own.ln_2, own.mlp
 
-    def forward(self, x: Tensor, causal: bool, mask: Tensor) -> Tensor:
-        out: Tensor = self.module(x, x, x, attn_mask=~mask, average_attn_weights=False)[0]
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        normed = self.ln_1(x)
+        x = x + self.attn(normed, normed, normed, need_weights=True, attn_mask=mask)[0]
+        hidden = self.mlp.c_fc(self.ln_2(x))
+        out: Tensor = x + self.mlp.c_proj(hidden * torch.sigmoid(1.702 * hidden))
         return out
 
 
-def as_the_reference_attends(encoder: ProcedureEncoder) -> None:
-    """Replaces an encoder's attention, once."""
-    for block in encoder.transformer.resblocks:
-        if isinstance(block.attn, clip.Attention):
-            block.attn = Stored(block.attn)
+class Transformer(nn.Module):
+    """ProCap's transformer, in place of ours."""
+
+    def __init__(self, own: clip.Transformer) -> None:
+        super().__init__()
+        blocks = (block for block in own.resblocks if isinstance(block, clip.Block))
+        self.resblocks = nn.ModuleList(Block(block) for block in blocks)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        additive = torch.zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+        x = x.transpose(0, 1)
+        for block in self.resblocks:
+            x = block(x, additive)
+        return x.transpose(0, 1)
+
+
+def as_the_reference_encodes(encoder: ProcedureEncoder) -> None:
+    """Replaces an encoder's transformer, once."""
+    if isinstance(encoder.transformer, clip.Transformer):
+        encoder.transformer = Transformer(encoder.transformer)  # type: ignore[assignment]
 
 
 @contextmanager

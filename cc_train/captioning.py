@@ -20,6 +20,7 @@ from cc_train.models import caption_decoder, procedure_encoder
 from cc_train.models.captioner import Captioner
 from cc_train.models.frame_features import FrameFeatures, Kind
 from cc_train.models.procedure_encoder import ProcedureEncoder
+from cc_train.models.word_by_word import WordByWord
 from cc_train.objectives.stage1 import as_input
 from cc_train.vocabulary import Vocabulary
 
@@ -45,6 +46,7 @@ class Captioning:
         seen = self.settings["seen"]
         self.features = procap.read_features(run, seen["frames"], seen["compatible"]).to(device)
         self.captioner = _rebuilt(tensors, self.settings).to(device).eval()
+        self.speaker = Speaker(self.captioner, self.features, self.vocabulary)
         self.device = device
 
     @property
@@ -61,31 +63,49 @@ class Captioning:
         for start in range(0, len(pairs), BATCH):
             stacked = np.stack([np.stack(pair) for pair in pairs[start : start + BATCH]])
             given = torch.from_numpy(stacked).to(self.device)
-            found += sentences(self.captioner, self.features, self.vocabulary, given, beams)
+            found += self.speaker.say(given, beams)
         return found
 
     def of_samples(
         self, entries: Sequence[Entry], beams: int, swapped: bool = False
     ) -> Iterator[tuple[str, Caption]]:
         """Key and caption of every sample. swapped: of after and before. Raises UserError."""
-        return predict(self.captioner, self.features, self.vocabulary, entries, beams, swapped)
+        return predict(self.speaker, entries, beams, swapped)
+
+
+class Speaker:
+    """A captioner as its weights are now: before and after of some pairs → captions."""
+
+    def __init__(
+        self, captioner: Captioner, features: FrameFeatures, vocabulary: Vocabulary
+    ) -> None:
+        self.captioner, self.features, self.vocabulary = captioner, features, vocabulary
+        self._decoder = WordByWord(captioner.decoder)
+
+    @torch.inference_mode()
+    def say(self, given: Tensor, beams: int = 1) -> list[Caption]:
+        """Captions of a batch of ends, as `collate.ends` makes them. beams: 1 is greedy."""
+        memory = self.captioner.memory(self.features(as_input(given)))
+        if beams == 1:
+            ids = greedy(self._decoder, memory)[:, 1:].tolist()
+            return [Caption(self.vocabulary.decode(one)) for one in ids]
+        captions = []
+        for found in beam(self._decoder, memory, beams):
+            said = tuple((self.vocabulary.decode(one.ids), one.score) for one in found)
+            captions.append(Caption(said[0][0], said))
+        return captions
 
 
 def predict(
-    captioner: Captioner,
-    features: FrameFeatures,
-    vocabulary: Vocabulary,
-    entries: Sequence[Entry],
-    beams: int = 1,
-    swapped: bool = False,
+    speaker: Speaker, entries: Sequence[Entry], beams: int = 1, swapped: bool = False
 ) -> Iterator[tuple[str, Caption]]:
     """Key and caption of every sample. Raises UserError for one that cannot be read."""
-    device = next(captioner.parameters()).device
+    device = next(speaker.captioner.parameters()).device
     for start in range(0, len(entries), BATCH):
         part = entries[start : start + BATCH]
-        given = torch.from_numpy(np.stack([_ends(entry, features.kind) for entry in part]))
+        given = torch.from_numpy(np.stack([_ends(entry, speaker.features.kind) for entry in part]))
         given = given.flip(1) if swapped else given
-        found = sentences(captioner, features, vocabulary, given.to(device), beams)
+        found = speaker.say(given.to(device), beams)
         yield from zip([entry.key for entry in part], found, strict=True)
 
 
@@ -94,26 +114,6 @@ def _ends(entry: Entry, kind: Kind) -> np.ndarray:
         return sample_ends(entry.read(), kind)
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(f"{entry.shard}: {error}", ADVICE) from None
-
-
-@torch.inference_mode()
-def sentences(
-    captioner: Captioner,
-    features: FrameFeatures,
-    vocabulary: Vocabulary,
-    given: Tensor,
-    beams: int = 1,
-) -> list[Caption]:
-    """Captions of a batch of ends, as `collate.ends` makes them. beams: 1 is greedy."""
-    memory = captioner.memory(features(as_input(given)))
-    if beams == 1:
-        ids = greedy(captioner.decoder, memory)[:, 1:].tolist()
-        return [Caption(vocabulary.decode(one)) for one in ids]
-    captions = []
-    for found in beam(captioner.decoder, memory, beams):
-        said = tuple((vocabulary.decode(one.ids), one.score) for one in found)
-        captions.append(Caption(said[0][0], said))
-    return captions
 
 
 def _rebuilt(tensors: dict[str, Tensor], settings: dict[str, Any]) -> Captioner:

@@ -1,7 +1,6 @@
-"""Sentences from a caption decoder: greedy and beam search over kept keys and values.
+"""Sentences from a caption decoder: greedy and beam search, a word at a time.
 
-Each step computes one position, and makes no keys and values of the encoder's output. The ids are
-those of full recomputation (tested). [UNK] is never chosen.
+The ids are those of full recomputation (tested). [UNK] is never chosen.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cc_train.models.caption_decoder import CaptionDecoder
+from cc_train.models.word_by_word import WordByWord
 from cc_train.vocabulary import BOS, EOS, PAD, UNK
 
 NEVER = float("-inf")
@@ -26,7 +25,7 @@ class Beam:
 
 
 @torch.inference_mode()
-def greedy(decoder: CaptionDecoder, memory: Tensor, stop: bool = True) -> Tensor:
+def greedy(decoder: WordByWord, memory: Tensor, stop: bool = True) -> Tensor:
     """The likeliest word at each step: ids [B, length], [BOS] first, [PAD] after [EOS].
 
     memory: [B, N, width]. stop: end when all sentences have ended; the reference goes on, so what
@@ -52,7 +51,7 @@ def greedy(decoder: CaptionDecoder, memory: Tensor, stop: bool = True) -> Tensor
 
 @torch.inference_mode()
 def beam(
-    decoder: CaptionDecoder, memory: Tensor, width: int = 5, penalty: float = 0.0
+    decoder: WordByWord, memory: Tensor, width: int = 5, penalty: float = 0.0
 ) -> list[list[Beam]]:
     """The `width` best sentences of each item, best first; ids without [BOS] and [EOS].
 
@@ -62,7 +61,7 @@ def beam(
     return [_beam_of(decoder, one[None], width, penalty) for one in memory]
 
 
-def _beam_of(decoder: CaptionDecoder, memory: Tensor, width: int, penalty: float) -> list[Beam]:
+def _beam_of(decoder: WordByWord, memory: Tensor, width: int, penalty: float) -> list[Beam]:
     past = decoder.start(memory)
     live = [(0.0, [BOS])]
     done: list[Beam] = []

@@ -65,7 +65,7 @@ def scaled(
     full = [{**group, "lr": group["base"]} for group in groups if group["params"]]
     if kind == "bert_adam":
         return BertAdam(full, lr=rate, betas=betas)
-    return torch.optim.AdamW(full, lr=rate, betas=betas)
+    return torch.optim.AdamW(full, lr=rate, betas=betas, fused=True)  # a third of the time
 
 
 class BertAdam(torch.optim.Optimizer):

@@ -1,7 +1,7 @@
-"""Linear layers on an AMD processor: oneDNN's matrix products, where torch takes MKL's.
+"""Linear layers through oneDNN's matrix products, where torch takes MKL's. Both come with torch.
 
-Both come with torch. Intel's MKL leaves an AMD processor an eighth to a quarter slower than it is
-(docs/performance.md); on an Intel processor torch's own choice stands.
+`Linear` does so on an AMD processor, which Intel's MKL leaves an eighth to a quarter slower than it
+is (docs/performance.md); on an Intel processor torch's own choice stands. `Packed` does so on all.
 """
 
 from __future__ import annotations
@@ -49,11 +49,41 @@ def has_onednn_on_amd() -> bool:
         about = Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux
         return False
-    return (
-        "AuthenticAMD" in about
-        and torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return "AuthenticAMD" in about and has_onednn()
+
+
+def has_onednn() -> bool:
+    """Whether torch has oneDNN's linear layers."""
+    names = ("_linear_pointwise", "_reorder_linear_weight")
+    return torch.backends.mkldnn.is_available() and all(
+        hasattr(torch.ops.mkldnn, name) for name in names
     )
+
+
+class Packed:
+    """A linear layer for inference on few rows, its weights laid out once as oneDNN reads them.
+
+    Otherwise every product lays them out anew, which for a few rows takes longer than the product.
+    Later changes of the weights are not seen. It is torch's own layer on a GPU, in other kinds of
+    numbers, under autocast, and where torch has no oneDNN.
+    """
+
+    # oneDNN chooses the same layout for all counts above one, and it is the faster one for one.
+    _ROWS = 8
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight, self._bias = weight.detach(), None if bias is None else bias.detach()
+        self._laid_out: Tensor | None = None
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and has_onednn():
+            reorder = torch.ops.mkldnn._reorder_linear_weight
+            self._laid_out = reorder(self._weight.contiguous(), self._ROWS)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, channels] → [rows, out]."""
+        plain = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        if self._laid_out is None or not plain or x.numel() == 0:
+            return F.linear(x, self._weight, self._bias)
+        return _onednn(x, self._laid_out, self._bias)
 
 
 class _Product(torch.autograd.Function):

@@ -49,22 +49,6 @@ class Config:
         )
 
 
-@dataclass
-class Past:
-    """Keys and values of a sentence's words so far, [layers, B, heads, length, D / heads].
-
-    Those of `count` positions are there; `CaptionDecoder.step` adds one.
-    """
-
-    keys: Tensor
-    values: Tensor
-    count: int = 0
-
-    def of(self, rows: Tensor) -> Past:
-        """That of some sentences, int [B']."""
-        return Past(self.keys[:, rows], self.values[:, rows], self.count)
-
-
 class Norm(nn.Module):
     """(x − mean) / (std + eps), the deviation unbiased."""
 
@@ -73,8 +57,10 @@ class Norm(nn.Module):
         self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        std, mean = torch.std_mean(x, dim=-1, keepdim=True)
-        return self.gamma * (x - mean) / (std + EPS) + self.beta
+        centred = x - x.mean(-1, keepdim=True)
+        length = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)  # torch.std takes longer
+        std = length / math.sqrt(x.shape[-1] - 1)
+        return torch.addcmul(self.beta, self.gamma, centred / (std + EPS))
 
 
 class Attention(nn.Module):
@@ -85,40 +71,17 @@ class Attention(nn.Module):
         self.heads, self.width, self.dropout = heads, width, dropout
         self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of [B, N, D], [B, heads, N, D / heads] each."""
-        return self._split(self.wk(memory)), self._split(self.wv(memory))
-
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor:
+    def forward(self, x: Tensor, seen: Tensor, causal: bool = False) -> Tensor:
+        """What x [B, L, D] makes of `seen` [B, N, D]."""
         mixed = F.scaled_dot_product_attention(
             self._split(self.wq(x)),
-            keys,
-            values,
+            self._split(self.wk(seen)),
+            self._split(self.wv(seen)),
             is_causal=causal,
             dropout_p=self.dropout if self.training else 0.0,
             scale=1 / math.sqrt(self.width),
         )
         out: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
-        return out
-
-    def absorbed(self, x: Tensor, memory: Tensor) -> Tensor:
-        """`forward` of x [B, L, D] over all of `memory` [B, N, D], whose keys are never made.
-
-        q · (K m) = (Kᵀ q) · m, and values likewise: for a short x and a long memory it is much
-        less to bring the few queries to the memory than the memory to the queries.
-        """
-        keys, values = (w.weight.unflatten(0, (self.heads, -1)) for w in (self.wk, self.wv))
-        # Not @, which would copy the weights for every item.
-        queries = torch.einsum("bhld,hdw->bhlw", self._split(self.wq(x)), keys)
-        mixed = F.scaled_dot_product_attention(
-            queries.flatten(1, 2)[:, None],
-            memory[:, None],
-            memory[:, None],
-            dropout_p=self.dropout if self.training else 0.0,
-            scale=1 / math.sqrt(self.width),
-        )
-        heads = torch.einsum("bhlw,hdw->bhld", mixed[:, 0].unflatten(1, (self.heads, -1)), values)
-        out: Tensor = self.wo(heads.transpose(1, 2).flatten(2))
         return out
 
     def _split(self, x: Tensor) -> Tensor:
@@ -164,25 +127,11 @@ class Layer(nn.Module):
         self.feedforward = Hidden(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self, x: Tensor, memory: Tensor, kept: tuple[Tensor, Tensor] | None = None
-    ) -> Tensor:
-        """x: [B, L, D]. memory: the encoder's output.
-
-        kept: x is one position only, and the keys and values of all up to it stand here; its own,
-        the last, are put in.
-        """
-        keys, values = self.selfattn.layer.keys_values(x)
-        if kept is not None:
-            kept[0][:, :, -1:], kept[1][:, :, -1:] = keys, values
-            keys, values = kept
-        mixed = self.selfattn.layer(x, keys, values, causal=kept is None)
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        """x: [B, L, D]. memory: the encoder's output."""
+        mixed = self.selfattn.layer(x, x, causal=True)
         x = self.selfattn.layernorm(x + self.dropout(mixed))
-        across = self.attention.layer
-        if kept is not None:
-            mixed = across.absorbed(x, memory)
-        else:
-            mixed = across(x, *across.keys_values(memory), causal=False)
+        mixed = self.attention.layer(x, memory)
         x = self.attention.layernorm(x + self.dropout(mixed))
         out: Tensor = self.feedforward.layernorm(x + self.dropout(self.feedforward.layer(x)))
         return out
@@ -209,33 +158,12 @@ class CaptionDecoder(nn.Module):
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, words] of word ids [B, L] and the encoder's output [B, N, width]."""
-        x = self._embedded(ids, 0)
+        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
+        x = self.dropout(x + self.positions[: ids.shape[1]])
         for layer in self.layers:
             x = layer(x, memory)
         logits: Tensor = self.out(x)
         return logits
-
-    def start(self, memory: Tensor) -> Past:
-        """What is kept of no word yet, of as many sentences as memory [B, N, width] has."""
-        config = self.config
-        head = config.width // config.heads
-        shape = (config.layers, len(memory), config.heads, config.length, head)
-        return Past(memory.new_empty(shape), memory.new_empty(shape))
-
-    def step(self, ids: Tensor, memory: Tensor, past: Past) -> Tensor:
-        """Logits [B, words] of what follows ids [B], which follow those in `past` and join them."""
-        x = self._embedded(ids[:, None], past.count)
-        past.count += 1
-        kept = zip(past.keys[..., : past.count, :], past.values[..., : past.count, :], strict=True)
-        for layer, one in zip(self.layers, kept, strict=True):
-            x = layer(x, memory, one)
-        logits: Tensor = self.out(x[:, 0])
-        return logits
-
-    def _embedded(self, ids: Tensor, start: int) -> Tensor:
-        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
-        embedded: Tensor = self.dropout(x + self.positions[start : start + ids.shape[1]])
-        return embedded
 
 
 def sinusoids(length: int, width: int) -> Tensor:

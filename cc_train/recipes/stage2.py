@@ -232,7 +232,8 @@ def _score(
         e.key: m["captions"] for e, m in zip(entries, metas, strict=True) if m["captions"]
     }
     captioned = [entry for entry in entries if entry.key in references]
-    said = {k: f.text for k, f in captioning.predict(captioner, features, vocabulary, captioned)}
+    speaker = captioning.Speaker(captioner, features, vocabulary)
+    said = {key: found.text for key, found in captioning.predict(speaker, captioned)}
     tokens = scorer.tokenised(references, said)
     figures = dict(scorer.score_tokens(tokens, MEASURES).corpus)
     still = {e.key for e, m in zip(entries, metas, strict=True) if m.get("kind") == NO_CHANGE}

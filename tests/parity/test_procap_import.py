@@ -19,6 +19,7 @@ from cc_train.cli import cli
 from cc_train.decoding import greedy
 from cc_train.models import caption_decoder, procedure_encoder
 from cc_train.models.procedure_encoder import ProcedureEncoder
+from cc_train.models.word_by_word import WordByWord
 from cc_train.recipes import procap
 from cc_train.vocabulary import MARKS
 from tests.conftest import golden
@@ -79,7 +80,11 @@ def test_a_captioner_says_what_it_said(folder: Path, tmp_path: Path) -> None:
     with np.load(folder / "io.npz") as io:
         pairs = torch.from_numpy(np.stack((io["before"], io["after"]), axis=1))
         expected = torch.from_numpy(io["greedy"])
-    ids = greedy(found.captioner.decoder, found.captioner.memory(found.features(pairs)), stop=False)
+    ids = greedy(
+        WordByWord(found.captioner.decoder),
+        found.captioner.memory(found.features(pairs)),
+        stop=False,
+    )
     assert (ids == expected).all()
 
 

@@ -9,6 +9,7 @@ import torch
 
 from cc_train.decoding import beam, greedy
 from cc_train.models.caption_decoder import CaptionDecoder, Config
+from cc_train.models.word_by_word import WordByWord
 from cc_train.vocabulary import BOS, EOS, PAD, UNK
 
 
@@ -36,8 +37,8 @@ def plain_greedy(network: CaptionDecoder, memory: torch.Tensor) -> torch.Tensor:
 def test_greedy_is_full_recomputation(seed: int) -> None:
     network, memory = decoder(seed), torch.randn(5, 7, 16)
     expected = plain_greedy(network, memory)
-    assert (greedy(network, memory, stop=False) == expected).all()
-    for found, whole in zip(greedy(network, memory), expected, strict=True):
+    assert (greedy(WordByWord(network), memory, stop=False) == expected).all()
+    for found, whole in zip(greedy(WordByWord(network), memory), expected, strict=True):
         ended = (whole == EOS).nonzero()
         end = int(ended[0, 0]) + 1 if len(ended) else len(whole)
         assert (found[:end] == whole[:end]).all()
@@ -51,14 +52,15 @@ def test_greedy_ends_when_all_have_ended() -> None:
     network = decoder(0)
     network.out.bias.data[EOS] = 1e4
     steps = []
-    plain = network.step
+    speaking = WordByWord(network)
+    plain = speaking.step
 
     def counted(*arguments: object) -> object:
         steps.append(arguments)
         return plain(*arguments)  # type: ignore[arg-type]
 
-    network.step = counted  # type: ignore[method-assign, assignment]
-    ids = greedy(network, torch.randn(3, 4, 16))
+    speaking.step = counted  # type: ignore[method-assign, assignment]
+    ids = greedy(speaking, torch.randn(3, 4, 16))
     assert ids[:, :3].tolist() == [[BOS, EOS, PAD]] * 3
     assert len(steps) == 1
 
@@ -79,7 +81,7 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
             score = sum(float(chances[i, word]) for i, word in enumerate(ids[1:]))
             best.append((score, list(words)))
     best.sort(reverse=True)
-    [found] = beam(network, memory, width=400)
+    [found] = beam(WordByWord(network), memory, width=400)
     for (score, words), one in zip(best[:5], found[:5], strict=True):
         assert one.ids == words
         assert one.score == pytest.approx(score, abs=1e-3)
@@ -89,7 +91,9 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
 def test_a_beam_of_one_is_greedy() -> None:
     network, memory = decoder(3), torch.randn(4, 6, 16)
     for ids, [found] in zip(
-        greedy(network, memory).tolist(), beam(network, memory, 1), strict=True
+        greedy(WordByWord(network), memory).tolist(),
+        beam(WordByWord(network), memory, 1),
+        strict=True,
     ):
         said = ids[1 : ids.index(EOS)] if EOS in ids else ids[1:]
         assert found.ids == said

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.models import linear as module
-from cc_prep.models.linear import Linear, linear
+from cc_prep.models.linear import Linear, Packed, linear
 
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
@@ -106,3 +106,27 @@ def test_names_and_weights_are_those_of_torchs_layer() -> None:
     assert {n: t.tolist() for n, t in ours.state_dict().items()} == {
         n: t.tolist() for n, t in torch.nn.Linear(3, 4).state_dict().items()
     }
+
+
+@given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 40), st.booleans())
+def test_packed_it_is_the_same_layer(rows: int, channels: int, out: int, biased: bool) -> None:
+    x, weight = made(rows, channels).detach(), made(channels, out, of=1).detach().T
+    bias = made(out, of=2).detach() if biased else None
+    with torch.inference_mode():
+        assert torch.allclose(Packed(weight, bias)(x), F.linear(x, weight, bias), atol=1e-5)
+
+
+def test_packed_it_is_onednn_only_where_it_should_be() -> None:
+    x, weight = made(3, 5).detach(), made(7, 5, of=1)
+    wanted = F.linear(x, weight)
+    packed, double = Packed(weight), Packed(weight.double())
+    with patch.object(module, "has_onednn", return_value=False):
+        plain = Packed(weight)
+    with patch.object(module, "_onednn", wraps=module._onednn) as onednn, torch.no_grad():
+        assert torch.equal(plain(x), wanted)
+        assert torch.allclose(double(x.double()), wanted.double(), atol=1e-5)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert packed(x).dtype == torch.bfloat16
+        assert onednn.call_count == 0
+        assert torch.allclose(packed(x), wanted, atol=1e-5)
+        assert onednn.call_count == 1
