@@ -7,7 +7,7 @@ undisturbed one does.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,10 @@ from cc_train.metric_logger import MetricLogger
 from cc_train.optim import Kind, Schedule
 from cc_train.stream import Source
 from cc_train.trainer import Objective, Trainer
+
+WORKER_DIED = (
+    "a loader worker died (out of memory?); the same command goes on from the last checkpoint"
+)
 
 
 class Loop(Section):
@@ -165,11 +169,25 @@ def _steps(source: Source, settings: Loop, start: int) -> Iterator[list[Any]]:
         num_workers=settings.loader_workers,
     )
     held: list[Any] = []
-    for item in loader:
+    for item in _handed_over(loader, settings.loader_workers):
         held.append(item)
         if len(held) == each:
             yield held
             held = []
+
+
+def _handed_over(loader: Iterable[Any], workers: int) -> Iterator[Any]:
+    """A loader's items. Raises JobFailed if a worker dies while it hands one over.
+
+    It does so through a socket, whose errors look like those of a store that a worker reads from;
+    but what a worker itself raises says so.
+    """
+    try:
+        yield from loader
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        if workers == 0 or "in DataLoader worker process" in str(error):
+            raise
+        raise JobFailed(WORKER_DIED) from None
 
 
 @contextmanager
@@ -178,12 +196,9 @@ def _alive() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        if "DataLoader worker (pid" not in str(error):  # what a worker itself raises has none
             raise
-        raise JobFailed(
-            "a loader worker died (out of memory?); the same command goes on from the last "
-            "checkpoint"
-        ) from None
+        raise JobFailed(WORKER_DIED) from None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config
-from cc_train import checkpoints, optim
+from cc_train import checkpoints, loop, optim
 from cc_train.loop import Loop, Trainer
 from cc_train.objectives import clip4idc, vqgan
 
@@ -210,3 +211,45 @@ def test_checkpoints_come_back_and_old_ones_go(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/000004/state.json").write_text("{")
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoints.read(tmp_path, 4)
+
+
+class Torn:
+    """A loader that gives one item and then fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "Connection reset"), EOFError(), FileNotFoundError(2, "")]
+)
+def test_a_worker_that_dies_while_it_hands_an_item_over(error: Exception) -> None:
+    """Keeps away: "[Errno 104] Connection reset by peer" as all that is said of it."""
+    found = loop._handed_over(Torn(error), workers=2)
+    assert next(found) == 1
+    with pytest.raises(JobFailed, match="a loader worker died"):
+        next(found)
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"), [(0, ""), (2, "Caught X in DataLoader worker process 0.\nOriginal")]
+)
+def test_what_a_store_says_stays_what_it_said(workers: int, said: str) -> None:
+    error = ConnectionResetError(said)
+    with pytest.raises(ConnectionResetError) as found:
+        list(loop._handed_over(Torn(error), workers))
+    assert found.value is error
+
+
+def test_only_a_death_is_called_one() -> None:
+    """Keeps away: a worker's own error, its traceback lost, called out of memory."""
+    killed = "DataLoader worker (pid 12) is killed by signal: Killed. "
+    with pytest.raises(JobFailed, match="a loader worker died"), loop._alive():
+        raise RuntimeError(killed)
+    own = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback"
+    with pytest.raises(RuntimeError, match="Original"), loop._alive():
+        raise RuntimeError(own)
