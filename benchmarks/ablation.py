@@ -23,11 +23,13 @@ from typing import Any
 import click
 import torch
 
-from cc_train import catalogue, configs, evaluation
-from cc_train.captioning import Captioning
-from cc_train.captions import coco, scorer
-from cc_train.captions.coco import STILL
-from cc_train.recipes.stage1 import Settings
+from cc_train.captioner import Captioning
+from cc_train.data import shard_index
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions.coco import STILL
+from cc_train.systems.procap.stage1 import Settings
+from cc_train.training import configs
 
 BIN = Path(sys.executable).parent
 SIZE = 112
@@ -162,7 +164,7 @@ def told(rows: list[dict[str, Any]]) -> float:
 def words_a_second(found: Path, place: Path) -> float:
     """Words of greedy captions a second, images encoded from tokens; the best of some passes."""
     captioning = Captioning(found)
-    entries = catalogue.read([str(place / "shards" / "test-*.tar")])[:256]
+    entries = shard_index.read([str(place / "shards" / "test-*.tar")])[:256]
     best = 0.0
     for _ in range(REPEATS):
         began = time.monotonic()
@@ -176,13 +178,13 @@ def best_constant(place: Path) -> dict[str, Any]:
     """The training caption that does best on the validation split if said of every pair."""
     captions = Counter(
         str(c)
-        for meta in catalogue.metas(catalogue.read([str(place / "shards" / "train-*.tar")]))
+        for meta in shard_index.metas(shard_index.read([str(place / "shards" / "train-*.tar")]))
         for c in meta["captions"]
     )
     items = {}
     for split in ("val", "test"):
-        entries = catalogue.read([str(place / "shards" / f"{split}-*.tar")])
-        items[split] = coco.items(catalogue.metas(entries))
+        entries = shard_index.read([str(place / "shards" / f"{split}-*.tar")])
+        items[split] = coco.items(shard_index.metas(entries))
     references = {item.id: item.references for item in items["val"]}
     ranked = [said for said, _ in captions.most_common(CANDIDATES)]
 

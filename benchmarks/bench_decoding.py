@@ -15,15 +15,15 @@ from functools import cache, partial
 import click
 import numpy as np
 import torch
-from measuring import report, turns_apart
-from reference import torchs_products
+from lib.measuring import report, turns_apart
+from lib.reference import torchs_products
 from torch import Tensor
 
-from cc_prep.allocator import keep_freed_memory
-from cc_train.decoding import greedy
-from cc_train.models.caption_decoder import CaptionDecoder, Config
-from cc_train.models.word_by_word import WordByWord
-from cc_train.vocabulary import BOS, PAD, UNK
+from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.search import greedy
+from cc_train.layers.caption_decoder import CaptionDecoder, Config
+from cc_train.text import BOS, PAD, UNK
 
 SENTENCES, WORDS, FRAMES, FRAME_TOKENS, THREADS = 64, 80, 4, 196, 2
 

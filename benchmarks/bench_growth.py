@@ -23,19 +23,19 @@ import click
 import matplotlib
 import numpy as np
 import torch
-from jobs import job, ready
-from measuring import peak, report, watching
+from lib.jobs import job, ready
+from lib.measuring import peak, report, watching
 
 from cc_prep import weights
-from cc_prep.allocator import keep_freed_memory
-from cc_prep.interpolation import RifeInterpolator
 from cc_prep.manifest import Interpolate
 from cc_prep.models import clip4idc, vqgan
-from cc_prep.scoring import Scorer
-from cc_prep.tokenization import Tokenizer
-from cc_train import catalogue
-from cc_train.distributed import Ranks
-from cc_train.stream import Stream, StreamSettings
+from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.steps.interpolation import RifeInterpolator
+from cc_prep.steps.scoring import Scorer
+from cc_prep.steps.tokenization import Tokenizer
+from cc_train.data import shard_index
+from cc_train.data.stream import Stream, StreamSettings
+from cc_train.training.distributed import Ranks
 
 STEPS, THREADS, FRAMES = (1, 4, 16), 2, 9
 Cost = tuple[float, float]  # seconds, MB
@@ -106,7 +106,7 @@ def fused_job(pairs: int) -> Cost:
 def stream(pairs: int) -> Cost:
     with tempfile.TemporaryDirectory() as name:
         bench_stream.write(Path(name), pairs)
-        entries = catalogue.read([f"{name}/*.tar"])
+        entries = shard_index.read([f"{name}/*.tar"])
         batch = bench_stream.BATCH
         read = Stream(entries, lambda s, d: {"n": len(s)}, batch, 0, StreamSettings(), Ranks())
         began = time.perf_counter()

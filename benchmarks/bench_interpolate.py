@@ -22,15 +22,15 @@ import click
 import cv2
 import numpy as np
 import torch
-from frames import of_videos
-from measuring import report, turns_apart
-from package import Package
+from lib.frames import of_videos
+from lib.measuring import report, turns_apart
+from lib.package import Package
 
 from cc_prep import datasets, manifest, weights
-from cc_prep.interpolation import RifeInterpolator
+from cc_prep.inspect.quality import psnr
 from cc_prep.manifest import Interpolate, Manifest
-from cc_prep.quality import psnr
 from cc_prep.records import ImagePair
+from cc_prep.steps.interpolation import RifeInterpolator
 from cc_prep.synth import dataset as synth
 from pipelines import actors
 from pipelines.plan import ShardPlan

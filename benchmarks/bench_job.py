@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import click
-from cluster import (
+from lib.cluster import (
     Cluster,
     job_seconds,
     measured,
@@ -23,8 +23,8 @@ from cluster import (
     seconds_of_clevr_change,
     tera_flop_a_pair,
 )
-from jobs import forget, job, ready
-from measuring import report, turns
+from lib.jobs import forget, job, ready
+from lib.measuring import report, turns
 
 ONE_THREAD = tuple(
     part for step in ("interpolate", "score", "tokenize") for part in ("--set", f"{step}.threads=1")

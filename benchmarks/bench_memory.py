@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measuring import report, watching
+from lib.measuring import report, watching
 
-from cc_prep.datasets import samples
+from cc_prep.datasets import sample_videos
 
 SIZES = (8, 32, 128)
 
@@ -27,7 +27,7 @@ def main() -> None:
     sizes = tuple(int(size) for size in sys.argv[2:]) or SIZES
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        samples.fetch(f"{folder}/videos")
+        sample_videos.fetch(f"{folder}/videos")
         for pairs in sizes:
             worker, driver = peaks(folder, step, pairs)
             found.append({"pairs": pairs, "worker_mb": worker, "driver_mb": driver})

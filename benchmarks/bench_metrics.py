@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import click
 import numpy as np
-from measuring import report, turns
+from lib.measuring import report, turns
 
 from cc_prep.synth import captions as wording
-from cc_train.captions import scorer
+from cc_train.evaluation.captions import scorer
 
 REFERENCES = 5
 

@@ -14,13 +14,13 @@ from functools import cache
 import click
 import numpy as np
 import torch
-from measuring import report, turns_apart
-from reference import torchs_products
+from lib.measuring import report, turns_apart
+from lib.reference import torchs_products
 
-from cc_prep import byte_pairs
-from cc_prep.allocator import keep_freed_memory
+from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
-from cc_prep.scoring import Scorer, normalised
+from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.steps.scoring import Scorer, normalised
 
 FRAMES, THREADS = 9, 2
 CAPTIONS = ("the small red cube has moved to the left of the sphere", "a cube is gone")
@@ -65,7 +65,7 @@ def plain() -> np.ndarray:
     for firsts, seconds in (
         (images[:1].expand_as(images), images), (images, images[-1:].expand_as(images))
     ):  # fmt: skip
-        ids = torch.tensor(byte_pairs.batch(CAPTIONS, byte_pairs.CONTEXT))
+        ids = torch.tensor(clip_tokenizer.batch(CAPTIONS, clip_tokenizer.CONTEXT))
         text = network.encode_text(ids)
         tokens = network.visual.encode_frames(torch.cat((firsts, seconds)))
         pairs = network.visual.encode_pairs(*tokens.chunk(2))

@@ -17,17 +17,17 @@ from functools import cache
 import click
 import numpy as np
 import torch
-from measuring import report, turns_apart
-from reference import as_the_reference_encodes, codec, swish, torchs_products
+from lib.measuring import report, turns_apart
+from lib.reference import as_the_reference_encodes, codec, swish, torchs_products
 from torch import Tensor
 
-from cc_prep.allocator import keep_freed_memory
 from cc_prep.models import vqgan
-from cc_train import damage
-from cc_train.collate import partners
-from cc_train.models.frame_features import FrameFeatures, Kind
-from cc_train.models.procedure_encoder import Config, ProcedureEncoder
-from cc_train.objectives import stage1
+from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_train.systems.procap import damage
+from cc_train.systems.procap import stage1_objective as stage1
+from cc_train.systems.procap.batches import partners
+from cc_train.systems.procap.frame_features import FrameFeatures, Kind
+from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 
 BATCH, FRAMES, SIDE, THREADS = 2, 4, 224, 2
 

@@ -15,18 +15,18 @@ from functools import cache, partial
 import click
 import numpy as np
 import torch
-from measuring import report, turns, turns_apart
-from reference import as_the_reference_encodes, codec, swish, torchs_products
+from lib.measuring import report, turns, turns_apart
+from lib.reference import as_the_reference_encodes, codec, swish, torchs_products
 from torch import Tensor
 
-from cc_prep.allocator import keep_freed_memory
-from cc_train.decoding import greedy
-from cc_train.models import caption_decoder
-from cc_train.models.captioner import Captioner
-from cc_train.models.frame_features import FrameFeatures, Kind
-from cc_train.models.procedure_encoder import Config, ProcedureEncoder
-from cc_train.models.word_by_word import WordByWord
-from cc_train.objectives.stage1 import as_input
+from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.search import greedy
+from cc_train.layers import caption_decoder
+from cc_train.systems.procap.captioner import Captioner
+from cc_train.systems.procap.frame_features import FrameFeatures, Kind
+from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
+from cc_train.systems.procap.stage1_objective import as_input
 
 BATCH, SIDE, THREADS = 4, 224, 2
 PAPER = {1: 766, 2: 699, 4: 461, 7: 271}

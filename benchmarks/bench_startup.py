@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import click
-from measuring import report, turns
+from lib.measuring import report, turns
 
 BIN = Path(sys.executable).parent
 

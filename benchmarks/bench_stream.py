@@ -24,14 +24,14 @@ import cv2
 import h5py
 import numpy as np
 import webdataset
-from measuring import report, turns
+from lib.measuring import report, turns
 
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import TrainingSample, encode
 from cc_prep.records import FrameSequence, ImagePair
-from cc_train import catalogue
-from cc_train.distributed import Ranks
-from cc_train.stream import Stream, StreamSettings
+from cc_train.data import shard_index
+from cc_train.data.stream import Stream, StreamSettings
+from cc_train.training.distributed import Ranks
 
 FRAMES, PER_SHARD, BATCH = 9, 64, 8
 ABOUT = {"codes": 512, "tokenizer": "vqgan-mini"}
@@ -48,7 +48,7 @@ def main(pairs: int, repeats: int) -> None:
         folder = Path(name)
         write(folder, pairs)
         write_hdf5(folder, pairs)
-        entries = catalogue.read([f"{folder}/*.tar"])
+        entries = shard_index.read([f"{folder}/*.tar"])
         stream = Stream(entries, lambda s, d: {"n": len(s)}, BATCH, 0, StreamSettings(), Ranks())
         pixels = Stream(entries, decoded, BATCH, 0, StreamSettings(), Ranks())
         steps = pairs // BATCH

@@ -14,11 +14,11 @@ from functools import cache
 import click
 import numpy as np
 import torch
-from measuring import report, turns_apart
-from reference import codec, swish
+from lib.measuring import report, turns_apart
+from lib.reference import codec, swish
 
-from cc_prep.allocator import keep_freed_memory
-from cc_prep.tokenization import Tokenizer
+from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.steps.tokenization import Tokenizer
 
 FRAMES, THREADS = 9, 2
 

@@ -16,9 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cc_prep import figures, images, interpolation, manifest, storage, weights
-from cc_prep.datasets import pairs, samples
+from cc_prep import manifest, storage, weights
+from cc_prep.datasets import pairs, sample_videos
+from cc_prep.inspect import stats
 from cc_prep.manifest import Interpolate
+from cc_prep.media import images
+from cc_prep.steps import interpolation
 from cc_prep.synth import dataset as synth
 
 METHODS = {
@@ -76,9 +79,9 @@ def _sets(folder: str, scenes: int) -> Iterator[tuple[str, list[Pair]]]:
     every = [pair for split in settings.splits for pair in pairs(settings, split)]
     yield "moves", [_read(root, p) for p in every if p.change_type == "move"]
     root = storage.join(folder, "videos")
-    samples.fetch(root)
+    sample_videos.fetch(root)
     settings = manifest.load("video", root=root)
-    for path in samples.fetch(root):
+    for path in sample_videos.fetch(root):
         of_video = [p for p in pairs(settings, "train") if p.before.startswith(path.name)]
         yield path.stem, [_read(root, pair) for pair in of_video]
 
@@ -96,7 +99,7 @@ def _score(interpolator: interpolation.Interpolator, listed: list[Pair]) -> tupl
     ssim: list[float] = []
     for before, after, truth in listed:
         frames = interpolator.sequence(before[None], after[None], 3)[0]
-        found = figures.against_truth(frames, truth)
+        found = stats.against_truth(frames, truth)
         psnr += found["PSNR"].values()
         ssim += found["SSIM"].values()
     return float(np.mean(psnr)), float(np.mean(ssim))

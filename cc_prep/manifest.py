@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from cc_prep import settings, wording
-from cc_prep.confidence import Strategy
+from cc_prep import settings
+from cc_prep.datasets import caption_normalization
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
+from cc_prep.steps.confidence import Strategy
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -36,7 +37,7 @@ class Captions(Section):
     """How sentences become captions."""
 
     join: bool = False
-    normalise: Annotated[tuple[wording.Step, ...], Field(strict=False)] = ()
+    normalise: Annotated[tuple[caption_normalization.Step, ...], Field(strict=False)] = ()
 
 
 class Table(Section):

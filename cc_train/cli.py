@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from cc_prep import __version__
-from cc_prep.allocator import keep_freed_memory
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.models.cpu.allocator import keep_freed_memory
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -96,7 +96,7 @@ def vqgan(**options: Any) -> None:
     Example:
       cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan --steps 20000
     """
-    from cc_train.recipes.vqgan import Settings, train
+    from cc_train.systems.vqgan.recipe import Settings, train
 
     _train(Settings, train, **options)
 
@@ -113,7 +113,7 @@ def clip4idc(**options: Any) -> None:
     Example:
       cc-train clip4idc --shards 'out/clevr/sequences/train-*.tar' --out runs/clip4idc
     """
-    from cc_train.recipes.clip4idc import Settings, train
+    from cc_train.systems.clip4idc.recipe import Settings, train
 
     _train(Settings, train, **options)
 
@@ -132,7 +132,7 @@ def stage1(**options: Any) -> None:
     Example:
       cc-train stage1 --config clevr --shards 'out/clevr/shards/train-*.tar' --out out/clevr/stage1
     """
-    from cc_train.recipes.stage1 import Settings, train
+    from cc_train.systems.procap.stage1 import Settings, train
 
     _train(Settings, train, section="stage1", **options)
 
@@ -151,7 +151,7 @@ def stage2(**options: Any) -> None:
       cc-train stage2 --config clevr --shards 'out/clevr/shards/train-*.tar' \\
           --valid 'out/clevr/shards/val-*.tar' --init out/clevr/stage1 --out out/clevr/stage2
     """
-    from cc_train.recipes.stage2 import Settings, train
+    from cc_train.systems.procap.stage2 import Settings, train
 
     _train(Settings, train, section="stage2", **options)
 
@@ -222,7 +222,7 @@ def compare(**options: Any) -> None:
     """Prints the scores of several runs, or folders of evaluate, side by side.
 
     Where two were scored over the same pairs it says how much CIDEr is gained over the first, with
-    an interval. --dataset adds what papers report (docs/published.yaml).
+    an interval. --dataset adds what papers report (cc_train/evaluation/published.yaml).
 
     \b
     Example:
@@ -315,7 +315,7 @@ def _train(
 
     from rich.console import Console
 
-    from cc_train import configs
+    from cc_train.training import configs
 
     if section is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("this training is for one process", "Start it without torchrun")

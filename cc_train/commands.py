@@ -15,14 +15,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from cc_prep import images as image_files
 from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
-from cc_train import catalogue, evaluation
-from cc_train.captioning import Caption, Captioning
-from cc_train.captions import coco
-from cc_train.captions.coco import Item
-from cc_train.loop import Loop, pick_device
+from cc_prep.media import images as image_files
+from cc_train.captioner import Caption, Captioning
+from cc_train.data import shard_index
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco
+from cc_train.evaluation.captions.coco import Item
+from cc_train.training.loop import Loop, pick_device
 
 SIDES = ("before", "after")
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -74,10 +75,10 @@ def evaluate(
     click.echo(f"files: {place}", err=True)
 
 
-def _items(shards: tuple[str, ...]) -> tuple[list[catalogue.Entry], list[Item]]:
+def _items(shards: tuple[str, ...]) -> tuple[list[shard_index.Entry], list[Item]]:
     """Samples that have captions, and the same as items."""
-    entries = catalogue.read(shards)
-    metas = zip(entries, catalogue.metas(entries), strict=True)
+    entries = shard_index.read(shards)
+    metas = zip(entries, shard_index.metas(entries), strict=True)
     items = coco.items([{**meta, "key": entry.key} for entry, meta in metas])
     kept = [(entry, item) for entry, item in zip(entries, items, strict=True) if item.references]
     if not kept:
@@ -87,7 +88,7 @@ def _items(shards: tuple[str, ...]) -> tuple[list[catalogue.Entry], list[Item]]:
 
 def _captions(
     captioning: Captioning,
-    entries: list[catalogue.Entry],
+    entries: list[shard_index.Entry],
     beams: int,
     swapped: bool,
     console: Console,
@@ -187,9 +188,9 @@ def import_procap(
     file: str, run: str, word2idx: str | None, heads: int, length: int, config: str | None
 ) -> None:
     """Makes a run of a published checkpoint. Raises UserError."""
-    from cc_train import procap_import
+    from cc_train.systems.procap import import_checkpoint
 
-    for line in procap_import.make_run(file, Path(run), word2idx, heads, length, config):
+    for line in import_checkpoint.make_run(file, Path(run), word2idx, heads, length, config):
         click.echo(line)
     if storage.exists(f"{run}/vocabulary.json"):
         click.echo(f"Try: cc-train caption {run} before.png after.png")

@@ -18,15 +18,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cc_prep import confidence, networks, storage
+from cc_prep import storage
 from cc_prep.records import NO_CHANGE
-from cc_prep.scoring import Scorer
-from cc_prep.wheels import sha256
-from cc_train import checkpoints
-from cc_train.objectives import clip4idc, vqgan
-from cc_train.recipes import clip4idc as pairs
-from cc_train.recipes import vqgan as frames
-from cc_train.shards import Sample, read_index
+from cc_prep.steps import confidence
+from cc_prep.steps.scoring import Scorer
+from cc_prep.weights import networks
+from cc_prep.weights.download import sha256
+from cc_train.data.sequence_index import Sample, read_index
+from cc_train.systems.clip4idc import objective as clip4idc
+from cc_train.systems.clip4idc import recipe as pairs
+from cc_train.systems.vqgan import objective as vqgan
+from cc_train.systems.vqgan import recipe as frames
+from cc_train.training import checkpoints
 
 FEWEST_TRUE = 5
 

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from cc_prep import allocator, confidence, images, interpolation, storage, weights
+from cc_prep import storage, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import scores as score_rows
 from cc_prep.formats import sequences, training_shards
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
+from cc_prep.media import images
+from cc_prep.models.cpu import allocator
 from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
+from cc_prep.steps import confidence, interpolation
 from pipelines.shard_worker import Members
 
 PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
@@ -147,8 +150,8 @@ class Score(Networks):
     """Sequences → scores."""
 
     def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
-        from cc_prep import networks
-        from cc_prep.scoring import Scorer
+        from cc_prep.steps.scoring import Scorer
+        from cc_prep.weights import networks
 
         super().__init__(manifest, device, digests)
         use_threads(manifest.score.threads)
@@ -192,8 +195,8 @@ class Build(Networks):
         makes: frozenset[str],
         scorer: str,
     ) -> None:
-        from cc_prep import networks
-        from cc_prep.tokenization import Tokenizer
+        from cc_prep.steps.tokenization import Tokenizer
+        from cc_prep.weights import networks
 
         super().__init__(manifest, device, digests)
         self.interpolate, self.score = None, None

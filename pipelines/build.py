@@ -7,11 +7,12 @@ from functools import partial
 
 from rich.console import Console
 
-from cc_prep import networks, storage
+from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences, training_shards
 from cc_prep.manifest import Manifest
-from pipelines import interpolate, job, score_frames, stages
+from cc_prep.weights import networks
+from pipelines import fingerprint, interpolate, job, score_frames
 from pipelines.actors import Build
 from pipelines.plan import AnyShard, plan, stored
 from pipelines.shard_worker import Step
@@ -30,7 +31,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     out = storage.absolute(request.out)
     given, source = source, storage.absolute(source or out)
     manifest, makes, shards = _plan(request, source)
-    stages.check_keyframes(manifest)
+    fingerprint.check_keyframes(manifest)
     if given is not None and "interpolate" in makes:
         raise UserError(f"{given}: no sequences in it", "Give the --out of an earlier interpolate")
     digests, scorer = _find_weights(manifest, makes, source, request.console)
@@ -38,8 +39,8 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
         format=training_shards.FORMAT,
         folder=storage.join(out, training_shards.FORMAT.folder),
         shards=shards,
-        make_step=partial(_make_step, stages.placed(manifest), digests, makes, scorer),
-        settings=stages.deciding(manifest, stages.TRAINING_SHARDS),
+        make_step=partial(_make_step, fingerprint.placed(manifest), digests, makes, scorer),
+        settings=fingerprint.deciding(manifest, fingerprint.TRAINING_SHARDS),
         weights=digests,
         threads=max(
             manifest.interpolate.threads, manifest.score.threads, manifest.tokenize.threads
@@ -56,11 +57,11 @@ def _plan(request: job.Request, source: str) -> tuple[Manifest, frozenset[str], 
     made, scored = (storage.join(source, f.folder) for f in (sequences.FORMAT, scores.FORMAT))
     if provenance.read(made) is None:
         return manifest, frozenset({"interpolate", "score"}), plan(manifest, splits, limit)
-    manifest = stages.adopted(manifest, made)
+    manifest = fingerprint.adopted(manifest, made)
     if provenance.read(scored) is None:
         return manifest, frozenset({"score"}), stored(made, splits, limit)
     # Another keyframe rule needs no new scores.
-    manifest = stages.adopted(manifest, scored, (*stages.SEQUENCES, "score"))
+    manifest = fingerprint.adopted(manifest, scored, (*fingerprint.SEQUENCES, "score"))
     return manifest, frozenset(), stored(made, splits, limit, scored)
 
 
@@ -91,7 +92,7 @@ def _find_weights(
         shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
         console.print(f"{tokenizer.name}: {len(unused)} tensors are not used ({shown})")
     digests = {**interpolators, **scorers, tokenizer.name: tokenizer.sha256}
-    return digests, next(iter(scorers), stages.IMPORTED)
+    return digests, next(iter(scorers), fingerprint.IMPORTED)
 
 
 def _make_step(

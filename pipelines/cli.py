@@ -11,13 +11,7 @@ import click
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from pipelines import data_commands
-from pipelines.job_commands import (
-    build,
-    dataset_options,
-    interpolate,
-    job_options,
-    score_frames,
-)
+from pipelines.job_commands import build, dataset_options, interpolate, job_options, score_frames
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -121,9 +115,9 @@ def videos(out_dir: str) -> None:
     Example:
       cc-prep videos data/video && cc-prep interpolate video --out out/video
     """
-    from cc_prep.datasets import samples
+    from cc_prep.datasets import sample_videos
 
-    for path in samples.fetch(out_dir):
+    for path in sample_videos.fetch(out_dir):
         click.echo(path)
 
 

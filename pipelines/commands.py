@@ -56,7 +56,7 @@ def inspect(
 ) -> None:
     """Prints what a data set holds; raises JobFailed if anything is wrong with it."""
     from cc_prep import manifest
-    from cc_prep.datasets.inspection import inspect as look
+    from cc_prep.inspect.inspection import inspect as look
 
     settings = manifest.load(dataset, overrides, root)
     with progress_bar("reading images") as progress:
@@ -78,7 +78,7 @@ def inspect(
 
 def verify(path: str, as_json: bool) -> None:
     """Prints every fault of a folder; raises JobFailed if there is one."""
-    from cc_prep.formats import verification
+    from cc_prep.inspect import verification
 
     found: dict[str, list[str]] = {}
     for folder, kind in verification.find(path):
@@ -97,14 +97,14 @@ def verify(path: str, as_json: bool) -> None:
 
 def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> None:
     """Prints figures over what lies in a folder."""
-    from cc_prep import figures
-    from cc_prep.formats import scores, sequences, training_shards, verification
+    from cc_prep.formats import scores, sequences, training_shards
     from cc_prep.formats.tar import DamagedShard
+    from cc_prep.inspect import stats, verification
 
     of = {
-        sequences.FORMAT.name: figures.sequence_figures,
-        scores.FORMAT.name: figures.score_figures,
-        training_shards.FORMAT.name: figures.token_figures,
+        sequences.FORMAT.name: stats.sequence_figures,
+        scores.FORMAT.name: stats.score_figures,
+        training_shards.FORMAT.name: stats.token_figures,
     }
     found: dict[str, Any] = {}
     try:
@@ -112,7 +112,7 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
             with progress_bar(f"reading {kind.folder}") as progress:
                 found |= of[kind.name](folder, None, progress)
         if fidelity:
-            from cc_prep import fidelity as measures
+            from cc_prep.inspect import fidelity as measures
 
             folders = {kind.name: folder for folder, kind in verification.find(path)}
             with progress_bar("measuring fidelity") as progress:
@@ -129,7 +129,7 @@ def report(path: str, target: str | None, samples: int) -> None:
     """Writes the HTML page on a folder of sequences."""
     from cc_prep import storage
     from cc_prep.formats.tar import DamagedShard
-    from cc_prep.report import page
+    from cc_prep.inspect.report import page
 
     target = target or storage.join(path, "report.html")
     try:
@@ -143,8 +143,8 @@ def report(path: str, target: str | None, samples: int) -> None:
 def status(path: str, as_json: bool) -> None:
     """Prints which shards of each job's folder are done, begun and missing."""
     from cc_prep import storage
-    from cc_prep.formats.state import State
-    from cc_prep.formats.verification import FORMATS
+    from cc_prep.inspect.verification import FORMATS
+    from pipelines.state.journal import State
 
     places = (path, *(storage.join(path, kind.folder) for kind in FORMATS))
     folders = [place for place in places if State(place).plan() is not None]
@@ -155,9 +155,9 @@ def status(path: str, as_json: bool) -> None:
 
 
 def _print_status(folder: str, as_json: bool) -> None:
-    from cc_prep.formats.state import State
-    from pipelines import lock
     from pipelines.progress import count
+    from pipelines.state import lock
+    from pipelines.state.journal import State
 
     state = State(folder)
     plan = state.plan() or {}
@@ -193,11 +193,11 @@ def _print_status(folder: str, as_json: bool) -> None:
 def export(path: str, target: str) -> None:
     """Writes ProCap's files of a folder of sequences and scores."""
     from cc_prep.formats.tar import DamagedShard
-    from pipelines import exchange
+    from pipelines import procap
 
     try:
         with progress_bar("exporting") as progress:
-            count = exchange.export(path, target, progress)
+            count = procap.export(path, target, progress)
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
     click.echo(f"{count['sequences']:,} sequences and {count['scores']:,} scores in {target}")
@@ -205,7 +205,7 @@ def export(path: str, target: str) -> None:
 
 def list_weights() -> None:
     """Prints the named weights and whether they are on this machine."""
-    from cc_prep.weights import REGISTRY, SHIPPED, cached_path
+    from cc_prep.weights.registry import REGISTRY, SHIPPED, cached_path
 
     known: dict[str, Any] = {**REGISTRY, **SHIPPED}
     for name, file in known.items():

@@ -26,20 +26,20 @@ def init(name: str, root: str, out: str | None) -> None:
     from pathlib import Path
 
     from cc_prep import storage
-    from cc_prep.datasets import recognition
+    from cc_prep.datasets import detect_layout
     from cc_prep.errors import UserError
 
     target = Path(out or f"manifests/{name}.yaml")
     if target.exists():
         raise UserError(f"{target}: is there already", "Give another NAME or --out, or remove it")
-    found = recognition.recognise(name, root)
+    found = detect_layout.recognise(name, root)
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.write_bytes(str(target), found.text.encode())
     counts = ", ".join(f"{split} {count:,}" for split, count in found.pairs.items())
     click.echo(f"{target}: {found.settings.layout}, pairs: {counts}")
-    for fault in found.faults[: recognition.MOST_LISTED]:
+    for fault in found.faults[: detect_layout.MOST_LISTED]:
         click.echo(f"fault: {fault}")
-    more = len(found.faults) - recognition.MOST_LISTED
+    more = len(found.faults) - detect_layout.MOST_LISTED
     if more > 0:
         click.echo(f"and {more} more faults")
     click.echo(f"Next: cc-prep inspect {name if out is None else out}")

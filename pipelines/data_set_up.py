@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from cc_prep import datasets, manifest, storage
-from cc_prep.datasets import folders, splitting, table
+from cc_prep.datasets import splitting
+from cc_prep.datasets.layouts import folders, table
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco
 from cc_prep.formats.sequences import facts

@@ -21,9 +21,9 @@ import ray
 from ray.data import ActorPoolStrategy, DataContext
 from rich.console import Console
 
-from cc_prep.allocator import ONE_ARENA
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.wheels import cache_folder
+from cc_prep.models.cpu.allocator import ONE_ARENA
+from cc_prep.weights.download import cache_folder
 from pipelines.plan import AnyShard
 from pipelines.shard_worker import Job, ShardWorker, Step
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from cc_prep import images, interpolation, storage, weights
+from cc_prep import storage, weights
 from cc_prep.errors import RejectedPair, UserError, naming
 from cc_prep.formats import sequences
 from cc_prep.manifest import Manifest
-from pipelines import job, stages
+from cc_prep.media import images
+from cc_prep.steps import interpolation
+from pipelines import fingerprint, job
 from pipelines.actors import Interpolate
 from pipelines.plan import ShardPlan, plan
 from pipelines.shard_worker import Step
@@ -29,8 +31,8 @@ def interpolate(request: job.Request) -> job.Summary | None:
         format=sequences.FORMAT,
         folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
         shards=shards,
-        make_step=partial(_make_step, stages.placed(manifest), digests),
-        settings=stages.deciding(manifest, stages.SEQUENCES),
+        make_step=partial(_make_step, fingerprint.placed(manifest), digests),
+        settings=fingerprint.deciding(manifest, fingerprint.SEQUENCES),
         weights=digests,
         threads=manifest.interpolate.threads,
         bytes_a_pair=_bytes_a_pair(manifest, shards),

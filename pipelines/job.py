@@ -21,12 +21,13 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance, rejects, training_shards
 from cc_prep.formats.shard_format import ShardFormat
-from cc_prep.formats.state import Done, State
 from cc_prep.manifest import Manifest
-from pipelines import engine, lock
+from pipelines import engine
 from pipelines.plan import AnyShard, remaining
 from pipelines.progress import Watcher, amount
 from pipelines.shard_worker import Job, Step
+from pipelines.state import lock
+from pipelines.state.journal import Done, State
 
 # Beside the shards: temporary files of shards under way, the state folder, the report.
 DISK_MARGIN = 1.1

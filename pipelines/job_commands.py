@@ -134,11 +134,11 @@ def build(source: str | None, **given: Any) -> None:
 
 def import_from_procap(source: str, **given: Any) -> None:
     """Runs both import jobs, sequences first."""
-    from pipelines import exchange
+    from pipelines import procap
 
-    _run(given, lambda request: exchange.import_frames(request, source))
+    _run(given, lambda request: procap.import_frames(request, source))
     if not given["dry_run"]:  # the second step plans from what the first one wrote
-        _run(given, lambda request: exchange.import_scores(request, source))
+        _run(given, lambda request: procap.import_scores(request, source))
 
 
 def _run(given: dict[str, Any], step: Callable[[Request], Summary | None]) -> None:

@@ -17,9 +17,9 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.shard_format import ShardFormat
-from cc_prep.formats.state import Done
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
+from pipelines.state.journal import Done
 
 
 @dataclass(frozen=True)

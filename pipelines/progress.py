@@ -10,7 +10,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from cc_prep.formats.state import State
+from pipelines.state.journal import State
 
 POLL_SECONDS = 1.0
 LINE_SECONDS = 15.0

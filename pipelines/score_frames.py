@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from cc_prep import networks, storage
+from cc_prep import storage
 from cc_prep.formats import scores, sequences
 from cc_prep.manifest import Manifest
-from pipelines import job, stages
+from cc_prep.weights import networks
+from pipelines import fingerprint, job
 from pipelines.actors import Score
 from pipelines.plan import stored
 from pipelines.shard_worker import Step
@@ -22,15 +23,15 @@ def score_frames(request: job.Request) -> job.Summary | None:
     out = storage.absolute(request.out)
     folder = storage.join(out, sequences.FORMAT.folder)
     shards = stored(folder, request.splits, request.limit)
-    manifest = stages.adopted(request.manifest, folder)
-    stages.check_keyframes(manifest)
+    manifest = fingerprint.adopted(request.manifest, folder)
+    fingerprint.check_keyframes(manifest)
     digests = find_weights(manifest)
     work = job.Work(
         format=scores.FORMAT,
         folder=storage.join(out, scores.FORMAT.folder),
         shards=shards,
-        make_step=partial(_make_step, stages.placed(manifest), digests),
-        settings=stages.deciding(manifest, stages.SCORES),
+        make_step=partial(_make_step, fingerprint.placed(manifest), digests),
+        settings=fingerprint.deciding(manifest, fingerprint.SCORES),
         weights=digests,
         threads=manifest.score.threads,
         bytes_a_pair=BYTES_A_SEQUENCE,

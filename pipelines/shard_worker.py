@@ -21,9 +21,9 @@ from cc_prep.formats import sequences
 from cc_prep.formats.rejects import Reject
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.shard_format import ShardFormat
-from cc_prep.formats.state import Done, Journal, State
 from cc_prep.records import ImagePair
 from pipelines.plan import AnyShard, shard_from_json
+from pipelines.state.journal import Done, Journal, State
 
 DEATHS_OF_A_PAIR = 2
 IDLE_DEATHS = 3

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from cc_prep import storage, wording
-from cc_prep.datasets import (
+from cc_prep import storage
+from cc_prep.datasets import caption_normalization
+from cc_prep.datasets.layouts import (
     clevr_change,
     clevr_dc,
     folders,
@@ -17,7 +18,7 @@ from cc_prep.datasets import (
     table,
     video,
 )
-from cc_prep.datasets.annotation_files import ARCHIVES
+from cc_prep.datasets.layouts.annotation_files import ARCHIVES
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
@@ -79,7 +80,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     steps = manifest.captions.normalise
     if not steps:
         return found
-    return [replace(p, captions=wording.normalised(p.captions, steps)) for p in found]
+    return [replace(p, captions=caption_normalization.normalised(p.captions, steps)) for p in found]
 
 
 def check_inside(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:

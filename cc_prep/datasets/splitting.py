@@ -21,9 +21,10 @@ from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from cc_prep import images, storage
+from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
+from cc_prep.media import images
 from cc_prep.records import ImagePair
 
 AT_ONCE = 2**23  # comparisons of hashes in one go: 64 MB, however many images there are

@@ -18,9 +18,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from cc_prep import images
 from cc_prep.formats import tar
 from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.media import images
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 
 FORMAT = ShardFormat("cc-sequences", 1, "sequences", "tar", tar.write_shard, tar.read_shard)

@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cc_prep import images, storage
+from cc_prep import storage
 from cc_prep.formats import tables, tar
 from cc_prep.formats.sequences import encode_image, facts
 from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.media import images
 from cc_prep.records import FrameSequence
 
 INDEX = "index.parquet"

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_prep.models.convolution import Convolution3x3, image_by_image
+from cc_prep.models.cpu.convolution import Convolution3x3, image_by_image
 
 GROUPS, EPS = 32, 1e-6
 CODES_AT_ONCE = 4096

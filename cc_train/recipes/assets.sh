@@ -35,4 +35,4 @@ $train pack "$at/runs/vqgan" --name vqgan-mini --out "$at/weights" \
   --shards "$at/fresh-seq/sequences/*.tar"
 $train pack "$at/runs/clip4idc" --name clip4idc-mini --out "$at/weights" \
   --shards "$at/truth-seq/sequences/*.tar"
-echo "To ship them: copy $at/weights into cc_prep/assets and their SHA-256 into cc_prep/weights.py"
+echo "To ship them: copy $at/weights into cc_prep/assets and their SHA-256 into cc_prep/weights/registry.py"

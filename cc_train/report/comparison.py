@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from cc_prep import storage
-from cc_train import comparison
-from cc_train.comparison import Interval, Table
+from cc_train.evaluation import comparison
+from cc_train.evaluation.comparison import Interval, Table
 from cc_train.report.page import environment
 
 SHOWN = "CIDEr"  # drawn as bars

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cc_train.metric_logger import LOG
+from cc_train.training.metric_logger import LOG
 
 WIDTH, HEIGHT, MOST_POINTS = 360, 150, 400
 

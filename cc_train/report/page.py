@@ -17,10 +17,11 @@ import jinja2
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train import catalogue, evaluation
-from cc_train.captions import scorer
-from cc_train.metric_logger import PICTURES
+from cc_train.data import shard_index
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import scorer
 from cc_train.report import curves
+from cc_train.training.metric_logger import PICTURES
 
 CAPTIONS_A_GROUP = 8
 
@@ -70,7 +71,7 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
 
 
 def _groups(
-    items: Path, images: Mapping[str, catalogue.Entry]
+    items: Path, images: Mapping[str, shard_index.Entry]
 ) -> list[tuple[str, int, int, list[Shown]]]:
     """(group, right, pairs, some of them) of an evaluation: the last group of each item."""
     if not items.exists():
@@ -93,7 +94,7 @@ def _right(row: Mapping[str, Any]) -> bool:
     return any(said == str(one).lower().strip(" .") for one in row["references"])
 
 
-def _shown(row: Mapping[str, Any], images: Mapping[str, catalogue.Entry]) -> Shown:
+def _shown(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) -> Shown:
     pictures: tuple[str, ...] = ()
     if row["id"] in images:
         sample = images[row["id"]].read()
@@ -109,8 +110,8 @@ def _shown(row: Mapping[str, Any], images: Mapping[str, catalogue.Entry]) -> Sho
     )
 
 
-def _images(shards: Sequence[str]) -> dict[str, catalogue.Entry]:
-    return {entry.key: entry for entry in catalogue.read(shards)} if shards else {}
+def _images(shards: Sequence[str]) -> dict[str, shard_index.Entry]:
+    return {entry.key: entry for entry in shard_index.read(shards)} if shards else {}
 
 
 def _some(pictures: Sequence[Path]) -> list[Path]:
@@ -135,7 +136,7 @@ def _url(data: bytes, kind: str) -> str:
 def environment() -> jinja2.Environment:
     """Templates that escape all they are given."""
     here = Path(__file__).parent
-    style = here.parents[1] / "cc_prep" / "report"  # one look for all pages
+    style = here.parents[1] / "cc_prep" / "inspect" / "report"  # one look for all pages
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([here, style]),
         autoescape=True,

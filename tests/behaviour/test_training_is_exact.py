@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cc_prep import networks
-from cc_prep.wheels import sha256
-from cc_train import checkpoints
+from cc_prep.weights import networks
+from cc_prep.weights.download import sha256
+from cc_train.training import checkpoints
 from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command
 

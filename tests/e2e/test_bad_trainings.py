@@ -19,7 +19,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import _npy
 from cc_train.cli import cli
-from cc_train.recipes import procap
+from cc_train.systems.procap import runs as procap_runs
 from tests import small_weights
 from tests.conftest import BIN
 
@@ -126,7 +126,7 @@ def test_stage1_starts_from_clip_s_blocks(tmp_path: Path, shard: Path, vqgan: Pa
     given = ["stage1", "--shards", str(shard), "--steps", "1", "--init", str(clip)]
     settings = [*STAGE1, f"vqgan={vqgan}", "network.layers=2", "loop.learning_rate=1e-9"]
     cli.main([*given, "--out", str(tmp_path / "run"), *options(settings)], standalone_mode=False)
-    encoder, _ = procap.read_encoder(tmp_path / "run")
+    encoder, _ = procap_runs.read_encoder(tmp_path / "run")
     blocks = load_file(clip)
     for name, tensor in encoder.transformer.state_dict().items():
         assert torch.allclose(tensor, blocks[f"visual.transformer.{name}"], atol=1e-6), name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cc_prep.datasets import samples
+from cc_prep.datasets import sample_videos
 from tests.conftest import BIN, ROOT, Command
 
 COMMANDS = [
@@ -59,7 +59,7 @@ def test_weights(cc_prep: Command, rife_weights: dict) -> None:
 def test_real_videos_to_sequences(tmp_path: Path, cc_prep: Command) -> None:
     done = cc_prep("videos", tmp_path / "videos")
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(samples.VIDEOS) == 3
+    assert len(done.stdout.splitlines()) == len(sample_videos.VIDEOS) == 3
     assert cc_prep("videos", tmp_path / "videos").returncode == 0
     made = cc_prep(
         "interpolate", "video", "--root", tmp_path / "videos", "--out", tmp_path / "out",

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from cc_prep import confidence, networks, weights
-from cc_prep.scoring import Scorer
+from cc_prep import weights
+from cc_prep.steps import confidence
+from cc_prep.steps.scoring import Scorer
+from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.synth import dataset
-from cc_prep.tokenization import Tokenizer
-from cc_train.shards import read_index
+from cc_prep.weights import networks
+from cc_train.data.sequence_index import read_index
 from tests.conftest import Command
 
 
@@ -41,7 +43,7 @@ def test_the_card_belongs_to_the_file(name: str) -> None:
 
 def test_a_damaged_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vqgan-mini.safetensors").write_bytes(b"x")
-    monkeypatch.setattr(weights, "ASSETS", tmp_path)
+    monkeypatch.setattr("cc_prep.weights.registry.ASSETS", tmp_path)
     with pytest.raises(weights.UserError, match="damaged"):
         weights.locate("vqgan-mini")
     with pytest.raises(weights.UserError, match="clip4idc-mini are not at"):

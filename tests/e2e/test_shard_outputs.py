@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cc_prep.formats import verification
+from cc_prep.inspect import verification
 from tests import small_weights
 from tests.conftest import Command
 from tests.pages import opened

@@ -21,15 +21,17 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save_file
 
-from cc_prep import datasets, images, manifest, settings, weights
+from cc_prep import datasets, manifest, settings, weights
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.formats import procap, provenance, rejects, scores, tar, training_shards
 from cc_prep.formats.coco import references
-from cc_prep.formats.state import State
 from cc_prep.manifest import Manifest
-from cc_train import checkpoints, procap_import
-from cc_train.captions import coco
-from cc_train.vocabulary import Vocabulary
+from cc_prep.media import images
+from cc_train.evaluation.captions import coco
+from cc_train.systems.procap import import_checkpoint
+from cc_train.text import Vocabulary
+from cc_train.training import checkpoints
+from pipelines.state.journal import State
 from tests import miniatures
 from tests.conftest import golden
 from tests.faults import test_strangers as strangers
@@ -120,7 +122,7 @@ def _rows(place: Path) -> None:
 def _import(place: Path) -> None:
     run = place.parent / "run"
     shutil.rmtree(run, ignore_errors=True)
-    list(procap_import.make_run(str(place), run, None, 8, 20, None))
+    list(import_checkpoint.make_run(str(place), run, None, 8, 20, None))
 
 
 def simple(folder: Path) -> dict[str, Target]:

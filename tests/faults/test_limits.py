@@ -23,9 +23,9 @@ MOST_WORKER_MB = 40  # more for ten times the pairs: what a worker's allocator m
 BYTES_A_SAMPLE = 2_000  # of the trainer, which keeps a list of all samples
 STREAM = """
 import glob, os, resource, sys
-from cc_train import catalogue
-from cc_train.distributed import Ranks
-from cc_train.stream import Stream, StreamSettings
+from cc_train.data import shard_index as catalogue
+from cc_train.training.distributed import Ranks
+from cc_train.data.stream import Stream, StreamSettings
 entries = catalogue.read([sys.argv[1]])
 stream = Stream(entries, lambda samples, dice: {"n": len(samples)}, 8, 0, StreamSettings(), Ranks())
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from cc_prep import object_store, storage
+from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
+from cc_prep.storage import object_store
 from tests.commands import cc_prep, cc_train, one_ray
 from tests.conftest import BIN
 from tests.faults import bad_store, tries
@@ -156,7 +157,7 @@ def test_killed_and_resumed(
 
 
 def test_a_second_job_is_refused_there_too(ray: None, store: bad_store.Store) -> None:
-    from pipelines import lock
+    from pipelines.state import lock
 
     said = "a job is at work there"
     with lock.locked("s3://bucket/locked"), pytest.raises(UserError, match=said):
@@ -168,7 +169,7 @@ def test_of_jobs_that_start_together_one_gets_the_folder(store: bad_store.Store)
     """Keeps away: two jobs that both looked before either had written its lock."""
     program = """
 import sys, time
-from pipelines import lock
+from pipelines.state import lock
 try:
     with lock.locked('s3://bucket/together'):
         print('mine'); time.sleep(4)

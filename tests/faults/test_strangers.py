@@ -22,13 +22,14 @@ from cc_prep import datasets, manifest, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import sequences, tar, training_shards
 from cc_prep.records import LONGEST_CAPTION
-from cc_prep.wheels import sha256
-from cc_train import catalogue, checkpoints, shards
+from cc_prep.weights.download import sha256
+from cc_train.data import sequence_index, shard_index
+from cc_train.training import checkpoints
 from tests import fakes, miniatures, planted
 from tests.commands import cc_train
 from tests.conftest import Command
 from tests.pages import opened
-from tests.unit.test_images import bomb
+from tests.unit.cc_prep.test_images import bomb
 
 REFUSALS = (tar.DamagedShard, UserError)
 
@@ -83,7 +84,7 @@ def read_all(place: str) -> None:
 
 
 def train_all(place: str) -> None:
-    for entry in catalogue.read([place]):
+    for entry in shard_index.read([place]):
         entry.meta()
         sample = entry.read()
         for frame in sample.images:
@@ -91,7 +92,7 @@ def train_all(place: str) -> None:
 
 
 def index_all(place: str) -> None:
-    for sample in shards.read_index([place]):
+    for sample in sequence_index.read_index([place]):
         for frame in sample.frames:
             sample.image(frame)
 
@@ -278,7 +279,7 @@ def test_safetensors_with_lying_headers(tmp_path: Path, how: str) -> None:
 
 
 def test_settings_in_weights_that_lie(tmp_path: Path) -> None:
-    from cc_prep import networks
+    from cc_prep.weights import networks
 
     for said in ("{", "[]", '{"network": 3}', '{"network": {"channels": -1}}', "[" * 100_000):
         save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors", metadata={"settings": said})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cc_train.optim import BertAdam, learning_rate
+from cc_train.training.optim import BertAdam, learning_rate
 from tests.conftest import golden
 
 FOLDERS = golden("bert_adam")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep import byte_pairs
+from cc_prep.models import clip_tokenizer
 from tests.conftest import golden
 
 ITEMS = [
@@ -24,18 +24,18 @@ def test_there_are_golden_vectors() -> None:
 
 @pytest.mark.parametrize("item", ITEMS, ids=range(len(ITEMS)))
 def test_same_ids(item: dict) -> None:
-    assert byte_pairs.clean(item["text"]) == item["cleaned"]
-    assert byte_pairs.encode(item["text"]) == item["ids"]
+    assert clip_tokenizer.clean(item["text"]) == item["cleaned"]
+    assert clip_tokenizer.encode(item["text"]) == item["ids"]
     for context, field in ((77, "clip77"), (32, "idc32")):
         wanted = item.get(field, item["ids"])
-        row = byte_pairs.batch([item["text"]], context)[0]
+        row = clip_tokenizer.batch([item["text"]], context)[0]
         assert row.tolist() == wanted + [0] * (context - len(wanted))
 
 
 @given(st.lists(st.text(max_size=200), max_size=4))
 def test_a_batch_has_one_start_and_fits(texts: list[str]) -> None:
-    ids = byte_pairs.batch(texts)
+    ids = clip_tokenizer.batch(texts)
     assert ids.shape == (len(texts), 32)
-    assert (ids[:, 0] == byte_pairs.START).all()
-    assert all(byte_pairs.END in row for row in ids)
-    assert ids.max(initial=0) <= byte_pairs.END
+    assert (ids[:, 0] == clip_tokenizer.START).all()
+    assert all(clip_tokenizer.END in row for row in ids)
+    assert ids.max(initial=0) <= clip_tokenizer.END

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pycocoevalcap.cider.cider import Cider
 
 from cc_prep.errors import UserError
-from cc_train.captions import ptb, scorer
-from cc_train.captions.cider import cider
+from cc_train.evaluation.captions import ptb, scorer
+from cc_train.evaluation.captions.cider import cider
 from tests.conftest import ROOT, golden
 
 FILES = [path for folder in golden("caption_metrics") for path in sorted(folder.glob("*.json"))]

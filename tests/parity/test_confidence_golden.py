@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep import confidence
+from cc_prep.steps import confidence
 from tests.conftest import golden
 
 CASES = [

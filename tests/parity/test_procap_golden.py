@@ -12,27 +12,28 @@ import torch
 from safetensors.torch import load_file
 
 from cc_prep.models.vqgan import VQGAN
-from cc_train import procap_import
-from cc_train.decoding import greedy
-from cc_train.models import caption_decoder, procedure_encoder
-from cc_train.models.captioner import Captioner
-from cc_train.models.frame_features import FrameFeatures
-from cc_train.models.procedure_encoder import ProcedureEncoder, attention_mask
-from cc_train.models.word_by_word import WordByWord
-from cc_train.objectives import stage1, stage2
+from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.search import greedy
+from cc_train.layers import caption_decoder
+from cc_train.systems.procap import import_checkpoint, procedure_encoder
+from cc_train.systems.procap import stage1_objective as stage1
+from cc_train.systems.procap import stage2_objective as stage2
+from cc_train.systems.procap.captioner import Captioner
+from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, attention_mask
 from tests.conftest import golden
 
 STAGE1, STAGE2 = golden("procap_stage1"), golden("procap_stage2")
 
 
-def load(folder: Path) -> tuple[procap_import.Parts, dict[str, torch.Tensor], dict[str, Any]]:
+def load(folder: Path) -> tuple[import_checkpoint.Parts, dict[str, torch.Tensor], dict[str, Any]]:
     meta = json.loads((folder / "meta.json").read_text())
     with np.load(folder / "io.npz") as arrays:
         io = {name: torch.from_numpy(arrays[name]) for name in arrays}
-    return procap_import.split(load_file(folder / "weights.safetensors")), io, meta
+    return import_checkpoint.split(load_file(folder / "weights.safetensors")), io, meta
 
 
-def build(parts: procap_import.Parts, meta: dict[str, Any]) -> tuple[ProcedureEncoder, VQGAN]:
+def build(parts: import_checkpoint.Parts, meta: dict[str, Any]) -> tuple[ProcedureEncoder, VQGAN]:
     shapes = {name: tuple(t.shape) for name, t in parts.encoder.items()}
     encoder = ProcedureEncoder(procedure_encoder.Config.of(shapes))
     encoder.load_state_dict(parts.encoder)

@@ -13,15 +13,14 @@ from safetensors.torch import load_file
 
 from cc_prep.errors import UserError
 from cc_prep.models import vqgan
-from cc_train import procap_import
-from cc_train.captioning import Captioning
+from cc_train.captioner import Captioning
 from cc_train.cli import cli
-from cc_train.decoding import greedy
-from cc_train.models import caption_decoder, procedure_encoder
-from cc_train.models.procedure_encoder import ProcedureEncoder
-from cc_train.models.word_by_word import WordByWord
-from cc_train.recipes import procap
-from cc_train.vocabulary import MARKS
+from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.search import greedy
+from cc_train.layers import caption_decoder
+from cc_train.systems.procap import import_checkpoint, procedure_encoder, runs
+from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.text import MARKS
 from tests.conftest import golden
 from tests.planted import Payload
 
@@ -41,7 +40,7 @@ def test_every_name_of_the_full_size_checkpoints(file: Path) -> None:
     shapes = {name: tuple(shape) for name, shape in json.loads(file.read_text()).items()}
     with torch.device("meta"):
         tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
-        parts = procap_import.split(tensors)
+        parts = import_checkpoint.split(tensors)
         inner = {name: tuple(t.shape) for name, t in parts.encoder.items()}
         encoder = ProcedureEncoder(procedure_encoder.Config.of(inner))
         ours = {name: tuple(t.shape) for name, t in encoder.state_dict().items()}
@@ -93,7 +92,7 @@ def test_stage_1_becomes_a_run(folder: Path, tmp_path: Path) -> None:
     file = published(folder, tmp_path / "dalle.pt", "weights")
     given = ["import-procap", file, "--out", tmp_path / "run"]
     cli.main([str(part) for part in given], standalone_mode=False)
-    encoder, settings = procap.read_encoder(tmp_path / "run")
+    encoder, settings = runs.read_encoder(tmp_path / "run")
     assert (settings["frames"], settings["losses"]) == ("pixels", {"compatible": True})
     tensors = load_file(folder / "weights.safetensors")
     assert torch.equal(encoder.image_mask, tensors["image_mask"])
@@ -117,4 +116,4 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_older_names_of_the_axial_tables() -> None:
-    assert procap_import.renamed("target_pos_emb.weights_2") == "target_pos_emb.weights.2"
+    assert import_checkpoint.renamed("target_pos_emb.weights_2") == "target_pos_emb.weights.2"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cc_train.captions import ptb
+from cc_train.evaluation.captions import ptb
 from tests.conftest import ROOT, golden
 
 REAL = ROOT.parent / "shared" / "realdata"  # no licence: read where it stands, never copied

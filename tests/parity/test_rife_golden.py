@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from cc_prep import weights
-from cc_prep.interpolation import RifeInterpolator
 from cc_prep.manifest import Interpolate
+from cc_prep.steps.interpolation import RifeInterpolator
 from tests.conftest import golden
 
 FOLDERS = golden("rife")

@@ -1,0 +1,134 @@
+"""Which layout a folder has: `cc-prep init`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from cc_prep import datasets, manifest, storage
+from cc_prep.datasets.layouts import annotation_files, table
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+
+USUAL_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
+# The manifest that a layout's own starts from.
+TEMPLATES = {
+    "clevr_change": "clevr",
+    "clevr_dc": "clevr_dc",
+    "spot_the_diff": "spot",
+    "image_editing": "edit",
+    "levir_cc": "levir",
+    "table": "own",
+    "folders": "own",
+    "video": "video",
+}
+MOST_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A manifest for a folder: its text, what it says, pairs by split, faults of annotations."""
+
+    text: str
+    settings: Manifest
+    pairs: dict[str, int]
+    faults: list[str] = field(default_factory=list)
+
+
+def recognise(name: str, root: str) -> Recognised:
+    """The manifest of the data in `root`. Raises UserError that says what was found and missed."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UserError(f"the name {name!r}", "Use letters, digits, _ and -")
+    if not storage.is_folder(root):
+        raise UserError(f"no folder {root}", "Give the folder that the data lies in")
+    parts = {layout: reader.parts(root) for layout, reader in datasets.READERS.items()}
+    # The layout that asks for most is the most telling one.
+    whole = sorted(
+        (layout for layout, found in parts.items() if all(found.values())),
+        key=lambda layout: -len(parts[layout]),
+    )
+    refused: UserError | None = None
+    for layout in whole:
+        try:
+            return _described(name, root, layout)
+        except UserError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    raise _unknown(root, parts)
+
+
+def _described(name: str, root: str, layout: str) -> Recognised:
+    changed = {"name": name, "layout": layout, "root": root}
+    if layout == "table":
+        changed["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
+    first = _with(layout, {**changed, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
+    first += "outside_root: true\n"  # to look at; what lies outside is a fault below
+    settings = manifest.build(first, f"{name}.yaml")
+    images: dict[str, list[tuple[str, str]]] = {}
+    outside: list[str] = []
+    for split in USUAL_SPLITS:
+        try:
+            listed = datasets.pairs(settings, split)
+        except annotation_files.MissingPart:
+            continue
+        found = [(pair.before, pair.after) for pair in listed]
+        outside += datasets.outsiders(settings, listed)
+        # Some layouts have one split under two names: `val` and `valid`.
+        if found and found not in images.values():
+            images[split] = found
+    if not images:
+        raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
+    text = _with(layout, {**changed, "splits": f"[{', '.join(images)}]"})
+    final = manifest.build(text, f"{name}.yaml")
+    faults = datasets.reader(final).faults(final)
+    if outside:
+        faults.append(
+            f"images outside the root, such as {outside[0]!r}: they need outside_root: true"
+        )
+    return Recognised(text, final, {split: len(pairs) for split, pairs in images.items()}, faults)
+
+
+def _with(layout: str, changed: dict[str, str]) -> str:
+    """The layout's own manifest with other values of top-level keys."""
+    text = manifest.text_of(TEMPLATES[layout])
+    head, body = f"# {layout} in {changed['root']}, as `cc-prep init` found it.\n", text
+    while body.startswith("#"):
+        body = body.partition("\n")[2]
+    lines = body.splitlines()
+    for key, value in changed.items():
+        said = f"{key}: {value if key in ('splits', 'table') else _quoted(value)}"
+        there = [i for i, line in enumerate(lines) if line.startswith(f"{key}:")]
+        if there:
+            lines[there[0]] = said
+        else:
+            lines.insert(next(i for i, s in enumerate(lines) if s.startswith("splits:")) + 1, said)
+    return head + "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    if re.fullmatch(r"[\w./-]+", text) and not re.fullmatch(r"[\d.]*", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
+    """What the nearest layout has there and what it lacks; and what else lies there."""
+    listed = storage.list_files(root)
+    packed = [n for n in listed if n.lower().endswith(annotation_files.ARCHIVES)]
+    if packed:
+        return UserError(f"{root}: {', '.join(packed[:MOST_LISTED])} in it", "Unpack it there")
+    near = {layout: found for layout, found in parts.items() if any(found.values())}
+    if near:
+        layout = max(near, key=lambda one: sum(near[one].values()) / len(near[one]))
+        there, missing = ([p for p, is_ in near[layout].items() if is_ == w] for w in (True, False))
+        return UserError(
+            f"{root}: looks like {layout}: {', '.join(there)} is there, but no "
+            f"{', no '.join(missing)}",
+            "Add what is missing, or see docs/data.md for the layouts",
+        )
+    what = ", ".join(listed[:MOST_LISTED]) or "no files"
+    return UserError(
+        f"{root}: no known layout; {what} in it",
+        "Add a table pairs.csv with columns before, after, caption, split (docs/data.md)",
+    )

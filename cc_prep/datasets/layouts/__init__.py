@@ -1,0 +1,1 @@
+"""A reader for each published layout, and for own data."""

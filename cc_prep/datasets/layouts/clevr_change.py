@@ -1,0 +1,147 @@
+"""CLEVR-Change in its published layout; `cc-prep synth` writes the same.
+
+    images/CLEVR_default_000000.png         before
+    sc_images/CLEVR_semantic_000000.png     after, with a change
+    nsc_images/CLEVR_nonsemantic_000000.png after, without (a distractor)
+    change_captions.json, no_change_captions.json   {"CLEVR_default_000000.png": [captions]}
+    splits.json                             {"train": [0, …], "val": […], "test": […]}
+    type_mapping.json                       {"color": ["000000.png", …], …}
+
+Each index gives two pairs. Beyond the published files, `masks/000000.png` and the true frames in
+between, `truth/sc/000000/01.png` … `07.png` (and `nsc`), are read where they are.
+"""
+
+from __future__ import annotations
+
+from cc_prep import storage
+from cc_prep.datasets.layouts import annotation_files
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
+
+LAYOUT = "CLEVR-Change"
+FOLDERS = ("images", "sc_images", "nsc_images")
+FILES = ("change_captions.json", "no_change_captions.json", "splits.json", "type_mapping.json")
+WANTED = (
+    "Put CLEVR-Change there (images/, sc_images/, nsc_images/, *.json), or name its folder with "
+    "--root, or make a stand-in: cc-prep synth {m.root}"
+)
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    return annotation_files.parts(
+        root, [*([f"{name}/"] for name in FOLDERS), *([name] for name in FILES)]
+    )
+
+
+def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
+    """Change and no-change pair of every index of a split, by index."""
+    root = manifest.root
+    for folder in FOLDERS:
+        annotation_files.first_folder(root, [folder], LAYOUT)
+    indices = _splits(root).get(split)
+    if indices is None:
+        raise annotation_files.MissingPart(
+            f"{storage.join(root, 'splits.json')}: no split {split!r}",
+            f"It has: {', '.join(sorted(_splits(root)))}",
+        )
+    captions = {CHANGE: _captions(root, "change"), NO_CHANGE: _captions(root, "no_change")}
+    types = _types(root)
+    masks = frozenset(storage.list_files(storage.join(root, "masks"), ".png"))
+    # Asked once: on an object store a look for each of 80,000 pairs would take an hour.
+    has_truth = storage.is_folder(storage.join(root, "truth"))
+    return [
+        _pair(manifest, split, index, kind, captions[kind], types, masks, has_truth)
+        for index in sorted(set(indices))
+        for kind in (CHANGE, NO_CHANGE)
+    ]
+
+
+def faults(manifest: Manifest) -> list[str]:
+    """Indices in two splits, twice in one, or without captions or a change type."""
+    root, found = manifest.root, []
+    seen: dict[int, str] = {}
+    splits = _splits(root)
+    for split, indices in splits.items():
+        for index in indices:
+            if index in seen:
+                found.append(f"splits.json: {index} is in {seen[index]} and in {split}")
+            seen[index] = split
+    types = _types(root)
+    for kind in ("change", "no_change"):
+        captions = _captions(root, kind)
+        missing = [i for i in sorted(seen) if f"CLEVR_default_{i:06d}.png" not in captions]
+        found += [f"{kind}_captions.json: nothing for index {i} of {seen[i]}" for i in missing]
+    found += [f"type_mapping.json: no type for index {i}" for i in sorted(seen) if i not in types]
+    return found
+
+
+def _pair(
+    manifest: Manifest,
+    split: str,
+    index: int,
+    kind: str,
+    captions: dict[str, list[str]],
+    types: dict[int, str],
+    masks: frozenset[str],
+    has_truth: bool,
+) -> ImagePair:
+    number = f"{index:06d}"
+    folder, name = ("sc", "semantic") if kind == CHANGE else ("nsc", "nonsemantic")
+    before = f"CLEVR_default_{number}.png"
+    has_mask = kind == CHANGE and f"{number}.png" in masks
+    return ImagePair(
+        dataset=manifest.name,
+        split=split,
+        id=number,
+        kind=kind,
+        before=f"images/{before}",
+        after=f"{folder}_images/CLEVR_{name}_{number}.png",
+        captions=tuple(captions.get(before, ())),
+        change_type=types.get(index) if kind == CHANGE else None,
+        mask=f"masks/{number}.png" if has_mask else None,
+        truth=_truth(manifest.root, f"truth/{folder}/{number}") if has_truth else (),
+        image_id=f"{number}.png" if kind == CHANGE else f"{number}.png_n",
+    )
+
+
+def _truth(root: str, folder: str) -> tuple[tuple[float, str], ...]:
+    stems = [name[:-4] for name in storage.list_files(storage.join(root, folder), ".png")]
+    numbered = [stem for stem in stems if stem.isdecimal()]
+    steps = len(numbered) + 1
+    return tuple((int(stem) / steps, f"{folder}/{stem}.png") for stem in numbered)
+
+
+def _splits(root: str) -> dict[str, list[int]]:
+    place = storage.join(root, "splits.json")
+    value: dict[str, list[int]] = annotation_files.parsed(place, dict, LAYOUT)
+    if not all(
+        isinstance(v, list) and all(type(i) is int and 0 <= i < 10**6 for i in v)
+        for v in value.values()
+    ):
+        raise UserError(f"{place}: a split is not a list of numbers", "See docs/formats.md")
+    return value
+
+
+def _captions(root: str, kind: str) -> dict[str, list[str]]:
+    place = storage.join(root, f"{kind}_captions.json")
+    value: dict[str, list[str]] = annotation_files.parsed(place, dict, LAYOUT)
+    for name, captions in value.items():
+        if not isinstance(captions, list) or not all(isinstance(c, str) for c in captions):
+            raise UserError(f"{place}: {name} has no list of captions", "Mend it there")
+    return value
+
+
+def _types(root: str) -> dict[int, str]:
+    place = storage.join(root, "type_mapping.json")
+    types: dict[int, str] = {}
+    for name, files in annotation_files.parsed(place, dict, LAYOUT).items():
+        if not isinstance(files, list):
+            raise UserError(f"{place}: {name} is not a list of file names", "Mend it there")
+        for file in files:
+            stem = str(file).removesuffix(".png")
+            if not stem.isdecimal():
+                raise UserError(f"{place}: {name}: {file!r} is not NNNNNN.png", "Mend it there")
+            types[int(stem)] = name
+    return types

@@ -1,0 +1,151 @@
+"""CLEVR-DC (Kim et al., ICCV 2021): scenes seen from very different places.
+
+    bef/0.png, aft/0.png      before and after (also `images/000000.png`, `sc_images/000000.png`)
+    captions.json             {"0": [captions]} (also `change_captions.json`, "000000.png": …)
+    split.json                {"train": [0, …], "val": […], "test": […]} (also `splits.json`)
+    type_mapping.json         {"color": ["000000.png", …], …}, where there is one
+
+Every index is one pair. The indices come in six blocks of 8,000, an action each, in the order of
+the authors' README; in the sixth nothing changes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.datasets.layouts import annotation_files
+from cc_prep.datasets.layouts.annotation_files import Images, MissingPart, first_folder
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
+
+LAYOUT = "CLEVR-DC"
+WANTED = (
+    "Put CLEVR-DC there (bef/, aft/, captions.json, split.json), or name its folder with --root"
+)
+ACTIONS = ("color", "material", "add", "drop", "move", None)  # None: nothing changes
+BLOCK = 8_000
+STILL_TYPES = ("distractor", "no_change", "nochange", "none", "nothing")  # in a type_mapping.json
+SIDES = (("bef", "images"), ("aft", "sc_images"))
+CAPTIONS = ("captions.json", "captions_dc.json", "change_captions.json")
+SPLITS = ("split.json", "splits.json", "split_dc.json")
+TYPES = ("type_mapping.json", "type_mapping_dc.json")
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    # With distractors beside them, `images` and `sc_images` are CLEVR-Change's.
+    change = storage.is_folder(storage.join(root, "nsc_images"))
+    sides = [[f"{name}/" for name in (names[:1] if change else names)] for names in SIDES]
+    return annotation_files.parts(root, [*sides, CAPTIONS, SPLITS])
+
+
+def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
+    """The pairs of a split, by index."""
+    root = manifest.root
+    splits = _splits(root)
+    if split not in splits:
+        raise MissingPart(
+            f"{root}: no split {split!r} in its split file", f"It has: {', '.join(sorted(splits))}"
+        )
+    captions, types = _captions(root), _types(root)
+    before, after = sides = [first_folder(root, names, LAYOUT) for names in SIDES]
+    images = Images(root, sides)
+    found = []
+    for index in sorted(set(splits[split])):
+        action = _action(index, types)
+        found.append(
+            ImagePair(
+                dataset=manifest.name,
+                split=split,
+                id=f"{index:06d}",
+                kind=NO_CHANGE if action is None else CHANGE,
+                before=_image(images, before, index),
+                after=_image(images, after, index),
+                captions=captions.get(index, ()),
+                change_type=action,
+                image_id=f"{index:06d}.png",
+            )
+        )
+    return found
+
+
+def faults(manifest: Manifest) -> list[str]:
+    """Indices in two splits or without captions, and captions of no split."""
+    splits, captions = _splits(manifest.root), _captions(manifest.root)
+    found: list[str] = []
+    seen: dict[int, str] = {}
+    for split, indices in splits.items():
+        for index in indices:
+            if index in seen:
+                found.append(f"{index} is in {seen[index]} and in {split}")
+            seen[index] = split
+    missing = [index for index in sorted(seen) if index not in captions]
+    found += [f"no captions for index {index} of {seen[index]}" for index in missing]
+    alone = captions.keys() - seen.keys()
+    if alone:
+        found.append(f"{len(alone)} captioned indices are in no split, such as {min(alone)}")
+    return found
+
+
+def _action(index: int, types: dict[int, str]) -> str | None:
+    if index in types:
+        return None if types[index].lower() in STILL_TYPES else types[index]
+    if types:
+        return None
+    if index >= BLOCK * len(ACTIONS):
+        raise UserError(
+            f"index {index} is beyond the {BLOCK * len(ACTIONS):,} of {LAYOUT}",
+            f"Say what changes there in a {TYPES[0]}",
+        )
+    return ACTIONS[index // BLOCK]
+
+
+def _image(images: Images, folder: str, index: int) -> str:
+    """The index as the authors write it, or padded as others need it."""
+    padded = f"{folder}/{index:06d}"
+    return images.of(padded if padded in images else f"{folder}/{index}")
+
+
+def _number(name: Any) -> int | None:
+    """0, "0", "0.png", "000000.png" and "CLEVR_default_000000.png" → 0."""
+    match = re.fullmatch(r"(?:\D*_)?(\d{1,9})(?:\.png)?", str(name))
+    return int(match[1]) if match else None
+
+
+def _splits(root: str) -> dict[str, list[int]]:
+    place = annotation_files.first_file(root, SPLITS)
+    found: dict[str, list[int]] = {}
+    for split, listed in annotation_files.parsed(place, dict, LAYOUT).items():
+        numbers = [_number(one) for one in listed] if isinstance(listed, list) else [None]
+        if None in numbers:
+            raise UserError(f"{place}: {split} is not a list of numbers", "Fetch it again")
+        found[split] = [number for number in numbers if number is not None]
+    return found
+
+
+def _captions(root: str) -> dict[int, tuple[str, ...]]:
+    place = annotation_files.first_file(root, CAPTIONS)
+    found: dict[int, tuple[str, ...]] = {}
+    for name, said in annotation_files.parsed(place, dict, LAYOUT).items():
+        number = _number(name)
+        if number is None or not annotation_files.are_captions(said):
+            raise UserError(f"{place}: {name!r} has no list of captions", "Mend it there")
+        found[number] = tuple(one.strip() for one in said if one.strip())
+    return found
+
+
+def _types(root: str) -> dict[int, str]:
+    place = annotation_files.first_file(root, TYPES)
+    if not storage.exists(place):
+        return {}
+    found: dict[int, str] = {}
+    for kind, names in annotation_files.parsed(place, dict, LAYOUT).items():
+        for name in names if isinstance(names, list) else [None]:
+            number = _number(name)
+            if number is None:
+                raise UserError(f"{place}: {kind}: {name!r} is no index", "Mend it there")
+            found[number] = str(kind)
+    return found

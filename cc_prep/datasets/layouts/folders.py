@@ -1,0 +1,121 @@
+"""A user's own pairs in folders: the same name in `before` and `after` is a pair.
+
+    [split/]before/NAME.png, [split/]after/NAME.png    also A and B; endings may differ
+    [split/]captions/NAME.txt                          a caption a line, where there are any
+    [split/]masks/NAME.png                             non-zero where something changed
+
+Without folders of splits all pairs belong to the manifest's first one, or to what `split_file`
+says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cc_prep import storage
+from cc_prep.datasets.layouts import annotation_files, split_file
+from cc_prep.datasets.layouts.annotation_files import ENDINGS, Images
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import CHANGE, ImagePair
+
+WANTED = (
+    "Put the images there as before/NAME.png and after/NAME.png, or name the folder with --root"
+)
+SIDES = (("before", "after"), ("A", "B"))
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    places = ("", *(f"{split}/" for split in ("train", "val", "test")))
+    wanted = [[f"{place}{sides[i]}/" for sides in SIDES for place in places] for i in (0, 1)]
+    return annotation_files.parts(root, wanted)
+
+
+def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
+    """The pairs of a split by name. Raises UserError."""
+    return [pair for pair in every_pair(manifest) if pair.split == split]
+
+
+def every_pair(manifest: Manifest) -> list[ImagePair]:
+    """The pairs of all splits by split and name. Raises UserError."""
+    root = manifest.root
+    if _sides(root, ""):
+        return split_file.applied(manifest, _of(manifest, "", manifest.splits[0]))
+    there = [split for split in manifest.splits if _sides(root, f"{split}/")]
+    if not there:
+        raise UserError(f"{root}: no folders before and after in it", WANTED)
+    found = [pair for split in there for pair in _of(manifest, f"{split}/", split)]
+    if manifest.split_file is None:
+        return found
+    # An id stands in its split's folder: the same name may stand in several.
+    named = [replace(pair, id=f"{pair.split}/{pair.id}") for pair in found]
+    return split_file.applied(manifest, named)
+
+
+def faults(manifest: Manifest) -> list[str]:
+    """Images without their counterpart, and captions without images."""
+    root, found = manifest.root, []
+    for place in ("", *(f"{split}/" for split in manifest.splits)):
+        sides = _sides(root, place)
+        if sides:
+            names = [_names(root, f"{place}{side}") for side in sides]
+            found += [
+                f"{place}{side}/{name} has no counterpart in {place}{other}"
+                for side, other, own, others in zip(
+                    sides, sides[::-1], names, names[::-1], strict=True
+                )
+                for name in sorted(own - others)
+            ]
+            said = {
+                n[:-4] for n in storage.list_files(storage.join(root, f"{place}captions"), ".txt")
+            }
+            lost = sorted(said - (names[0] & names[1]))
+            found += [f"{place}captions/{name}.txt belongs to no pair" for name in lost]
+    return found
+
+
+def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
+    root = manifest.root
+    sides = _sides(root, place)
+    assert sides is not None
+    images = Images(root, [*(f"{place}{side}" for side in sides), f"{place}masks"])
+    names = [_names(root, f"{place}{side}") for side in sides]
+    said = frozenset(storage.list_files(storage.join(root, f"{place}captions"), ".txt"))
+    return [
+        ImagePair(
+            dataset=manifest.name,
+            split=split,
+            id=name,
+            kind=CHANGE,
+            before=images.of(f"{place}{sides[0]}/{name}"),
+            after=images.of(f"{place}{sides[1]}/{name}"),
+            captions=_captions(root, f"{place}captions/{name}.txt")
+            if f"{name}.txt" in said
+            else (),
+            mask=images.found.get(f"{place}masks/{name}"),
+        )
+        # A name on one side alone is a pair too: the job sets it aside and names what is missing.
+        for name in sorted(names[0] | names[1])
+    ]
+
+
+def _captions(root: str, file: str) -> tuple[str, ...]:
+    place = storage.join(root, file)
+    try:
+        lines = storage.read_bytes(place).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"{place}: is not UTF-8 text", "Save it as UTF-8") from None
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _sides(root: str, place: str) -> tuple[str, str] | None:
+    for sides in SIDES:
+        if all(storage.is_folder(storage.join(root, f"{place}{side}")) for side in sides):
+            return sides
+    return None
+
+
+def _names(root: str, folder: str) -> set[str]:
+    listed = storage.list_files(storage.join(root, folder))
+    return {name.rpartition(".")[0] for name in listed if name.endswith(ENDINGS)}

@@ -1,0 +1,48 @@
+"""Splits of data that come without: a JSON file {"splits": {split: [ids]}}, by `cc-prep split`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.datasets.layouts import annotation_files
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+
+
+def about(manifest: Manifest) -> dict[str, Any] | None:
+    """What the split file says of its making; None without one."""
+    found = _read(manifest)
+    return None if found is None else dict(found.get("about") or {})
+
+
+def applied(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
+    """The pairs with the split that the manifest's `split_file` says, if it names one.
+
+    Raises UserError for a pair that the file does not know.
+    """
+    found = _read(manifest)
+    if found is None:
+        return pairs
+    place = manifest.split_file
+    splits = found.get("splits", found)
+    if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
+        raise UserError(f"{place}: no splits", 'Give {"splits": {"train": [ids], …}}')
+    split_of = {str(id): str(split) for split, ids in splits.items() for id in ids}
+    unknown = [pair.id for pair in pairs if pair.id not in split_of]
+    if unknown:
+        raise UserError(
+            f"{place}: {len(unknown)} pairs are in no split, such as {unknown[0]!r}",
+            "Run cc-prep split again",
+        )
+    return [replace(pair, split=split_of[pair.id]) for pair in pairs]
+
+
+def _read(manifest: Manifest) -> dict[str, Any] | None:
+    if manifest.split_file is None:
+        return None
+    place = storage.resolve(manifest.root, manifest.split_file)
+    found: dict[str, Any] = annotation_files.parsed(place, dict, "The manifest's split_file")
+    return found

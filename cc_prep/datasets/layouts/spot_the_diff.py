@@ -1,0 +1,87 @@
+"""Spot-the-Diff (Jhamtani and Berg-Kirkpatrick, EMNLP 2018) as its authors publish it.
+
+    annotations/{train,val,test}.json   [{"img_id": "76", "sentences": […]}]
+    resized_images/76.png, 76_2.png     before and after (also `images/`, also .jpg)
+
+An image pair may have several rows, one an annotator; they are one pair here. Each sentence is a
+caption (the single-change setting), or each row is, its sentences joined (`captions.join`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.datasets.layouts import annotation_files
+from cc_prep.datasets.layouts.annotation_files import Images
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import CHANGE, ImagePair
+
+LAYOUT = "Spot-the-Diff"
+WANTED = "Put Spot-the-Diff there (annotations/, resized_images/), or name its folder with --root"
+FOLDERS = ("resized_images", "images")
+ANNOTATIONS = ("annotations/train.json", "annotations/test.json", "train.json", "test.json")
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    return annotation_files.parts(root, [[f"{name}/" for name in FOLDERS], ANNOTATIONS])
+
+
+def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
+    """The pairs of a split in the order of their first rows."""
+    root = manifest.root
+    captions: dict[str, list[str]] = {}
+    for row in _rows(root, split):
+        said = [s.strip() for s in row["sentences"] if s.strip()]
+        kept = captions.setdefault(str(row["img_id"]), [])
+        kept += (
+            [". ".join(s.rstrip(".") for s in said)] if manifest.captions.join and said else said
+        )
+    folder = annotation_files.first_folder(root, FOLDERS, LAYOUT)
+    images = Images(root, [folder])
+    return [
+        ImagePair(
+            dataset=manifest.name,
+            split=split,
+            id=id,
+            kind=CHANGE,
+            before=images.of(f"{folder}/{id}"),
+            after=images.of(f"{folder}/{id}_2"),
+            captions=tuple(said),
+            image_id=f"{id}.png",
+        )
+        for id, said in captions.items()
+    ]
+
+
+def faults(manifest: Manifest) -> list[str]:
+    """Empty sentences, pairs in two splits, and how many pairs several annotators described."""
+    found: list[str] = []
+    split_of: dict[str, str] = {}
+    for split in manifest.splits:
+        listed = _rows(manifest.root, split)
+        empty = sum(not s.strip() for row in listed for s in row["sentences"])
+        if empty:
+            found.append(f"{split}: {empty} empty sentences, left out")
+        counts = Counter(str(row["img_id"]) for row in listed)
+        several = sum(count > 1 for count in counts.values())
+        if several:
+            found.append(f"{split}: {several} pairs have several rows, taken as one pair each")
+        for id in counts:
+            if split_of.setdefault(id, split) != split:
+                found.append(f"{id} is in {split_of[id]} and in {split}")
+    return found
+
+
+def _rows(root: str, split: str) -> list[dict[str, Any]]:
+    folder = storage.join(root, annotation_files.first_folder(root, ("annotations", "."), LAYOUT))
+    place = annotation_files.split_file(folder, split)
+    found: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
+    wanted = {"img_id": annotation_files.is_id, "sentences": annotation_files.are_captions}
+    annotation_files.rows(place, found, wanted)
+    if not found:
+        raise UserError(f"{place}: no rows", "Fetch it again")
+    return found

@@ -1,0 +1,198 @@
+"""A user's own pairs: a CSV, JSON-lines or Parquet table with a row a pair or a row a caption.
+
+    before, after      image files, relative to the data set's root (absolute ones and URLs too,
+                       where the manifest says `outside_root: true`)
+    caption            a sentence; `captions`: a list of them (in CSV as JSON)
+    split, id, kind, change_type, mask    where there are any
+
+Rows with the same id, or without ids the same two images, are one pair, their captions together.
+`table.file` names the table; by default it is the one file called `pairs.*` in the root.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.datasets.layouts import split_file
+from cc_prep.errors import UserError
+from cc_prep.formats.tar import DamagedShard
+from cc_prep.manifest import Manifest
+from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
+
+WANTED = "Put the table (pairs.csv) and its images there, or name its folder with --root"
+NAMES = ("pairs.csv", "pairs.jsonl", "pairs.parquet")
+REMEDY = (
+    "Columns: before, after, and where there are any caption, split, id, kind, change_type, mask"
+)
+KINDS = {
+    **dict.fromkeys(("", "change", "changed", "1", "true", "yes"), CHANGE),
+    **dict.fromkeys(("no_change", "no change", "nochange", "same", "0", "false", "no"), NO_CHANGE),
+}
+ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
+FIRST_ROW = 2  # of a CSV: the header is row 1
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    try:
+        only_table(root)
+    except UserError:
+        return {"a table (pairs.csv, .jsonl or .parquet)": False}
+    return {"a table": True}
+
+
+def only_table(root: str) -> str:
+    """The name of the one file in `root` that is a table of pairs. Raises UserError."""
+    there = [n for n in storage.list_files(root) if n.endswith((".csv", ".jsonl", ".parquet"))]
+    found = []
+    for name in [n for n in there if n in NAMES] or there:
+        try:
+            _rows(storage.join(root, name))
+        except UserError:
+            if len(there) == 1:
+                raise
+        else:
+            found.append(name)
+    if len(found) != 1:
+        raise UserError(f"{root}: {len(found)} tables of pairs in it", "Leave one, as pairs.csv")
+    return found[0]
+
+
+def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
+    """The pairs of a split in the order of their first rows. Raises UserError."""
+    return [pair for pair in every_pair(manifest) if pair.split == split]
+
+
+def faults(manifest: Manifest) -> list[str]:
+    """Splits that the manifest does not name, and pairs of images that stand there twice."""
+    listed = every_pair(manifest)
+    counts = Counter(pair.split for pair in listed)
+    found = [
+        f"split {split!r} of {count} pairs is not in the manifest ({', '.join(manifest.splits)})"
+        for split, count in sorted(counts.items())
+        if split not in manifest.splits
+    ]
+    ends: dict[tuple[str, str], str] = {}
+    for pair in listed:
+        other = ends.setdefault((pair.before, pair.after), pair.id)
+        if other != pair.id:
+            found.append(f"{pair.id} has the same images as {other}")
+    return found
+
+
+def every_pair(manifest: Manifest) -> list[ImagePair]:
+    """The pairs of all splits in the order of their first rows. Raises UserError."""
+    place = _place(manifest)
+    found: dict[str, ImagePair] = {}
+    for number, row in enumerate(_rows(place), FIRST_ROW):
+        pair = _pair(manifest, place, number, row)
+        before = found.get(pair.id)
+        if before is None:
+            found[pair.id] = pair
+            continue
+        other = [f for f in ("before", "after", "split") if getattr(before, f) != getattr(pair, f)]
+        if other:
+            raise UserError(
+                f"{place}: row {number}: {pair.id!r} stands in an earlier row "
+                f"with another {other[0]}",
+                "Give each pair its own id",
+            )
+        said = (*before.captions, *pair.captions)
+        found[pair.id] = ImagePair(**{**pair.__dict__, "captions": said})
+    return split_file.applied(manifest, list(found.values()))
+
+
+def groups(manifest: Manifest, column: str) -> dict[str, str]:
+    """What a column says of each pair, by id. Raises UserError."""
+    place = _place(manifest)
+    listed = _rows(place)
+    if not all(column in row for row in listed):
+        raise UserError(
+            f"{place}: no column {column!r}", f"It has: {', '.join(map(str, listed[0]))}"
+        )
+    return {
+        _pair(manifest, place, number, row).id: str(row[column])
+        for number, row in enumerate(listed, FIRST_ROW)
+    }
+
+
+def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> ImagePair:
+    def text(name: str) -> str:
+        value = row.get(name)
+        return "" if value is None else str(value).strip()
+
+    before, after = text("before"), text("after")
+    if not before or not after:
+        raise UserError(f"{place}: row {number}: no before or no after", REMEDY)
+    kind = KINDS.get(text("kind").lower())
+    if kind is None:
+        raise UserError(f"{place}: row {number}: kind {text('kind')!r}", "Say change or no_change")
+    return ImagePair(
+        dataset=manifest.name,
+        split=text("split") or manifest.splits[0],
+        id=text("id") or f"{before} {after}",
+        kind=kind,
+        before=before,
+        after=after,
+        captions=_captions(place, number, row),
+        change_type=text("change_type") or None,
+        mask=text("mask") or None,
+    )
+
+
+def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
+    value: Any = row.get("captions")
+    if isinstance(value, str) and value.strip():
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+        if not isinstance(value, list):
+            raise UserError(
+                f"{place}: row {number}: captions are no JSON list", "Use `caption` for a sentence"
+            )
+    listed = list(value) if isinstance(value, (list, tuple)) else []
+    listed += [row["caption"]] if row.get("caption") else []
+    return tuple(str(said).strip() for said in listed if str(said).strip())
+
+
+def _place(manifest: Manifest) -> str:
+    if manifest.table.file is not None:
+        return storage.resolve(manifest.root, manifest.table.file)
+    there = [n for n in NAMES if storage.exists(storage.join(manifest.root, n))]
+    if len(there) != 1:
+        what = "none of " + ", ".join(NAMES) if not there else " and ".join(there)
+        raise UserError(f"{manifest.root}: {what} in it", "Name the table with --set table.file=…")
+    return storage.join(manifest.root, there[0])
+
+
+def _rows(place: str) -> list[dict[str, Any]]:
+    """The rows of a table. Raises UserError."""
+    try:
+        data = storage.read_bytes(place)
+        if place.endswith(".parquet"):
+            from cc_prep.formats import tables  # which needs pyarrow
+
+            found: list[Any] = tables.rows(data, None, place)
+        elif place.endswith(".jsonl"):
+            lines = data.decode("utf-8-sig").splitlines()
+            found = [json.loads(line) for line in lines if line.strip()]
+        else:
+            reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+            found = list(reader)
+    except DamagedShard as error:
+        raise UserError(str(error), ROW_FILES) from None
+    except (OSError, ValueError, csv.Error, RecursionError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{place}: {said}", ROW_FILES) from None
+    if not found:
+        raise UserError(f"{place}: no rows", REMEDY)
+    wanted = {"before", "after"}
+    if not all(isinstance(row, dict) and wanted <= row.keys() for row in found):
+        raise UserError(f"{place}: no columns before and after in every row", REMEDY)
+    return found

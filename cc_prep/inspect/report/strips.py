@@ -1,0 +1,167 @@
+"""One pair as the report shows it: its frames, their penalties, what the tokens make of them."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cv2
+import numpy as np
+
+from cc_prep.formats import scores as score_rows
+from cc_prep.formats.sequences import StoredSequence, encode_image
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.inspect import stats
+from cc_prep.media.images import resized
+from cc_prep.steps import confidence
+
+STRIP_PX = 128
+GAP_PX = 4
+CURVE_PX = 64
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A picture of a strip as a data URI, with what stands below it."""
+
+    image: str
+    label: str
+    psnr: float | None = None
+    ssim: float | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Penalties of the frames in between as a line of an SVG drawing.
+
+    points: x and y in px with the penalty; width: of the whole strip.
+    """
+
+    width: int
+    height: int
+    points: list[tuple[float, float, float, bool]]
+
+    @property
+    def line(self) -> str:
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in self.points)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One sequence as the page shows it."""
+
+    key: str
+    kind: str
+    change_type: str
+    captions: list[str]
+    motion: float | None
+    frames: list[Frame | None]
+    truth: list[Frame | None]
+    rebuilt: list[Frame]
+    extras: list[Frame]
+    keyframes: frozenset[int] = frozenset()
+    curve: Curve | None = None
+
+
+def of_sequence(sample: StoredSequence) -> Strip:
+    """A strip of stored frames. Raises DamagedShard."""
+    frames, truth, mask = sample.frames(), sample.truth(), sample.mask()
+    found = stats.against_truth(frames, truth)
+    labels = _labels(len(frames))
+    extras = [_frame(_heat(frames[0], frames[-1]), "difference")]
+    if mask is not None:
+        extras.append(_frame(np.repeat(mask[..., None], 3, axis=2), "change mask"))
+    shown: list[Frame | None] = [
+        _frame(image, labels[i], found.get("PSNR", {}).get(i), found.get("SSIM", {}).get(i))
+        for i, image in enumerate(frames)
+    ]
+    return Strip(
+        key=sample.key,
+        motion=stats.quality.motion(frames[0], frames[-1]),
+        frames=shown,
+        truth=[_frame(truth[i], "true") if i in truth else None for i in range(len(frames))]
+        if truth
+        else [],
+        rebuilt=[],
+        extras=extras,
+        **_words(sample.meta),
+    )
+
+
+def of_training_sample(sample: TrainingSample) -> Strip:
+    """A strip of the images that a training sample holds. Raises DamagedShard."""
+    labels = _labels(len(sample.tokens))
+    return Strip(
+        key=sample.key,
+        motion=None,
+        frames=[
+            _frame(sample.image(i), labels[i]) if i in sample.images else None
+            for i in range(len(sample.tokens))
+        ],
+        truth=[],
+        rebuilt=[],
+        extras=[],
+        **_words(sample.meta),
+    )
+
+
+def with_scores(strip: Strip, row: score_rows.Row) -> Strip:
+    """The strip with its penalties and keyframes."""
+    return _with_penalties(strip, np.array(row["penalty"]), row["keyframes"])
+
+
+def with_tokens(strip: Strip, sample: TrainingSample, rebuilt: np.ndarray | None) -> Strip:
+    """The strip with penalties, keyframes, and what its tokens decode to, uint8 [F, H, W, 3]."""
+    penalty = confidence.penalties(*sample.scores)
+    strip = _with_penalties(strip, penalty, sample.meta.get("keyframes", []))
+    if rebuilt is None:
+        return strip
+    return replace(strip, rebuilt=[_frame(image, "from tokens") for image in rebuilt])
+
+
+def _with_penalties(strip: Strip, penalty: np.ndarray, keyframes: list[int]) -> Strip:
+    inner = penalty[1:-1]
+    top = max(float(inner.max(initial=0)), 1e-12)
+    step = STRIP_PX + GAP_PX
+    points = [
+        (
+            (i + 1.5) * step - GAP_PX / 2 - GAP_PX / 2,
+            CURVE_PX - 8 - (CURVE_PX - 16) * float(value) / top,
+            float(value),
+            i + 1 in keyframes,
+        )
+        for i, value in enumerate(inner)
+    ]
+    curve = Curve(len(penalty) * step - GAP_PX, CURVE_PX, points)
+    return replace(strip, keyframes=frozenset(keyframes), curve=curve if points else None)
+
+
+def _words(meta: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kind": str(meta.get("kind", "")).replace("_", " "),
+        "change_type": str(meta.get("change_type") or ""),
+        "captions": [str(caption) for caption in meta.get("captions", ())],
+    }
+
+
+def _labels(count: int) -> list[str]:
+    last = count - 1
+    return ["before", *(f"{i}/{last}" for i in range(1, last)), "after"]
+
+
+def _frame(
+    image: np.ndarray, label: str, psnr: float | None = None, ssim: float | None = None
+) -> Frame:
+    height, width = image.shape[:2]
+    if min(height, width) > 2 * STRIP_PX:  # a page of full-size photographs cannot be mailed
+        image = resized(image, 2 * STRIP_PX)
+    data = encode_image(image, "jpg", 82)
+    return Frame(f"data:image/jpeg;base64,{base64.b64encode(data).decode()}", label, psnr, ssim)
+
+
+def _heat(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """The difference of two images as a heat map, black for none, scaled to its own maximum."""
+    change = np.abs(after.astype(np.int16) - before.astype(np.int16)).max(axis=2)
+    scaled = (change * (255 / max(int(change.max()), 1))).astype(np.uint8)
+    return np.ascontiguousarray(cv2.applyColorMap(scaled, cv2.COLORMAP_INFERNO)[..., ::-1])

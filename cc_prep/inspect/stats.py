@@ -1,0 +1,163 @@
+"""Figures over a folder of sequences: `cc-prep stats`."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.formats import provenance, rejects, scores, sequences, training_shards
+from cc_prep.inspect import quality
+
+MOTION_EDGES_PX = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+def sequence_figures(
+    folder: str,
+    most: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Counts, sizes, motion, and quality against the true frames where there are any.
+
+    most: look at about so many sequences only, in shards spread over the folder.
+
+    Raises UserError without provenance, DamagedShard for a damaged shard.
+    """
+    record = provenance.read(folder) or {}
+    counts: dict[str, Counter[str]] = {k: Counter() for k in ("split", "kind", "change_type")}
+    sizes: Counter[str] = Counter()
+    captions, moved, looked_at = 0, [], 0
+    against: dict[str, list[float]] = defaultdict(list)
+    made: dict[str, dict[str, Any]] = record.get("shards", {})
+    sequences_there = sum(facts["samples"] for facts in made.values())
+    shards = _spread(made, most)
+    for done, name in enumerate(shards, 1):
+        for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(name))):
+            looked_at += 1
+            for field, counter in counts.items():
+                counter[str(sample.meta.get(field))] += 1
+            captions += len(sample.meta.get("captions", ()))
+            sizes[f"{sample.meta['width']}×{sample.meta['height']}"] += 1
+            frames = sample.frames()
+            moved.append(quality.motion(frames[0], frames[-1]))
+            for measure, values in against_truth(frames, sample.truth()).items():
+                against[measure] += values.values()
+        progress(done, len(shards))
+    return {
+        "sequences": sequences_there,
+        "frames": sequences_there * (2 ** record["settings"]["interpolate"]["depth"] + 1),
+        "bytes": sum(facts["bytes"] for facts in made.values()),
+        "shards": len(made),
+        "looked at": looked_at,
+        **{f"by {field}": dict(sorted(counter.items())) for field, counter in counts.items()},
+        "image sizes": dict(sizes.most_common()),
+        "captions": captions,
+        "rejects by reason": dict(Counter(r.reason for r in rejects.read(folder)).most_common()),
+        "motion in px": motion_histogram(moved),
+        "against true frames": {
+            measure: {"mean": round(float(np.mean(values)), 4), "frames": len(values)}
+            for measure, values in against.items()
+        },
+    }
+
+
+def _spread(made: dict[str, dict[str, Any]], most: int | None) -> list[str]:
+    """Shards, evenly spread, that hold at least `most` samples; all by default."""
+    names = sorted(made)
+    for step in range(len(names), 1, -1):
+        chosen = names[::step]
+        if most is not None and sum(made[name]["samples"] for name in chosen) >= most:
+            return chosen
+    return names
+
+
+def against_truth(frames: np.ndarray, truth: dict[int, np.ndarray]) -> dict[str, dict[int, float]]:
+    """PSNR in dB and SSIM of interpolated frames against the true ones, by frame number.
+
+    frames: uint8 [F, H, W, 3].
+    """
+    if not truth:
+        return {}
+    return {
+        "PSNR": {i: quality.psnr(frames[i], true) for i, true in sorted(truth.items())},
+        "SSIM": {i: quality.ssim(frames[i], true) for i, true in sorted(truth.items())},
+    }
+
+
+def motion_histogram(values: list[float]) -> dict[str, int]:
+    """How many pairs move how far, by ranges in px."""
+    counts, _ = np.histogram(values, (*MOTION_EDGES_PX, np.inf))
+    names = [f"{a:g}–{b:g}" for a, b in itertools.pairwise(MOTION_EDGES_PX)]
+    names.append(f"over {MOTION_EDGES_PX[-1]:g}")
+    return {name: int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def score_figures(
+    folder: str,
+    most: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Mean penalty by frame, and how often each frame is a keyframe of the rule without its dice.
+
+    Raises DamagedShard.
+    """
+    record = provenance.read(folder) or {}
+    made: dict[str, dict[str, Any]] = record.get("shards", {})
+    penalties: list[list[float]] = []
+    chosen: Counter[int] = Counter()
+    captions = without = 0
+    shards = _spread(made, most)
+    for done, name in enumerate(shards, 1):
+        for _, row in scores.read_shard(storage.join(folder, scores.FORMAT.file(name))):
+            penalties.append(row["penalty"])
+            chosen.update(row["keyframes"][1:-1])
+            captions += len(row["captions"])
+            without += not row["captions"]
+        progress(done, len(shards))
+    mean = np.mean(penalties, axis=0) if penalties else np.zeros(0)
+    return {
+        "scored": sum(facts["samples"] for facts in made.values()),
+        "scores looked at": len(penalties),
+        "scored captions": captions,
+        "scored by images alone": without,
+        "mean penalty by frame": {str(i): round(float(v), 4) for i, v in enumerate(mean)},
+        "keyframes by frame": {str(i): chosen[i] for i in range(1, len(mean) - 1)},
+    }
+
+
+def token_figures(
+    folder: str,
+    most: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """How the codebook is used. perplexity: 2 to the entropy of the codes' frequencies.
+
+    Raises DamagedShard.
+    """
+    record = provenance.read(folder) or {}
+    made: dict[str, dict[str, Any]] = record.get("shards", {})
+    counts = np.zeros(0, np.int64)
+    looked_at, grid, codes = 0, "", 0
+    shards = _spread(made, most)
+    for done, name in enumerate(shards, 1):
+        place = storage.join(folder, training_shards.FORMAT.file(name))
+        for sample in training_shards.read(place):
+            looked_at += 1
+            codes = int(sample.meta.get("codes", 0))
+            grid = "×".join(str(side) for side in sample.tokens.shape)
+            found = np.bincount(sample.tokens.ravel(), minlength=max(codes, len(counts)))
+            counts = np.pad(counts, (0, len(found) - len(counts))) + found
+        progress(done, len(shards))
+    shares = counts[counts > 0] / max(int(counts.sum()), 1)
+    return {
+        "training samples": sum(facts["samples"] for facts in made.values()),
+        "samples looked at": looked_at,
+        "tokens a sample": grid,
+        "codes": codes,
+        "codes used": int((counts > 0).sum()),
+        "perplexity": round(float(2 ** -(shares * np.log2(shares)).sum()), 1) if looked_at else 0.0,
+    }

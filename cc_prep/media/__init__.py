@@ -1,0 +1,1 @@
+"""Images and videos: the one room that decodes and encodes pixels."""

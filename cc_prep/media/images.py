@@ -1,0 +1,113 @@
+"""Images in: from a file, an object store or a video to uint8 RGB arrays, or a rejection."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import cv2
+import numpy as np
+from PIL import Image, ImageOps
+
+from cc_prep import storage
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.media import video
+
+SMALLEST_SIDE = 16
+MOST_PIXELS = 64_000_000
+STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
+
+
+def read(reference: str, size: int | None = None) -> np.ndarray:
+    """The image at `reference` as uint8 [H, W, 3] RGB, resized to size × size if given.
+
+    `reference` is a path or URL of an image, or `video.mp4#frame=12`. Grey, palette, 16-bit, CMYK
+    and transparent images become 8-bit RGB (alpha is dropped, as the field's code does); a camera's
+    EXIF rotation is applied; of an animation the first frame is taken.
+
+    Raises RejectedPair for a file that is missing, damaged, no image, or outside the size limits.
+    """
+    place, is_frame, frame = reference.rpartition("#frame=")
+    if is_frame:
+        return resized(video.read_frame(place, int(frame)), size)
+    try:
+        data = storage.read_bytes(reference)
+    except FileNotFoundError:
+        raise RejectedPair(Reason.MISSING_IMAGE, reference) from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
+    return decode(data, reference, size)
+
+
+def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
+    """An encoded image's pixels, as `read` gives them. Raises RejectedPair naming `name`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)) as image:
+                _check_size(image, name)
+                rgb = _to_rgb(image)
+    except RejectedPair:
+        raise
+    except Image.DecompressionBombError:
+        raise RejectedPair(Reason.IMAGE_TOO_LARGE, f"{name}: a decompression bomb") from None
+    except Exception as error:  # Pillow raises nearly every type for some damaged file
+        said = str(error).replace("<_io.BytesIO object", "<bytes")
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {said}") from None
+    return resized(np.asarray(rgb), size)
+
+
+def decode_stored(data: bytes) -> np.ndarray | None:
+    """An image of a shard as uint8 [H, W, 3] RGB, by the quicker decoder; None if it is none.
+
+    A shard may come from a stranger, so what the header declares is looked at before any pixel.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=STORED) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    return None
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    except Exception:  # Pillow raises nearly every type for some damaged file
+        return None
+    return None if pixels is None else np.ascontiguousarray(pixels[..., ::-1])
+
+
+def resized(image: np.ndarray, size: int | None) -> np.ndarray:
+    """`image` uint8 [H, W, 3] as a size × size square: bicubic with antialiasing, as ProCap."""
+    if size is None or image.shape[:2] == (size, size):
+        return np.ascontiguousarray(image)
+    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def read_mask(reference: str, size: int | None = None) -> np.ndarray:
+    """A change mask as uint8 [H, W] of 0 and 255, resized by nearest neighbour."""
+    grey = read(reference).max(axis=2)
+    image = Image.fromarray(np.where(grey > 127, 255, 0).astype(np.uint8))
+    if size is not None:
+        image = image.resize((size, size), Image.Resampling.NEAREST)
+    return np.asarray(image)
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise RejectedPair(
+            Reason.IMAGE_TOO_LARGE, f"{name}: {width}×{height}, at most {MOST_PIXELS:,} pixels"
+        )
+    if min(width, height) < SMALLEST_SIDE:
+        raise RejectedPair(
+            Reason.IMAGE_TOO_SMALL, f"{name}: {width}×{height}, at least {SMALLEST_SIDE} a side"
+        )
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":  # Pillow clips these to 255: scale instead
+        values = np.asarray(image).astype(np.float64)
+        top = 1.0 if image.mode == "F" and values.max() <= 1 else 65535.0
+        eight_bit = np.rint(values.clip(0, top) * (255 / top)).astype(np.uint8)
+        image = Image.fromarray(eight_bit)
+    return image.convert("RGB")

@@ -1,0 +1,1 @@
+"""The steps of the preparation: a record in, a record out."""

@@ -1,0 +1,223 @@
+"""The only door to files and object stores.
+
+A place is a plain path or any URL that fsspec knows (`s3://bucket/folder`). A file appears under
+its name whole or not at all: locally by writing beside it and renaming, on an object store by one
+put of a finished file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from cc_prep.errors import UserError
+from cc_prep.storage import object_store
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def is_remote(place: str) -> bool:
+    """Whether `place` is on an object store or another machine rather than a mounted path."""
+    return "://" in place and not place.startswith("file://")
+
+
+def join(place: str, *parts: str) -> str:
+    """`place` with `parts` below it."""
+    return "/".join([local_path(place).rstrip("/"), *parts])
+
+
+def resolve(root: str, reference: str) -> str:
+    """`reference` below `root`, unless it is absolute or a URL already."""
+    if "://" in reference or os.path.isabs(reference):
+        return reference
+    return join(root, reference)
+
+
+def is_below(root: str, reference: str) -> bool:
+    """Whether `reference` lies below `root`, going by the words alone: links are not followed."""
+    place, top = (_tidied(one) for one in (resolve(root, reference), root))
+    return place == top or place.startswith(top.rstrip("/") + "/")
+
+
+def _tidied(place: str) -> str:
+    if is_remote(place):
+        scheme, _, path = place.partition("://")
+        return f"{scheme}://{posixpath.normpath(path)}"
+    return os.path.abspath(local_path(place))
+
+
+def absolute(place: str) -> str:
+    """`place` as a process in another folder finds it."""
+    return place if is_remote(place) else os.path.abspath(local_path(place))
+
+
+def local_path(place: str) -> str:
+    """`place` without `file://`; URLs of object stores stay as they are."""
+    return place[len("file://") :] if place.startswith("file://") else place
+
+
+def exists(place: str) -> bool:
+    """Whether a file or folder is there."""
+    if not is_remote(place):
+        return os.path.exists(local_path(place))
+    return bool(object_store.call(place, lambda fs, path: fs.exists(path)))
+
+
+def is_folder(place: str) -> bool:
+    """Whether a folder is there."""
+    if not is_remote(place):
+        return os.path.isdir(local_path(place))
+    return bool(object_store.call(place, lambda fs, path: fs.isdir(path)))
+
+
+def size(place: str) -> int:
+    """Bytes of a file. Raises FileNotFoundError."""
+    if not is_remote(place):
+        return os.path.getsize(local_path(place))
+    return int(object_store.call(place, lambda fs, path: fs.info(path)["size"]))
+
+
+def list_files(folder: str, suffix: str = "") -> list[str]:
+    """Sorted names (not paths) of the files directly in `folder` that end in `suffix`."""
+    if not is_remote(folder):
+        folder = local_path(folder)
+        if not os.path.isdir(folder):
+            return []
+        return sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.endswith(suffix))
+    try:
+        entries = object_store.call(folder, lambda fs, path: fs.ls(path, detail=True))
+    except FileNotFoundError:
+        return []
+    names = (e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
+    return sorted(name for name in names if name.endswith(suffix))
+
+
+def glob(pattern: str) -> list[str]:
+    """Sorted places of the files that `pattern` names (`*`, `?`, `[…]`)."""
+    if not is_remote(pattern):
+        import glob as local
+
+        return sorted(p for p in local.glob(local_path(pattern)) if os.path.isfile(p))
+    return sorted(
+        object_store.call(
+            pattern, lambda fs, path: [fs.unstrip_protocol(found) for found in fs.glob(path)]
+        )
+    )
+
+
+def open_read(place: str) -> BinaryIO:
+    """A file for reading bytes. Raises FileNotFoundError."""
+    if not is_remote(place):
+        try:
+            return open(local_path(place), "rb")
+        except NotADirectoryError as error:
+            raise FileNotFoundError(*error.args) from None
+    return object_store.open_read(place)
+
+
+def read_bytes(place: str) -> bytes:
+    """A whole file. Raises FileNotFoundError."""
+    if is_remote(place):
+        return object_store.call(place, lambda fs, path: bytes(fs.cat_file(path)))
+    with open_read(place) as file:
+        return file.read()
+
+
+def read_range(place: str, offset: int, size: int) -> bytes:
+    """`size` bytes of a file from `offset` on, fewer at its end. Raises FileNotFoundError."""
+    if is_remote(place):
+        return object_store.read_range(place, offset, size)
+    with open_read(place) as file:
+        file.seek(offset)
+        return file.read(size)
+
+
+def read_json(place: str) -> Any:
+    """A whole JSON file. Raises FileNotFoundError and json.JSONDecodeError."""
+    return json.loads(read_bytes(place))
+
+
+@contextmanager
+def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file for writing that appears under its name only when the block ends without an error.
+
+    durable: wait until the disk has it, so that a power cut cannot leave an empty file.
+    """
+    if is_remote(place):
+        with tempfile.NamedTemporaryFile() as file:
+            yield file  # type: ignore[misc]
+            file.flush()
+            # Not a copy into an opened file, whose closing would keep what a broken copy left.
+            try:
+                object_store.call(place, lambda fs, path: fs.put_file(file.name, path))
+            except FileNotFoundError as error:
+                raise UserError(f"{place}: {error}", "Make the bucket first") from None
+        return
+    place = local_path(place)
+    os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+    temporary = os.path.join(
+        os.path.dirname(place),
+        f".{os.path.basename(place)}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}",
+    )
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, place)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def write_bytes(place: str, data: bytes) -> None:
+    """Writes a whole file."""
+    with write_whole(place) as file:
+        file.write(data)
+
+
+def write_json(place: str, value: Any, durable: bool = True) -> None:
+    """Writes a whole JSON file: sorted keys, two spaces, a final newline."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    with write_whole(place, durable) as file:
+        file.write(text.encode("utf-8", "surrogatepass") + b"\n")
+
+
+def remove(place: str) -> None:
+    """Removes a file; one that is not there is no error."""
+    if not is_remote(place):
+        if os.path.exists(local_path(place)):
+            os.unlink(local_path(place))
+        return
+    with contextlib.suppress(FileNotFoundError):
+        object_store.call(place, lambda fs, path: fs.rm_file(path))
+
+
+def remove_temporaries(folder: str) -> int:
+    """Removes what a killed writer left behind in a local folder; how many files that were."""
+    if is_remote(folder):
+        return 0
+    left = [name for name in list_files(folder, TEMPORARY_SUFFIX) if name.startswith(".")]
+    for name in left:
+        remove(join(folder, name))
+    return len(left)
+
+
+def free_bytes(folder: str) -> int | None:
+    """Free bytes where `folder` lies or will lie; None on an object store, which has no such."""
+    if is_remote(folder):
+        return None
+    folder = os.path.abspath(local_path(folder))
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return shutil.disk_usage(folder).free

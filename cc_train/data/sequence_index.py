@@ -1,0 +1,117 @@
+"""Sequence shards as a table: every sample's captions and where its members lie.
+
+Random access by byte offsets: so the order of training is a pure function of seed and step, and a
+resumed run reads what the undisturbed one would have read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import braceexpand
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats import tar
+from cc_prep.media import images
+
+ADVICE = "Give shards that `cc-prep interpolate` wrote"
+END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a shard. members: (offset, bytes) of each by extension."""
+
+    shard: str
+    key: str
+    meta: dict[str, Any]
+    members: dict[str, tuple[int, int]]
+
+    @property
+    def frames(self) -> list[str]:
+        """The members that are frames, before first and after last."""
+        return sorted(name for name in self.members if name[0] == "f" and name[1:3].isdigit())
+
+    def image(self, member: str) -> np.ndarray:
+        """uint8 [H, W, 3] RGB. Raises UserError for a member that is no image any more."""
+        offset, size = self.members[member]
+        image = images.decode_stored(storage.read_range(self.shard, offset, size))
+        if image is None:
+            raise _damaged(self.shard, f"{self.key}.{member} is no image")
+        return image
+
+
+def expand(patterns: Sequence[str]) -> list[str]:
+    """Shards that paths, URLs, globs and braces name. Raises UserError if one names none."""
+    found: list[str] = []
+    for pattern in patterns:
+        for place in braceexpand.braceexpand(pattern):
+            named = storage.glob(place) if any(c in place for c in "*?[") else [place]
+            if not named or not all(storage.exists(one) for one in named):
+                raise UserError(f"--shards {place}: no such file", "Quote it, and look at the path")
+            found += named
+    return list(dict.fromkeys(found))
+
+
+def read_index(
+    patterns: Sequence[str], progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Sample]:
+    """All samples of some sequence shards, in the order given.
+
+    Raises UserError for a file that is no whole shard of sequences.
+    """
+    samples: list[Sample] = []
+    places = expand(patterns)
+    for done, place in enumerate(places, 1):
+        samples += _samples(place)
+        progress(done, len(places))
+    if not samples:
+        raise UserError(f"{', '.join(patterns)}: no samples", "Give shards that hold some")
+    return samples
+
+
+def about(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, Any]:
+    """What was trained on, for the settings: a run goes on with the same data only."""
+    keys = "\n".join(sample.key for sample in samples)
+    digest = hashlib.sha256(keys.encode()).hexdigest()
+    return {"count": len(samples), "train": len(train), "keys_sha256": digest}
+
+
+def _samples(place: str) -> list[Sample]:
+    members: dict[str, dict[str, tuple[int, int]]] = {}
+    meta: dict[str, Any] = {}
+    try:
+        with storage.open_read(place) as file, tarfile.open(fileobj=file, mode="r:") as opened:
+            for member in opened:
+                key, extension = tar.parts_of(member, place)
+                if extension in members.setdefault(key, {}):
+                    raise _damaged(place, f"{member.name} twice")
+                members[key][extension] = (member.offset_data, member.size)
+                if extension == "json":
+                    content = opened.extractfile(member)
+                    meta[key] = json.loads(content.read()) if content else None
+            end = file.seek(0, 2)
+    except tar.DamagedShard as error:
+        raise UserError(str(error), ADVICE) from None
+    except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
+        raise _damaged(place, str(error)) from None
+    last = max((o + s for found in members.values() for o, s in found.values()), default=0)
+    if end < -(-last // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE + END_MARK:
+        raise _damaged(place, "it is cut short")
+    for key, found in members.items():
+        if not isinstance(meta.get(key), dict):
+            raise _damaged(place, f"{key} has no usable .json")
+        if not any(name.startswith("f00.") for name in found):
+            raise _damaged(place, f"{key} has no frames")
+    return [Sample(place, key, meta[key], found) for key, found in members.items()]
+
+
+def _damaged(place: str, what: str) -> UserError:
+    return UserError(f"{place}: {what}", ADVICE)

@@ -1,0 +1,1 @@
+"""Word by word from a network to a sentence."""

@@ -1,0 +1,142 @@
+"""Captions against references: BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE, as COCO's scorer.
+
+Conventions: Penn-Treebank tokens, lower-cased, without punctuation; BLEU over the corpus with the
+closest reference length; ROUGE-L with β = 1.2; CIDEr (not CIDEr-D) with document frequencies from
+the references of the evaluated items; everything × 100, so CIDEr of identical captions may reach
+1000. Of an empty prediction every score is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cc_prep.errors import UserError
+from cc_train.evaluation.captions import ptb
+from cc_train.evaluation.captions.cider import cider
+from cc_train.evaluation.captions.meteor import Unavailable, meteor
+from cc_train.evaluation.captions.spice import spice
+
+BLEU = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4")
+PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
+JAVA = ("METEOR", "SPICE")
+ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", "SPICE")
+CONVENTIONS = (
+    "PTB tokens without punctuation; CIDEr, not CIDEr-D; document frequencies from the references "
+    "of the evaluated items; × 100"
+)
+
+
+@dataclass
+class Scores:
+    """Scores by measure. corpus: of all; items: of each id; left_out: measures with the reason."""
+
+    corpus: dict[str, float] = field(default_factory=dict)
+    items: dict[str, dict[str, float]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+Tokens = tuple[dict[str, list[str]], dict[str, str]]
+
+
+def tokenised(references: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> Tokens:
+    """Tokenised references and predictions. Raises UserError where ids do not fit.
+
+    Missing and surplus predictions are errors: dropping either would change the score in silence.
+    """
+    missing, surplus = references.keys() - predictions.keys(), predictions.keys() - references
+    for ids, what in ((missing, "without a prediction"), (surplus, "without references")):
+        if ids:
+            raise UserError(
+                f"{len(ids)} ids are {what}, such as {min(ids)}",
+                "Predict for exactly the pairs that have references",
+            )
+    if not references:
+        raise UserError("nothing to score", "Give pairs that have captions")
+    seen: dict[str, str] = {}
+
+    def of(text: str) -> str:
+        if text not in seen:
+            seen[text] = ptb.tokenize(text)
+        return seen[text]
+
+    empty = [id for id, said in references.items() if not said]
+    if empty:
+        raise UserError(f"{empty[0]} has no reference", "Leave it out")
+    order = sorted(references)
+    return {id: [of(r) for r in references[id]] for id in order}, {
+        id: of(predictions[id]) for id in order
+    }
+
+
+def score(
+    references: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    measures: Sequence[str] = ORDER,
+) -> Scores:
+    """Scores of predictions. Raises UserError where ids do not fit."""
+    return score_tokens(tokenised(references, predictions), measures)
+
+
+def score_tokens(tokens: Tokens, measures: Sequence[str] = ORDER) -> Scores:
+    """Scores of what `tokenised` gave."""
+    return score_groups(tokens, {"total": set(tokens[1])}, measures)["total"]
+
+
+def score_groups(
+    tokens: Tokens, groups: Mapping[str, Collection[str]], measures: Sequence[str] = ORDER
+) -> dict[str, Scores]:
+    """Scores of each group of ids by itself; what runs in Java is asked once for all."""
+    found = {}
+    for name, ids in groups.items():
+        references = {id: tokens[0][id] for id in tokens[0] if id in ids}
+        candidates = {id: [tokens[1][id]] for id in references}
+        found[name] = _plain(references, candidates, measures)
+    outside = {"METEOR": meteor, "SPICE": spice}
+    for name, measure in outside.items():
+        if name in measures:
+            try:
+                totals, each = measure(*tokens, list(groups.values()))
+            except Unavailable as error:
+                for scores in found.values():
+                    scores.left_out[name] = str(error)
+                continue
+            for scores, total in zip(found.values(), totals, strict=True):
+                _put(scores, name, total, {id: each[id] for id in scores.items})
+    for scores in found.values():
+        scores.corpus = {name: scores.corpus[name] for name in ORDER if name in scores.corpus}
+    return found
+
+
+def _plain(
+    references: dict[str, list[str]], given: dict[str, list[str]], measures: Sequence[str]
+) -> Scores:
+    """The measures that run in Python."""
+    found = Scores(items={id: {} for id in given})
+    if set(measures) & set(BLEU):
+        from pycocoevalcap.bleu.bleu import Bleu
+
+        whole, each = Bleu(4).compute_score(references, given, verbose=0)
+        for name, total, one in zip(BLEU, whole, each, strict=True):
+            if name in measures:
+                _put(found, name, total, dict(zip(given, one, strict=True)))
+    if "ROUGE-L" in measures:
+        from pycocoevalcap.rouge.rouge import Rouge
+
+        total, one = Rouge().compute_score(references, given)
+        _put(found, "ROUGE-L", total, dict(zip(given, one, strict=True)))
+    if "CIDEr" in measures:
+        total, by_id = cider(references, {id: said for id, [said] in given.items()})
+        _put(found, "CIDEr", total, by_id)
+    return found
+
+
+def corpus_cider(references: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> float:
+    """CIDEr alone, × 100."""
+    return score(references, predictions, ["CIDEr"]).corpus["CIDEr"]
+
+
+def _put(found: Scores, name: str, total: float, each: Mapping[str, float]) -> None:
+    found.corpus[name] = 100 * float(total)
+    for id, value in each.items():
+        found.items[id][name] = 100 * float(value)

@@ -1,0 +1,36 @@
+"""SPICE through pycocoevalcap, where Java and the parser's models are there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+
+from cc_train.evaluation.captions.meteor import Unavailable, find_java
+
+MODELS = "stanford-corenlp-3.6.0-models.jar"
+
+
+def spice(
+    references: Mapping[str, Sequence[str]],
+    candidates: Mapping[str, str],
+    groups: Sequence[Collection[str]],
+) -> tuple[list[float], dict[str, float]]:
+    """Corpus score of each group of ids, and the score of each item, of tokenised captions.
+
+    Nothing is downloaded: the models have to lie where pycocoevalcap puts them. Raises Unavailable.
+    """
+    find_java()
+    place = resources.files("pycocoevalcap") / "spice" / "lib" / MODELS
+    if not place.is_file():
+        raise Unavailable(f"its parser's models (385 MB) are not at {place}")
+    from pycocoevalcap.spice.spice import Spice
+
+    ids = sorted(candidates)
+    try:
+        _, each = Spice().compute_score(
+            {id: list(references[id]) for id in ids}, {id: [candidates[id]] for id in ids}
+        )
+    except Exception as error:
+        raise Unavailable(f"its Java process failed: {error}") from None
+    found = {id: float(one["All"]["f"]) for id, one in zip(ids, each, strict=True)}
+    return [sum(found[id] for id in ids if id in g) / max(1, len(g)) for g in groups], found

@@ -1,0 +1,200 @@
+"""Evaluations side by side, with published figures as extra rows: `cc-train compare`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import scorer
+
+PUBLISHED = Path(__file__).parent / "published.yaml"
+REMEDY = "Give runs, or folders of cc-train evaluate"
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system's scores by group and measure, × 100. pairs: by group.
+
+    sources: where published scores stand, by group. items: CIDEr of each pair by its official id,
+        where it is known.
+    """
+
+    name: str
+    groups: dict[str, dict[str, float]]
+    pairs: dict[str, int] = field(default_factory=dict)
+    items: dict[str, float] = field(default_factory=dict)
+    conventions: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one group, best CIDEr last. best: the row that leads in each measure."""
+
+    group: str
+    measures: list[str]
+    rows: list[Row]
+    best: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How much more CIDEr `name` has than `other` over the same pairs, with its 95 % interval."""
+
+    name: str
+    other: str
+    difference: float
+    low: float
+    high: float
+
+
+def read(place: str) -> Row:
+    """A run's evaluation, an evaluation's folder, or its scores.json. Raises UserError."""
+    path = Path(place)
+    candidates = [path] if path.is_file() else [path / "evaluation" / "scores.json"]
+    candidates += [path / "scores.json"]
+    found = next((c for c in candidates if c.is_file()), None)
+    if found is None:
+        raise UserError(f"{place}: no scores.json in it", "Evaluate it first: cc-train evaluate")
+    try:
+        scores = storage.read_json(str(found))
+        groups = {
+            str(group): {name: float(values[name]) for name in scorer.ORDER if name in values}
+            for group, values in scores["groups"].items()
+        }
+        pairs = {str(group): int(values["pairs"]) for group, values in scores["groups"].items()}
+        conventions = str(scores["conventions"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{found}: no scores of cc-train evaluate", REMEDY) from None
+    folder = found.parent if found.parent.name != evaluation.FOLDER else found.parent.parent
+    name = folder.name.removesuffix(".evaluation")
+    return Row(name, groups, pairs, _items(found.parent / "items.jsonl"), conventions)
+
+
+def _items(place: Path) -> dict[str, float]:
+    if not place.exists():
+        return {}
+    try:
+        rows = [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
+        return {
+            str(row.get("image_id") or row["id"]): float(row["scores"]["CIDEr"]) for row in rows
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{place}: damaged", "Evaluate again: cc-train evaluate") from None
+
+
+def distinct(rows: Sequence[Row], places: Sequence[str]) -> list[Row]:
+    """The rows, those of the same name with their whole path instead."""
+    names = [row.name for row in rows]
+    return [
+        row if names.count(row.name) == 1 else Row(**{**row.__dict__, "name": place})
+        for row, place in zip(rows, places, strict=True)
+    ]
+
+
+def published(dataset: str) -> list[Row]:
+    """Published figures of a data set. Raises UserError if there are none."""
+    listed = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    sources: dict[str, dict[str, str]] = {}
+    for row in listed["figures"]:
+        if row["dataset"] == dataset:
+            found.setdefault(row["system"], {})[row["group"]] = row["scores"]
+            place = f"{row['source']}, table {row['table']}"
+            sources.setdefault(row["system"], {})[row["group"]] = place
+    if not found:
+        known = sorted({row["dataset"] for row in listed["figures"]})
+        raise UserError(f"--dataset {dataset}: no published figures", f"Known: {', '.join(known)}")
+    return [Row(name, groups, sources=sources[name]) for name, groups in found.items()]
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """A table a group that one of our rows has."""
+    names = evaluation.ranked({group for row in rows if not row.sources for group in row.groups})
+    made = []
+    for group in names:
+        kept = [row for row in rows if row.groups.get(group)]
+        kept.sort(key=lambda row: row.groups[group].get("CIDEr", 0.0))
+        measures = [m for m in scorer.ORDER if any(m in row.groups[group] for row in kept)]
+        best = {
+            m: max(
+                (row for row in kept if m in row.groups[group]), key=lambda r: r.groups[group][m]
+            ).name
+            for m in measures
+        }
+        made.append(Table(group, measures, kept, best))
+    return made
+
+
+def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
+    """Each later row against the first, by resampling the pairs that both have (paired bootstrap).
+
+    A pair's own CIDEr depends on the document frequencies of the whole evaluation, so only rows
+    over exactly the same pairs are compared.
+    """
+    listed = [row for row in rows if row.items]
+    if not listed:
+        return []
+    first = listed[0]
+    rng = np.random.default_rng(seed)
+    found = []
+    for row in listed[1:]:
+        if row.items.keys() == first.items.keys():
+            ids = sorted(row.items)
+            gains = np.array([row.items[id] - first.items[id] for id in ids])
+            draws = rng.integers(len(gains), size=(RESAMPLES, len(gains)))
+            low, high = np.percentile(gains[draws].mean(axis=1), (2.5, 97.5))
+            found.append(
+                Interval(row.name, first.name, float(gains.mean()), float(low), float(high))
+            )
+    return found
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Why rows may not be comparable."""
+    ours = [row for row in rows if not row.sources]
+    said = []
+    for group in evaluation.ranked({group for row in ours for group in row.pairs}):
+        counts = {row.name: row.pairs[group] for row in ours if group in row.pairs}
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            said.append(f"{group}: not over the same number of pairs ({listed})")
+    known = [row for row in ours if row.items]
+    others = [row.name for row in known if row.items.keys() != known[0].items.keys()]
+    if others:
+        said.append(f"not over the same pairs as {known[0].name}: {', '.join(others)}")
+    if len({row.conventions for row in ours}) > 1:
+        said.append("scored by different conventions; see each scores.json")
+    if any(row.sources for row in rows):
+        said.append("published rows: as their papers give them, of the official test split")
+    return said
+
+
+def to_json(found: Sequence[Table], gains: Sequence[Interval], said: Sequence[str]) -> Any:
+    """All of it as JSON."""
+    return {
+        "groups": {
+            table.group: [
+                {"system": row.name, "source": row.sources.get(table.group), **_scores(row, table)}
+                for row in table.rows
+            ]
+            for table in found
+        },
+        "CIDEr gained": [interval.__dict__ for interval in gains],
+        "notes": list(said),
+    }
+
+
+def _scores(row: Row, table: Table) -> Mapping[str, Any]:
+    pairs = {"pairs": row.pairs[table.group]} if table.group in row.pairs else {}
+    return {**pairs, **row.groups[table.group]}

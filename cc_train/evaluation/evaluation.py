@@ -1,0 +1,142 @@
+"""A captioner, or anybody's predictions, against the references of a split.
+
+DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the official scripts
+                       want them (and sc_results.json, nsc_results.json for CLEVR-Change)
+DIR/references.json    COCO's annotation format
+DIR/scores.json        corpus scores of every group, what was left out, the conventions
+DIR/items.jsonl        a line a pair: caption, references, scores
+DIR/table.md           the corpus scores as a table
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cc_prep import storage
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
+from cc_train.evaluation.captions.scorer import Scores
+
+TOTAL = "total"
+FOLDER = "evaluation"  # of a run
+
+
+@dataclass
+class Evaluation:
+    """Scores of all items and of each group; swapped: of the captions of (after, before)."""
+
+    groups: dict[str, Scores] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    swapped: dict[str, Any] | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "groups": {
+                name: {"pairs": self.counts[name], **scores.corpus}
+                for name, scores in self.groups.items()
+            },
+            "left_out": self.groups[TOTAL].left_out,
+            "conventions": scorer.CONVENTIONS,
+            "swapped": self.swapped,
+        }
+
+
+def evaluate(
+    items: Sequence[Item],
+    predictions: Mapping[str, str],
+    measures: Sequence[str] = scorer.ORDER,
+) -> Evaluation:
+    """Scores of predictions by id, of all and of each group that is not all. Raises UserError."""
+    references = {item.id: item.references for item in items}
+    tokens = scorer.tokenised(references, predictions)
+    found = Evaluation()
+    groups: dict[str, set[str]] = {TOTAL: set(references)}
+    for item in items:
+        for name in item.groups:
+            groups.setdefault(name, set()).add(item.id)
+    kept = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
+    found.groups = scorer.score_groups(tokens, kept, measures)
+    found.counts = {name: len(ids) for name, ids in kept.items()}
+    return found
+
+
+def ranked(groups: Iterable[str]) -> list[str]:
+    """Names of groups in the order in which they are shown."""
+    first = [TOTAL, CHANGE, STILL]
+    return sorted(groups, key=lambda n: (first.index(n) if n in first else len(first), n))
+
+
+def swap_check(
+    items: Sequence[Item], said: Mapping[str, str], swapped: Mapping[str, str]
+) -> dict[str, Any]:
+    """How the captions of changed pairs answer to (after, before) in place of (before, after).
+
+    same: the share that stays word for word: a captioner that looks at the order says that what was
+    added is gone. cider: of the swapped captions against the references of the true order, which
+    should fall.
+    """
+    changed = [item for item in items if STILL not in item.groups]
+    if not changed:
+        return {}
+    references = {item.id: item.references for item in changed}
+    same = [said[item.id] == swapped[item.id] for item in changed]
+    both = (
+        scorer.corpus_cider(references, {item.id: captions[item.id] for item in changed})
+        for captions in (said, swapped)
+    )
+    return {
+        "pairs": len(changed),
+        "same": sum(same) / len(same),
+        **dict(zip(("CIDEr", "CIDEr of the swapped"), both, strict=True)),
+    }
+
+
+def write(
+    out: Path, found: Evaluation, items: Sequence[Item], predictions: Mapping[str, str]
+) -> None:
+    """Writes all files of an evaluation."""
+    coco.write(out, items, predictions)
+    coco.write_references(out / "references.json", items)
+    storage.write_json(str(out / "scores.json"), found.figures())
+    each = found.groups[TOTAL].items
+    lines = [
+        json.dumps(
+            {
+                "id": item.id,
+                "image_id": item.name,
+                "caption": predictions[item.id],
+                "references": item.references,
+                "groups": item.groups,
+                "scores": {name: round(value, 4) for name, value in each[item.id].items()},
+            },
+            ensure_ascii=False,
+        )
+        for item in items
+    ]
+    storage.write_bytes(str(out / "items.jsonl"), ("\n".join(lines) + "\n").encode())
+    storage.write_bytes(str(out / "table.md"), table(found).encode())
+
+
+def table(found: Evaluation) -> str:
+    """The corpus scores in Markdown."""
+    names = list(found.groups[TOTAL].corpus)
+    lines = ["| | pairs | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
+    for group, scores in found.groups.items():
+        values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
+        lines.append(f"| {group} | {found.counts[group]:,} | {values} |")
+    for name, reason in found.groups[TOTAL].left_out.items():
+        lines.append(f"\n{name} is left out: {reason}.")
+    if found.swapped:
+        swapped = found.swapped
+        lines.append(
+            f"\nSwapped, (after, before): {100 * swapped['same']:.1f} % of the captions of changed "
+            f"pairs stay the same; CIDEr {swapped['CIDEr']:.2f} in order, "
+            f"{swapped['CIDEr of the swapped']:.2f} swapped."
+        )
+    lines.append(f"\n{scorer.CONVENTIONS[0].upper()}{scorer.CONVENTIONS[1:]}.")
+    return "\n".join(lines) + "\n"

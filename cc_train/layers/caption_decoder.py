@@ -1,0 +1,173 @@
+"""ProCap's caption decoder: word ids and what the encoder saw → logits of the next word.
+
+A post-norm transformer of the first kind with three habits of the reference that its published
+weights need: scores are divided by the root of the model's width and not of a head's, the layer
+norm uses the unbiased deviation, and word embeddings are the output matrix. Names follow the
+reference's `text_decoder.decoder`. For decoding, keys and values are kept from step to step.
+Source: ProCap's code; Vaswani et al., 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_prep.models.cpu.linear import Linear
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes. length: positions of a caption, its begin and end marks included."""
+
+    words: int = 80
+    width: int = 512
+    heads: int = 8
+    hidden: int = 2048
+    layers: int = 2
+    length: int = 24
+    dropout: float = 0.1
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int, length: int) -> Config:
+        """Read off a checkpoint's shapes. Raises KeyError for what is no decoder."""
+        words, width = shapes["out.weight"]
+        layers = {n.split(".")[1] for n in shapes if n.startswith("layers.")}
+        return cls(
+            words=words,
+            width=width,
+            heads=heads,
+            hidden=shapes["layers.0.feedforward.layer.linear1.weight"][0],
+            layers=len(layers),
+            length=length,
+        )
+
+
+class Norm(nn.Module):
+    """(x − mean) / (std + eps), the deviation unbiased."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        length = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)  # torch.std takes longer
+        std = length / math.sqrt(x.shape[-1] - 1)
+        return torch.addcmul(self.beta, self.gamma, centred / (std + EPS))
+
+
+class Attention(nn.Module):
+    """Multi-head attention without biases."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.width, self.dropout = heads, width, dropout
+        self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor, seen: Tensor, causal: bool = False) -> Tensor:
+        """What x [B, L, D] makes of `seen` [B, N, D]."""
+        mixed = F.scaled_dot_product_attention(
+            self._split(self.wq(x)),
+            self._split(self.wk(seen)),
+            self._split(self.wv(seen)),
+            is_causal=causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            scale=1 / math.sqrt(self.width),
+        )
+        out: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers around a ReLU."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.linear1, self.linear2 = Linear(width, hidden), Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear2(F.relu(self.linear1(x)))
+        return out
+
+
+class Attended(nn.Module):
+    """An attention with the norm that follows its shortcut."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layer = Attention(config.width, config.heads, config.dropout)
+        self.layernorm = Norm(config.width)
+
+
+class Hidden(nn.Module):
+    """A feed-forward layer with the norm that follows its shortcut."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layer = FeedForward(config.width, config.hidden)
+        self.layernorm = Norm(config.width)
+
+
+class Layer(nn.Module):
+    """Causal self-attention, attention to the memory, feed-forward; the norm after each."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.selfattn, self.attention = Attended(config), Attended(config)
+        self.feedforward = Hidden(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        """x: [B, L, D]. memory: the encoder's output."""
+        mixed = self.selfattn.layer(x, x, causal=True)
+        x = self.selfattn.layernorm(x + self.dropout(mixed))
+        mixed = self.attention.layer(x, memory)
+        x = self.attention.layernorm(x + self.dropout(mixed))
+        out: Tensor = self.feedforward.layernorm(x + self.dropout(self.feedforward.layer(x)))
+        return out
+
+
+class CaptionDecoder(nn.Module):
+    """The decoder."""
+
+    positions: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.out = Linear(config.width, config.words)
+        self.dropout = nn.Dropout(config.dropout)
+        table = sinusoids(config.length, config.width)
+        self.register_buffer("positions", table, persistent=False)
+        # torch's own start makes attention so even that it takes thousands of steps to look at
+        # anything; this is what post-norm transformers were made with.
+        for parameter in self.layers.parameters():
+            if parameter.ndim == 2:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """Logits [B, L, words] of word ids [B, L] and the encoder's output [B, N, width]."""
+        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
+        x = self.dropout(x + self.positions[: ids.shape[1]])
+        for layer in self.layers:
+            x = layer(x, memory)
+        logits: Tensor = self.out(x)
+        return logits
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Sines at even and cosines at odd channels, [length, width]."""
+    frequencies = torch.exp(-math.log(10000.0) * torch.arange(0, width, 2) / width)
+    angles = torch.arange(length)[:, None] * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)

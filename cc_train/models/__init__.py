@@ -1,1 +1,0 @@
-"""Networks that only training knows."""

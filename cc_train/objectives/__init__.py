@@ -1,1 +1,0 @@
-"""What is minimised: a batch in, named losses out."""

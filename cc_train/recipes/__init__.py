@@ -1,1 +1,0 @@
-"""What is wired together: settings → data, objective → loop.fit."""

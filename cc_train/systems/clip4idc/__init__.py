@@ -1,0 +1,1 @@
+"""CLIP4IDC: how well a pair of images fits a sentence."""

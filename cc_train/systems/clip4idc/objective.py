@@ -1,0 +1,193 @@
+"""Training a CLIP4IDC: pairs and captions drawn together, the others in the batch pushed away.
+
+Source: Guo et al., 2022. One addition: a caption that is as true of another pair in the batch (the
+same sentence, or both pairs without change) is no negative for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_prep.errors import UserError
+from cc_prep.models.clip4idc import CLIP4IDC, Config
+from cc_prep.settings import Section
+from cc_train.training import optim
+
+LARGEST_SCALE = math.log(100)
+RANKS = (1, 5, 10)
+POSITION_SCALE = 0.5
+# What plain CLIP does not have.
+NEW = ("joint_positional_embedding", "bef_embedding", "aft_embedding", "ln_mid")
+
+
+class Network(Section):
+    """Sizes of the CLIP4IDC; --init replaces all of them but `intra_layers`."""
+
+    embedding: int = Field(192, ge=1)
+    resolution: int = Field(112, ge=16)
+    patch: int = Field(16, ge=4)
+    vision_width: int = Field(192, ge=64, multiple_of=64)
+    vision_layers: int = Field(8, ge=2)
+    intra_layers: int = Field(4, ge=1)
+    context: int = Field(32, ge=8)
+    text_width: int = Field(128, ge=64, multiple_of=64)
+    text_layers: int = Field(3, ge=1)
+
+
+class Clip4idcObjective:
+    """Symmetric cross-entropy. `Objective` in `cc_train.training.trainer` says what the parts are.
+
+    A batch is {before, after: normalised [N, 3, R, R], tokens: int64 [N, L], positives: bool
+    [N, N], whether caption i is true of pair j}. held_out: such batches for validation.
+    clip_rate: share of the learning rate for what came from CLIP.
+    """
+
+    turns = ("model",)
+    best = ("recall", True)
+
+    def __init__(
+        self,
+        network: CLIP4IDC,
+        held_out: Iterable[Mapping[str, Tensor]],
+        weight_decay: float,
+        clip_rate: float,
+        device: str,
+    ) -> None:
+        self.network: CLIP4IDC = network.to(device)
+        self.held_out, self.device = held_out, device
+        self.weight_decay, self.clip_rate = weight_decay, clip_rate
+        self.others: dict[str, nn.Module] = {}
+        self.buffers: dict[str, Tensor] = {}
+
+    def groups(self, turn: str) -> list[dict[str, Any]]:
+        groups = optim.decayed([self.network], self.weight_decay)
+        if self.clip_rate == 1:
+            return groups
+        new = {id(p) for n, p in self.network.named_parameters() if any(part in n for part in NEW)}
+        return [
+            {**group, "params": [p for p in group["params"] if (id(p) in new) == fresh], "scale": s}
+            for group in groups
+            for fresh, s in ((True, 1.0), (False, self.clip_rate))
+        ]
+
+    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {}
+
+    def pieces(self, batch: Any) -> list[Any]:
+        return [batch]
+
+    def losses(
+        self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        pairs, text = embed(self.network, batch)
+        logits = self.network.similarity(text.float(), pairs.float())
+        right = batch["positives"].float()
+        to_pairs = F.cross_entropy(logits, right / right.sum(1, keepdim=True))
+        to_text = F.cross_entropy(logits.T, right.T / right.T.sum(1, keepdim=True))
+        return {
+            "total": (to_pairs + to_text) / 2,
+            "scale": self.network.logit_scale.detach().exp(),
+        }
+
+    def after_step(self, step: int) -> None:
+        self.network.logit_scale.data.clamp_(max=LARGEST_SCALE)
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        assert isinstance(network, CLIP4IDC)
+        return retrieval(network, self.held_out, self.device), None
+
+
+def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Embeddings of a batch's pairs and of its captions, [N, E] each."""
+    tokens = network.visual.encode_frames(torch.cat((batch["before"], batch["after"])))
+    before, after = tokens.chunk(2)
+    return network.visual.encode_pairs(before, after), network.encode_text(batch["tokens"])
+
+
+def retrieval(
+    network: CLIP4IDC, batches: Iterable[Mapping[str, Any]], device: str
+) -> dict[str, float]:
+    """R@1, R@5 and R@10 in percent, by caption and by pair, and what chance would give.
+
+    Each pair comes with one caption; a pair found by a sentence that is as true of it counts.
+    `recall` is the mean of the six.
+    """
+    pairs, texts, said = [], [], list[str]()
+    for batch in batches:
+        given = {n: t.to(device) for n, t in batch.items() if isinstance(t, Tensor)}
+        pair, text = embed(network, given)
+        pairs.append(pair)
+        texts.append(text)
+        said += batch["captions"]
+    logits = network.similarity(torch.cat(texts).float(), torch.cat(pairs).float()).cpu()
+    same = torch.tensor([[one == other for other in said] for one in said])
+    found: dict[str, float] = {}
+    for way, scores, right in (("text", logits, same), ("pair", logits.T, same.T)):
+        best = scores.masked_fill(~right, -math.inf).amax(1, keepdim=True)
+        rank = ((scores > best) & ~right).sum(1)
+        found |= {f"{way}_r{k}": 100 * float((rank < k).float().mean()) for k in RANKS}
+    found["recall"] = float(np.mean(list(found.values())))
+    found |= {f"chance_r{k}": 100 * min(1.0, k / len(said)) for k in RANKS}
+    return found
+
+
+def from_clip(tensors: Mapping[str, Tensor], intra_layers: int) -> CLIP4IDC:
+    """A CLIP4IDC that starts from plain CLIP, or from CLIP4IDC's own weights.
+
+    The embeddings that CLIP lacks start from copies: both images' embeddings from the class
+    embedding, the joint positions from the positions twice, `ln_mid` from `ln_pre`. Raises
+    UserError for what is neither.
+    """
+    own = {name.removeprefix("clip."): tensor for name, tensor in tensors.items()}
+    try:
+        if "visual.joint_positional_embedding" not in own:
+            places = own["visual.positional_embedding"]
+            own["visual.joint_positional_embedding"] = torch.cat((places, places))
+            for name in ("bef", "aft"):
+                own[f"visual.{name}_embedding"] = own["visual.class_embedding"].clone()
+            for part in ("weight", "bias"):
+                own[f"visual.ln_mid.{part}"] = own[f"visual.ln_pre.{part}"].clone()
+    except KeyError as error:
+        raise UserError(
+            f"these are no CLIP weights: no {error.args[0]} in them",
+            "Give OpenAI's ViT-B-32.pt, or a CLIP4IDC checkpoint",
+        ) from None
+    return CLIP4IDC.from_tensors(own, intra_layers)
+
+
+def from_scratch(sizes: Network) -> CLIP4IDC:
+    """An untrained CLIP4IDC.
+
+    Positions start as waves, the same ones for both images: so from the first step a patch can find
+    its neighbours, and its own place in the other image. From noise this alone takes thousands of
+    steps on a small data set.
+    """
+    network = CLIP4IDC(Config(**sizes.model_dump()))
+    side = sizes.resolution // sizes.patch
+    places = POSITION_SCALE * waves(side, sizes.vision_width)
+    network.visual.positional_embedding.data.copy_(places)
+    network.visual.joint_positional_embedding.data.copy_(torch.cat((places, places)))
+    return network
+
+
+def waves(side: int, width: int) -> Tensor:
+    """Sines and cosines of row and column, [1 + side², width], zeros for the class token.
+
+    Source: Vaswani et al., 2017, for each of two axes.
+    """
+    quarter = width // 4
+    frequencies = 100.0 ** -(torch.arange(quarter) / quarter)
+    angles = torch.arange(side)[:, None] * frequencies  # [side, W / 4]
+    axis = torch.cat((angles.sin(), angles.cos()), dim=1)  # [side, W / 2]
+    rows = axis[:, None].expand(side, side, -1)
+    columns = axis[None].expand(side, side, -1)
+    grid = torch.cat((rows, columns), dim=2).reshape(side * side, 4 * quarter)
+    return torch.cat((torch.zeros(1, width), grid))

@@ -1,0 +1,183 @@
+"""Samples of training shards → the batches of both stages, with what chance decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from pydantic import Field
+
+from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.models import clip_tokenizer
+from cc_prep.records import NO_CHANGE
+from cc_prep.settings import Section
+from cc_prep.steps import confidence
+from cc_prep.steps.confidence import Strategy
+from cc_train.systems.procap import damage, masking
+from cc_train.systems.procap.frame_features import Kind
+from cc_train.systems.procap.masking import Masks
+from cc_train.text import Vocabulary
+
+NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train on tokens"
+
+
+class Keyframes(Section):
+    """Which frames between before and after are shown; drawn anew each time where the rule draws.
+
+    With pixels and shards that hold the images of some frames only, those are taken.
+    """
+
+    strategy: Strategy = "confidence"
+    k: int = Field(2, ge=0)
+    threshold: float | None = Field(None, ge=0)
+
+
+@dataclass(frozen=True)
+class ProcedureBatches:
+    """Stage 1: `ProcedureBatches(…)(samples, dice)` is a batch for Stage1Objective.
+
+    text_length: byte pairs of a caption. first_caption: always the first, as the reference does
+    for the small data sets. crop: see `cropped`.
+    """
+
+    kind: Kind
+    keyframes: Keyframes
+    masks: Masks
+    text_length: int
+    first_caption: bool = False
+    crop: float | None = None
+
+    def __call__(
+        self, samples: Sequence[TrainingSample], dice: Sequence[np.random.Generator]
+    ) -> dict[str, Any]:
+        texts, tokens, frames, kept = [], [], [], []
+        for sample, rng in zip(samples, dice, strict=True):
+            chosen = self._keyframes(sample, rng)
+            texts.append(_caption(sample, rng, self.first_caption))
+            tokens.append(sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64))
+            shown = _frames(sample, chosen) if self.kind == "pixels" else tokens[-1]
+            frames.append(shown if self.crop is None else cropped(shown, self.crop, rng))
+            shape = (len(chosen), *sample.tokens.shape[1:])
+            kept.append(masking.draw(shape, self.masks, rng)[1].reshape(-1))
+        partner = partners(len(samples))
+        damaged = [
+            damage.damage(own, frames[other], rng)
+            for own, other, rng in zip(frames, partner, dice, strict=True)
+        ]
+        targets = {"tokens": torch.from_numpy(np.stack(tokens)).flatten(1)}
+        return {
+            "text": torch.from_numpy(np.stack([text_ids(t, self.text_length) for t in texts])),
+            "frames": torch.from_numpy(np.stack(frames)),
+            "damaged": torch.from_numpy(np.stack(damaged)),
+            **(targets if self.crop is None else {}),  # the stored ones are of whole frames
+            "keep": torch.from_numpy(np.stack(kept)),
+            "partner": torch.from_numpy(partner),
+            "apart": torch.tensor(apart(texts, [s.meta for s in samples], partner)),
+        }
+
+    def _keyframes(self, sample: TrainingSample, rng: np.random.Generator) -> list[int]:
+        rule = self.keyframes
+        stored = sorted(sample.images)
+        if self.kind == "pixels" and len(stored) < len(sample.tokens):
+            if len(stored) != rule.k + 2:
+                raise UserError(
+                    f"{sample.key}: {len(stored)} frames stored as images, {rule.k + 2} wanted",
+                    NO_STORED_FRAMES,
+                )
+            return stored
+        penalty = confidence.penalties(*sample.scores)
+        if rule.k > len(penalty) - 2:
+            raise UserError(
+                f"keyframes.k is {rule.k}, {sample.key} has {len(penalty) - 2} frames in between",
+                "Set keyframes.k lower, or interpolate deeper",
+            )
+        return confidence.keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
+
+
+@dataclass(frozen=True)
+class CaptionBatches:
+    """Stage 2: before and after with one of the captions as word ids."""
+
+    kind: Kind
+    vocabulary: Vocabulary
+    length: int
+
+    def __call__(
+        self, samples: Sequence[TrainingSample], dice: Sequence[np.random.Generator]
+    ) -> dict[str, Any]:
+        said = [
+            self.vocabulary.encode(_caption(sample, rng), self.length)
+            for sample, rng in zip(samples, dice, strict=True)
+        ]
+        ids, labels = (np.stack(part) for part in zip(*said, strict=True))
+        return {
+            "ends": torch.from_numpy(np.stack([ends(sample, self.kind) for sample in samples])),
+            "ids": torch.from_numpy(ids),
+            "labels": torch.from_numpy(labels),
+        }
+
+
+def cropped(frames: np.ndarray, least: float, rng: np.random.Generator) -> np.ndarray:
+    """A random part of all frames uint8 [T, H, W, 3], the same of each, in their old size.
+
+    The part has their aspect and from `least` to all of their area. Source: ProCap's loader.
+    """
+    height, width = frames.shape[1:3]
+    share = float(rng.uniform(least, 1)) ** 0.5
+    h, w = max(1, round(share * height)), max(1, round(share * width))
+    y, x = (int(rng.integers(room + 1)) for room in (height - h, width - w))
+    parts = frames[:, y : y + h, x : x + w]
+    return np.stack([cv2.resize(part, (width, height)) for part in parts])
+
+
+def ends(sample: TrainingSample, kind: Kind) -> np.ndarray:
+    """Before and after: indices int64 [2, n], or images uint8 [2, H, W, 3]."""
+    last = len(sample.tokens) - 1
+    if kind == "tokens":
+        return sample.tokens[[0, last]].reshape(2, -1).astype(np.int64)
+    return _frames(sample, [0, last])
+
+
+def text_ids(caption: str, length: int) -> np.ndarray:
+    """Byte-pair ids int64 [length] without begin and end marks, cut and padded with 0."""
+    ids = clip_tokenizer.encode(caption)[1:-1][:length]
+    return np.array(ids + [0] * (length - len(ids)), np.int64)
+
+
+def partners(count: int) -> np.ndarray:
+    """Whose caption and frames serve a sample as the wrong ones: its neighbour's.
+
+    Neighbours are always in the same rank's micro-batch, so the division changes nothing.
+    """
+    found = np.arange(count) ^ 1
+    return np.where(found < count, found, 0)
+
+
+def apart(
+    texts: Sequence[str], metas: Sequence[Mapping[str, Any]], partner: np.ndarray
+) -> list[bool]:
+    """Whether the partner's caption is untrue of a sample: another one, not both no change."""
+    still = [meta.get("kind") == NO_CHANGE for meta in metas]
+    return [
+        texts[i] != texts[j] and not (still[i] and still[j]) for i, j in enumerate(partner.tolist())
+    ]
+
+
+def _caption(sample: TrainingSample, rng: np.random.Generator, first: bool = False) -> str:
+    captions = sample.meta.get("captions") or [""]
+    return str(captions[0 if first else int(rng.integers(len(captions)))])
+
+
+def _frames(sample: TrainingSample, chosen: Sequence[int]) -> np.ndarray:
+    """Images uint8 [T, H, W, 3] of some frames, in the sequence's size."""
+    missing = [frame for frame in chosen if frame not in sample.images]
+    if missing:
+        raise UserError(f"{sample.key}: no image of frame {missing[0]} stored", NO_STORED_FRAMES)
+    images = [sample.image(frame) for frame in chosen]
+    height, width = images[0].shape[:2]
+    return np.stack([cv2.resize(image, (width, height)) for image in images])

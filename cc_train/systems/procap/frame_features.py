@@ -1,0 +1,89 @@
+"""What the procedure encoder sees of a frame, by a frozen VQGAN.
+
+`pixels`: the encoder's output before quantisation, as in the paper. `tokens`: the codebook vectors
+of the frame's indices: training shards hold these, so no convolution runs in training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.models.vqgan import VQGAN
+
+Kind = Literal["pixels", "tokens"]
+
+
+class FrameFeatures(nn.Module):
+    """Frames → features [B, T, n, channels]. The VQGAN is frozen.
+
+    compatible: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does; the
+    indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are kept,
+    since the VQGAN never changes, and a step has most images twice. Each image goes through it
+    alone there: float sums differ between batch sizes, while a resumed run has seen other images
+    before.
+    """
+
+    def __init__(
+        self, vqgan: VQGAN, kind: Kind, compatible: bool = False, cache_mb: int = 0
+    ) -> None:
+        super().__init__()
+        self.vqgan, self.kind, self.compatible = vqgan, kind, compatible
+        self.cache_mb = cache_mb
+        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+        self.vqgan.requires_grad_(False)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the features."""
+        config = self.vqgan.config
+        return config.latent if self.kind == "pixels" else config.code_width
+
+    def train(self, mode: bool = True) -> FrameFeatures:
+        """Never trains."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(self, frames: Tensor) -> Tensor:
+        """frames: images [B, T, 3, H, W] in [0, 1], or indices int64 [B, T, n] for `tokens`."""
+        if self.kind == "tokens":
+            indices = frames if frames.ndim == 3 else self.indices(frames)
+            found: Tensor = self.vqgan.quantize.embedding(indices)
+            return found
+        flat = frames.flatten(0, 1)
+        if flat.device.type == "cpu":
+            return self._through_cache(flat).unflatten(0, frames.shape[:2])
+        return self._encoded(flat).unflatten(0, frames.shape[:2])
+
+    def _encoded(self, images: Tensor) -> Tensor:
+        """Features [N, n, channels] of images [N, 3, H, W]."""
+        encode = self.vqgan.encoder if self.compatible else self.vqgan.features
+        return image_by_image(encode, images).flatten(2).transpose(1, 2)
+
+    def _through_cache(self, images: Tensor) -> Tensor:
+        """The same, of which those seen lately are taken from the cache."""
+        keys = [hashlib.blake2b(i.numpy().tobytes(), digest_size=16).digest() for i in images]
+        new = {key: image for key, image in zip(keys, images, strict=True) if key not in self._kept}
+        made = self._encoded(torch.stack([*new.values()])) if new else ()
+        # Copies: a view would keep all of its batch in the cache.
+        found = {**self._kept, **dict(zip(new, map(Tensor.clone, made), strict=True))}
+        self._keep({key: found[key] for key in keys})
+        return torch.stack([found[key] for key in keys])
+
+    def _keep(self, lately: dict[bytes, Tensor]) -> None:
+        """Puts features into the cache, of which the oldest go."""
+        for key, features in lately.items():
+            self._kept.pop(key, None)
+            self._kept[key] = features
+            while len(self._kept) * features.nbytes > self.cache_mb * 1e6:
+                self._kept.popitem(last=False)
+
+    @torch.no_grad()
+    def indices(self, images: Tensor) -> Tensor:
+        """Codebook indices int64 [B, T, n] of images [B, T, 3, H, W] in [0, 1]."""
+        return self.vqgan.indices(images.flatten(0, 1)).flatten(1).unflatten(0, images.shape[:2])

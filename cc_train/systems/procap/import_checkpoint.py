@@ -1,0 +1,170 @@
+"""ProCap's published checkpoints → ours: tensors only, every name accounted for.
+
+Stage 1 (`dalle.pt`): {"weights": tensors, …}. Stage 2 (`model.chkpt`): {"model": tensors, …}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from cc_prep import storage, weights
+from cc_prep.errors import UserError, naming
+from cc_prep.models.vqgan import VQGAN
+from cc_prep.weights import networks
+from cc_prep.weights.download import sha256
+from cc_train.layers import caption_decoder
+from cc_train.systems.procap import procedure_encoder, runs
+from cc_train.systems.procap.captioner import Captioner
+from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.text import Vocabulary
+from cc_train.training import checkpoints
+
+ENCODER, BRIDGE, DECODER = "intermediate_generator.", "mlp.", "text_decoder.decoder."
+VQGAN_PREFIX = "vae.model."
+# What the reference stores and never uses, or can be computed.
+UNUSED = re.compile(r"(.*\.)?(image_emb\.weight|attn_mask|text_decoder\.loss_func\.one_hot)")
+VQGAN_LOSS = "vae.model.loss."
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A checkpoint's tensors under our names. bridge and decoder are empty for stage 1."""
+
+    encoder: dict[str, Tensor]
+    vqgan: dict[str, Tensor]
+    bridge: dict[str, Tensor]
+    decoder: dict[str, Tensor]
+    unused: list[str]
+
+
+def split(tensors: Mapping[str, Tensor]) -> Parts:
+    """Sorts a checkpoint's tensors. Raises UserError for what is none of ProCap's.
+
+    Axial tables may be named `weights.0` or `weights_0`, by the version of a library.
+    """
+    parts = Parts({}, {}, {}, {}, [])
+    strange = []
+    for name, tensor in tensors.items():
+        inner = name.removeprefix(ENCODER)
+        if UNUSED.fullmatch(name) or inner.startswith(VQGAN_LOSS):
+            parts.unused.append(name)
+        elif inner.startswith(VQGAN_PREFIX):
+            parts.vqgan[inner.removeprefix(VQGAN_PREFIX)] = tensor
+        elif name.startswith(BRIDGE):
+            parts.bridge[name.removeprefix(BRIDGE)] = tensor
+        elif name.startswith(DECODER):
+            parts.decoder[name.removeprefix(DECODER)] = tensor
+        elif re.match(ENCODER_NAMES, inner):
+            parts.encoder[renamed(inner)] = tensor
+        else:
+            strange.append(name)
+    if strange or not parts.encoder or not parts.vqgan:
+        what = f"{', '.join(strange[:5])} are foreign" if strange else "encoder or VQGAN missing"
+        raise UserError(
+            f"these are no ProCap weights: {what}", "Give its dalle.pt or its model.chkpt"
+        )
+    return parts
+
+
+ENCODER_NAMES = (
+    r"(image_mask$|conv_to_embedding\.|target_pos_emb\.|text_emb\.|text_pos_emb\.|special_emb\."
+    r"|special_pos_emb\.|transformer\.transformer\.resblocks\.|to_logits\.|to_logits_rel\."
+    r"|to_logits_vid\.)"
+)
+
+
+def renamed(name: str) -> str:
+    """Our name of a tensor of the reference's encoder."""
+    name = name.replace("transformer.transformer.", "transformer.")
+    return re.sub(r"target_pos_emb\.weights_(\d)", r"target_pos_emb.weights.\1", name)
+
+
+def make_run(
+    file: str, run: Path, word2idx: str | None, heads: int, length: int, config: str | None
+) -> Iterator[str]:
+    """Writes a run folder from a checkpoint; lines about what was found. Raises UserError."""
+    if checkpoints.steps(run):
+        raise UserError(f"{run}: a run is there already", "Give another --out")
+    if not Path(file).is_file():
+        raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
+    tensors = weights.read_tensors(Path(file))
+    with naming(file):
+        parts = split(tensors)
+    ddconfig = networks.read_config(config)["ddconfig"] if config is not None else None
+    vqgan, unused = VQGAN.from_tensors(parts.vqgan, ddconfig)
+    shapes = {name: tuple(t.shape) for name, t in parts.encoder.items()}
+    try:
+        encoder = ProcedureEncoder(procedure_encoder.Config.of(shapes))
+        encoder.load_state_dict(parts.encoder)
+    except (KeyError, RuntimeError) as error:
+        raise _foreign(file, error) from None
+    settings: dict[str, Any] = {
+        "frames": "pixels",
+        "tokenizer": f"{Path(file).name}@{sha256(Path(file))[:8]}",
+        "network": {"width": encoder.config.width, "layers": encoder.config.layers},
+        "losses": {"compatible": True},
+        "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
+    }
+    if parts.decoder:
+        if word2idx is None:
+            raise UserError(f"{file} is a captioner", "Give its vocabulary with --word2idx")
+        words = Vocabulary.read(word2idx)
+        tensors, more = _captioner(file, parts, encoder, words, heads, length)
+        settings |= more
+        storage.write_bytes(str(run / "vocabulary.json"), words.to_json().encode())
+    else:
+        tensors, settings = encoder.state_dict(), {"kind": "stage1", **settings}
+    runs.write_vqgan(run, vqgan)
+    storage.write_json(str(run / "settings.json"), settings)
+    checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
+    yield f"{settings['kind']}: {len(tensors)} tensors of {file} are in {run}"
+    yield f"VQGAN: {len(parts.vqgan) - len(unused)} tensors"
+    for name in (*parts.unused, *unused):
+        yield f"not used: {name}"
+
+
+def _captioner(
+    file: str,
+    parts: Parts,
+    encoder: ProcedureEncoder,
+    words: Vocabulary,
+    heads: int,
+    length: int,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a captioner and its settings."""
+    shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
+    try:
+        decoder = caption_decoder.Config.of(shapes, heads, length)
+        if decoder.words != len(words):
+            raise UserError(
+                f"{file} knows {decoder.words} words, the vocabulary has {len(words)}",
+                "Give the word2idx.json that belongs to it",
+            )
+        if decoder.width % heads:
+            raise UserError(f"a width of {decoder.width} is not in {heads} parts", "Give --heads")
+        captioner = Captioner(encoder, decoder, "shared", compatible=True)
+        captioner.mlp.load_state_dict(parts.bridge)
+        captioner.decoder.load_state_dict(parts.decoder)
+    except (KeyError, RuntimeError) as error:
+        raise _foreign(file, error) from None
+    return captioner.state_dict(), {
+        "kind": "stage2",
+        "words": words.words,
+        "queries": {"k": encoder.config.frames - 2, "kind": "shared"},
+        "decoder": asdict(decoder),
+        "seen": {"frames": "pixels", "compatible": True},
+    }
+
+
+def _foreign(file: str, error: Exception) -> UserError:
+    said = str(error).strip().splitlines()
+    return UserError(
+        f"{file}: not a whole ProCap checkpoint ({said[1].strip() if len(said) > 1 else said[0]})",
+        "Give its dalle.pt or its model.chkpt",
+    )

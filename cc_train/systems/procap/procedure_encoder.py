@@ -1,0 +1,200 @@
+"""ProCap's procedure encoder: a caption and the frames of a change → hidden states, three heads.
+
+The sequence is `[REL] | text | [ST1] [VID] | frame tokens`, frames outermost, then rows, then
+columns. Module names follow the reference's `dalle.pt`, so its tensors load by name.
+Source: ProCap, ICLR 2026, section 3; its code where the two differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_prep.models.clip import Transformer, count_layers
+from cc_prep.models.cpu.linear import Linear
+
+REL, ST1, VID = 0, 1, 2
+SPECIAL = 5  # two of them are reserved
+BYTE_PAIRS = 49408
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes. latent: channels of a frame's features; frames: of a sequence, both ends included."""
+
+    width: int = 768
+    layers: int = 12
+    latent: int = 256
+    codes: int = 1024
+    frames: int = 4
+    rows: int = 14
+    columns: int = 14
+    text_length: int = 24
+    text_vocabulary: int = BYTE_PAIRS
+
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens of one frame, the paper's n_I."""
+        return self.rows * self.columns
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Config:
+        """Read off a checkpoint's shapes. Raises KeyError for what is no procedure encoder."""
+        length, width = shapes["text_pos_emb.weight"]
+        return cls(
+            width=width,
+            layers=count_layers(shapes, "transformer"),
+            latent=shapes["conv_to_embedding.1.weight"][1],
+            codes=shapes["to_logits.1.weight"][0],
+            frames=shapes["target_pos_emb.weights.0"][1],
+            rows=shapes["target_pos_emb.weights.1"][2],
+            columns=shapes["target_pos_emb.weights.2"][3],
+            text_length=length,
+            text_vocabulary=shapes["text_emb.weight"][0] - length - 1,
+        )
+
+
+class AxialPositions(nn.Module):
+    """One learnable table each for time, row and column, summed."""
+
+    def __init__(self, frames: int, rows: int, columns: int, width: int, std: float) -> None:
+        super().__init__()
+        shapes = ((1, frames, 1, 1, width), (1, 1, rows, 1, width), (1, 1, 1, columns, width))
+        self.weights = nn.ParameterList(nn.Parameter(std * torch.randn(s)) for s in shapes)
+
+    def forward(self) -> Tensor:
+        """[frames · rows · columns, width]."""
+        time, row, column = self.weights
+        summed: Tensor = time + row + column
+        return summed.flatten(0, 3)
+
+    @torch.no_grad()
+    def start_as_waves(self, scale: float = 0.5) -> None:
+        """Rows and columns as sines and cosines, half of the channels each; times as noise.
+
+        So from the first step a token can find its neighbours, and its own place in the other
+        frames; from noise this alone takes thousands of steps on a small data set.
+        """
+        time, *places = self.weights
+        time.normal_(std=scale)
+        half = time.shape[-1] // 2
+        for number, table in enumerate(places):
+            table.zero_()
+            table[..., number * half : (number + 1) * half] = scale * waves(
+                table.numel() // table.shape[-1], half
+            ).view(*table.shape[:-1], half)
+
+
+def waves(count: int, width: int) -> Tensor:
+    """Sines and cosines of 0 … count − 1, [count, width]. Source: Vaswani et al., 2017."""
+    frequencies = 100.0 ** -(torch.arange(width // 2) / (width // 2))
+    angles = torch.arange(count)[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+class ProcedureEncoder(nn.Module):
+    """The encoder with its heads. position_std: how positions start; the reference's is 1."""
+
+    def __init__(self, config: Config, position_std: float = 1.0) -> None:
+        super().__init__()
+        self.config, width = config, config.width
+        rows = config.text_vocabulary + config.text_length + 1  # the last one was never used
+        self.text_emb = nn.Embedding(rows, width)
+        self.text_pos_emb = nn.Embedding(config.text_length, width)
+        self.special_emb = nn.Embedding(SPECIAL, width)
+        self.special_pos_emb = nn.Embedding(SPECIAL, width)
+        for table in (self.text_emb, self.text_pos_emb, self.special_emb, self.special_pos_emb):
+            nn.init.normal_(table.weight, std=position_std)
+        self.image_mask = nn.Parameter(torch.zeros(width))
+        self.conv_to_embedding = nn.Sequential(
+            nn.LayerNorm(config.latent), Linear(config.latent, width)
+        )
+        self.target_pos_emb = AxialPositions(
+            config.frames, config.rows, config.columns, width, position_std
+        )
+        self.transformer = Transformer(width, config.layers)
+        self.to_logits = head(width, config.codes)
+        self.to_logits_rel, self.to_logits_vid = head(width, 1), head(width, 1)
+
+    def control(self, text: Tensor, related: bool = True, compatible: bool = False) -> Tensor:
+        """Embeddings [B, C, D] of the control tokens; `related` puts [REL] before them.
+
+        text: byte-pair ids [B, text_length], padded with 0; every position has a padding id of its
+        own. compatible: those ids count from 0, as in the reference's second stage, and so are
+        words of the first.
+        """
+        first = 0 if compatible else self.config.text_vocabulary
+        padding = first + torch.arange(text.shape[1], device=text.device)
+        ids = torch.where(text == 0, padding, text)
+        words = self.text_emb(ids) + self.text_pos_emb.weight
+        special = self.special_emb.weight + self.special_pos_emb.weight
+        tokens = [special[i].expand(len(text), 1, -1) for i in (REL, ST1, VID)]
+        return torch.cat((*tokens[: 1 if related else 0], words, *tokens[1:]), dim=1)
+
+    def frames(self, features: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Embeddings [B, T · n, D] of frame features [B, T, n, latent].
+
+        keep: bool [B, T · n]; elsewhere the mask vector stands instead. Positions are added to all.
+        """
+        embedded = self.conv_to_embedding(features).flatten(1, 2)
+        if keep is not None:
+            embedded = torch.where(keep[..., None], embedded, self.image_mask)
+        return embedded + self.target_pos_emb()
+
+    def forward(self, control: Tensor, frames: Tensor, compatible: bool = False) -> Tensor:
+        """Hidden states [B, C + N, D] of control and frame embeddings.
+
+        compatible: restrict the rows at which [ST1] and [VID] would stand after a [REL].
+        """
+        mask = self._mask(control, frames, compatible)
+        hidden: Tensor = self.transformer(torch.cat((control, frames), dim=1), mask=mask)
+        return hidden
+
+    def passes(
+        self, given: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[int] | None]
+    ) -> list[Tensor]:
+        """`forward` of several pairs of control and frames, as one batch.
+
+        rows: which of each pass's hidden states are wanted, None for all: the last block computes
+        no others.
+        """
+        control, frames = (torch.cat(part) for part in zip(*given, strict=True))
+        mask = self._mask(control, frames)
+        joined = torch.cat((control, frames), dim=1)
+        parts = self.transformer(joined, mask=mask, stop=-1).chunk(len(given))
+        last = self.transformer.last
+        return [
+            last(part, mask=mask) if wanted is None else last.at(wanted, part, mask)
+            for part, wanted in zip(parts, rows, strict=True)
+        ]
+
+    def _mask(self, control: Tensor, frames: Tensor, compatible: bool = False) -> Tensor:
+        at = control.shape[1] - 2 if not compatible else self.config.text_length + 1
+        length = control.shape[1] + frames.shape[1]
+        return attention_mask(length, (at, at + 1), control.device)
+
+
+def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) -> Tensor:
+    """bool [L, L], whether a row may look at a column: `blind` rows not at those before them."""
+    mask = torch.ones(length, length, dtype=torch.bool, device=device)
+    for row in blind:
+        mask[row, :row] = False
+    return mask
+
+
+def head(width: int, out: int) -> nn.Sequential:
+    """LayerNorm and a linear layer."""
+    return nn.Sequential(nn.LayerNorm(width), Linear(width, out))
+
+
+def resized_times(table: Tensor, frames: int) -> Tensor:
+    """A time table [1, T, 1, 1, D] for another number of frames: both ends kept, linear between."""
+    if table.shape[1] == frames:
+        return table
+    flat = table.flatten(2)[:, :, :].transpose(1, 2)  # [1, D, T]
+    resized = F.interpolate(flat, frames, mode="linear", align_corners=True)
+    return resized.transpose(1, 2).reshape(1, frames, 1, 1, -1)

@@ -1,0 +1,256 @@
+"""ProCap's stage 1: masked reconstruction of a change's frames, told by its caption.
+
+Three losses: msm, the codebook indices of masked tokens; align, whether the caption at [REL] is the
+change's own; consistency, whether the frames at [VID] are in their order. The losses are sums over
+three passes of the encoder: these go through it as one batch, or, where that is large and a CPU's,
+one by one, each with its backward pass. Source: ProCap, section 3.3, and its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_prep.settings import Section
+from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.procedure_encoder import REL, ProcedureEncoder
+
+NAMES = ("msm", "align", "consistency")
+Pass = Literal["true", "align", "consistency"]  # the two others are told from the true one
+# The true pass comes last, since it uses every head: with several processes, gradients are
+# exchanged in the last backward pass.
+PASSES: tuple[Pass, ...] = ("align", "consistency", "true")
+KEPT = 10  # numbers a channel that a block keeps of a token: 1 + 1 input, 3 q k v, 1 mixed, 4 inner
+FRAMES_OF: dict[Pass, str] = {"align": "frames", "consistency": "damaged", "true": "frames"}
+
+
+class Losses(Section):
+    """Weights of the three losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1.
+
+    ignore_fully_masked: samples of which nothing is seen say nothing about caption and order.
+    compatible: the reference's slips: its consistency sums over all samples and divides by those
+        that are not fully masked, its captions of other pairs may be true of this one as well, and
+        its encoder sees images in [0, 1].
+    """
+
+    msm: float = Field(7.0, ge=0)
+    align: float = Field(0.5, ge=0)
+    consistency: float = Field(0.5, ge=0)
+    ignore_fully_masked: bool = True
+    compatible: bool = False
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the losses are computed of.
+
+    text: byte-pair ids [B, L]. frames, damaged: features [B, T, n, C]. tokens: indices [B, T · n].
+    keep: bool [B, T · n]. partner: int [B], whose caption is the wrong one. apart: bool [B],
+    whether that caption is really another.
+    """
+
+    text: Tensor
+    frames: Tensor
+    damaged: Tensor
+    tokens: Tensor
+    keep: Tensor
+    partner: Tensor
+    apart: Tensor
+
+
+def counts(batch: Batch, settings: Losses) -> dict[str, Tensor]:
+    """How many terms each loss sums up; it is divided by that, or by 1 where there are none."""
+    seen, apart = _counted(batch, settings)
+    return {"msm": (~batch.keep).sum(), "align": apart.sum(), "consistency": seen.sum()}
+
+
+def sums(
+    encoder: ProcedureEncoder, batch: Batch, settings: Losses, passes: Sequence[Pass] = PASSES
+) -> dict[str, Tensor]:
+    """Sums of the losses over a batch; those of weight 0 are left out.
+
+    passes: only their terms; those of all passes add up to the whole.
+    """
+    passes = [name for name in passes if name in _needed(settings)]
+    control = encoder.control(batch.text)
+    texts = {name: control[batch.partner] if name == "align" else control for name in passes}
+    given = [
+        (texts[name], encoder.frames(getattr(batch, FRAMES_OF[name]), batch.keep))
+        for name in passes
+    ]
+    places = {"align": REL, "consistency": control.shape[1] - 1}  # the latter is [VID]
+    rows = [[places[name]] if name in places else None for name in passes]
+    hidden = dict(zip(passes, encoder.passes(given, rows), strict=True))
+    found: dict[str, Tensor] = {}
+    for name, place in places.items():
+        if not getattr(settings, name):
+            continue
+        # Binary cross-entropy of 1 in the true pass, and of 0 in the other.
+        if "true" in hidden:
+            found[name] = _told(encoder, batch, settings, name, hidden["true"][:, place], -1)
+        if name in hidden:
+            wrong = _told(encoder, batch, settings, name, hidden[name][:, 0], 1)
+            found[name] = found.get(name, 0) + wrong
+    if "true" in hidden:
+        masked = ~batch.keep
+        logits = encoder.to_logits(hidden["true"][:, control.shape[1] :][masked])
+        found["msm"] = F.cross_entropy(logits, batch.tokens[masked], reduction="sum")
+    return found
+
+
+def _needed(settings: Losses) -> tuple[Pass, ...]:
+    """The passes without those whose loss has weight 0."""
+    return tuple(name for name in PASSES if name == "true" or getattr(settings, name))
+
+
+def _told(
+    encoder: ProcedureEncoder, batch: Batch, settings: Losses, name: str, at: Tensor, sign: int
+) -> Tensor:
+    """The sum of softplus(sign · logit) of hidden states [B, D], over the samples that count."""
+    seen, apart = _counted(batch, settings)
+    if name == "align":
+        head, counted = encoder.to_logits_rel, apart
+    else:
+        head = encoder.to_logits_vid
+        counted = torch.ones_like(seen) if settings.compatible else seen
+    return (F.softplus(sign * head(at)[:, 0]) * counted).sum()
+
+
+def _counted(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
+    """Which samples count for consistency, and which for alignment, as numbers [B]."""
+    seen = torch.ones(len(batch.keep), device=batch.keep.device)
+    if settings.ignore_fully_masked:
+        seen = batch.keep.any(dim=1).float()
+    apart = seen if settings.compatible else seen * batch.apart
+    return seen, apart
+
+
+class Stage1Objective:
+    """`Objective` in `cc_train.training.trainer` says what the parts are.
+
+    A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
+    [B, T, n], tokens (not where frames are cropped), keep, partner, apart}; a piece of one has its
+    `passes` besides. held_out: such batches for validation. picture: makes the grid of a
+    validation. together_mb: on a CPU, passes that keep more than this for the backward pass go one
+    by one.
+    """
+
+    turns = ("model",)
+    best = ("msm", False)
+
+    def __init__(
+        self,
+        network: ProcedureEncoder,
+        features: FrameFeatures,
+        settings: Losses,
+        held_out: Iterable[Mapping[str, Any]],
+        weight_decay: float,
+        device: str,
+        picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
+        together_mb: int = 1000,
+    ) -> None:
+        self.together_mb = together_mb
+        self.network, self.features = network.to(device), features.to(device)
+        self.settings, self.held_out, self.device = settings, held_out, device
+        self.weight_decay, self.picture = weight_decay, picture
+        self.others: dict[str, nn.Module] = {}
+        self.buffers: dict[str, Tensor] = {}
+
+    def groups(self, turn: str) -> list[dict[str, Any]]:
+        from cc_train.training import optim
+
+        return optim.decayed([self.network], self.weight_decay)
+
+    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return counts(self._batch(batch, features=False), self.settings)
+
+    def pieces(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """All passes, or each: one by one they keep a third of the activations. A CPU is no slower
+        for it at the paper's width of 768, and up to a tenth at 128."""
+        passes, config = _needed(self.settings), self.network.config
+        values = len(passes) * batch["keep"].numel() * config.width * config.layers * KEPT
+        if self.device != "cpu" or 4 * values <= self.together_mb * 1e6:
+            return [{**batch, "passes": passes}]
+        return [{**batch, "passes": (name,)} for name in passes]
+
+    def losses(
+        self, turn: str, batch: Mapping[str, Any], step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        found = sums(self.network, self._batch(batch), self.settings, batch["passes"])
+        return self._weighed({name: value / counted[name] for name, value in found.items()})
+
+    def after_step(self, step: int) -> None:
+        """Nothing to do."""
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        assert isinstance(network, ProcedureEncoder)
+        totals: dict[str, float] = {}
+        for raw in self.held_out:
+            batch = self._batch({n: t.to(self.device) for n, t in raw.items()})
+            found, number = sums(network, batch, self.settings), counts(batch, self.settings)
+            right = accuracy(network, batch)
+            for name, value in {**found, "accuracy": right}.items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+                count = number["msm" if name == "accuracy" else name]
+                totals[f"of {name}"] = totals.get(f"of {name}", 0.0) + float(count)
+        means = {
+            n: totals[n] / max(totals[f"of {n}"], 1.0) for n in totals if not n.startswith("of ")
+        }
+        return means, self.picture(network)
+
+    def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        total = sum(
+            (getattr(self.settings, n) * mean for n, mean in means.items()), torch.tensor(0)
+        )
+        return {"total": total, **{name: mean.detach() for name, mean in means.items()}}
+
+    def _batch(self, raw: Mapping[str, Any], features: bool = True) -> Batch:
+        passes = raw.get("passes", _needed(self.settings)) if features else ()
+        looked_at = {FRAMES_OF[name] for name in passes}
+
+        def seen(name: str) -> Tensor:
+            return self.features(as_input(raw[name])) if name in looked_at else raw[name]
+
+        return Batch(
+            text=raw["text"],
+            frames=seen("frames"),
+            damaged=seen("damaged"),
+            tokens=self._tokens(raw, "true" in passes),
+            keep=raw["keep"],
+            partner=raw["partner"],
+            apart=raw["apart"].float(),
+        )
+
+    def _tokens(self, raw: Mapping[str, Tensor], needed: bool) -> Tensor:
+        """The shards' indices, or for cropped frames, which have others, the VQGAN's."""
+        if "tokens" in raw:
+            return raw["tokens"]
+        if not needed:
+            return raw["keep"].long()  # of the right shape, for counting alone
+        return self.features.indices(as_input(raw["frames"])).flatten(1)
+
+
+def as_input(frames: Tensor) -> Tensor:
+    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; indices stay."""
+    return frames.movedim(-1, 2).float() / 255 if frames.ndim == 5 else frames.long()
+
+
+def accuracy(network: ProcedureEncoder, batch: Batch) -> Tensor:
+    """How many masked tokens are guessed right."""
+    guessed = predict(network, batch)
+    return (guessed == batch.tokens)[~batch.keep].sum()
+
+
+def predict(network: ProcedureEncoder, batch: Batch) -> Tensor:
+    """The likeliest codebook index at every frame position, int64 [B, T · n]."""
+    control = network.control(batch.text)
+    hidden = network(control, network.frames(batch.frames, batch.keep))
+    guessed: Tensor = network.to_logits(hidden[:, control.shape[1] :]).argmax(-1)
+    return guessed

@@ -1,0 +1,58 @@
+"""Pictures of what stage 1 reconstructs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.systems.procap.stage1_objective import Batch, as_input, predict
+
+GREY, GAP = 128, 4
+
+
+@torch.inference_mode()
+def reconstructions(
+    raw: Mapping[str, Tensor], features: FrameFeatures, network: ProcedureEncoder
+) -> np.ndarray:
+    """A grid uint8 [H, W, 3]: for each sample its frames, what was seen of them, what was guessed.
+
+    raw: a batch of `ProcedureBatches`. All three rows are decoded from tokens; what was seen is
+    kept in the third.
+    """
+    device = next(network.parameters()).device
+    given = {name: value.to(device) for name, value in raw.items() if isinstance(value, Tensor)}
+    seen = features(as_input(given["frames"]))
+    batch = Batch(
+        given["text"], seen, seen, given["tokens"], given["keep"], given["partner"], given["apart"]
+    )
+    guessed = torch.where(batch.keep, batch.tokens, predict(network, batch))
+    sizes = network.config
+    grid = (-1, sizes.frames, sizes.rows, sizes.columns)
+    true, found = (_decoded(features, t.view(grid)) for t in (batch.tokens, guessed))
+    keep = batch.keep.view(grid).cpu().numpy()
+    factor = features.vqgan.config.factor
+    whole = keep.repeat(factor, axis=2).repeat(factor, axis=3)[..., None]
+    masked = np.where(whole, true, GREY)
+    rows = [_row(frames[i]) for i in range(len(true)) for frames in (true, masked, found)]
+    gap = np.full((GAP, rows[0].shape[1], 3), 255, np.uint8)
+    spaced = [part for row in rows for part in (row, gap)]
+    return np.concatenate(spaced[:-1]).astype(np.uint8)
+
+
+def _decoded(features: FrameFeatures, tokens: Tensor) -> np.ndarray:
+    """uint8 [B, T, H, W, 3] of indices [B, T, h, w]."""
+    pixels = features.vqgan.decode(tokens.flatten(0, 1)).permute(0, 2, 3, 1)
+    found: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
+    return found.reshape(*tokens.shape[:2], *found.shape[1:])
+
+
+def _row(frames: np.ndarray) -> np.ndarray:
+    """Frames side by side."""
+    gap = np.full((frames.shape[1], GAP, 3), 255, np.uint8)
+    parts = [part for frame in frames for part in (frame, gap)]
+    return np.concatenate(parts[:-1], axis=1)

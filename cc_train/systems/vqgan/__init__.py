@@ -1,0 +1,1 @@
+"""VQGAN: frames to discrete tokens and back."""

@@ -1,0 +1,206 @@
+"""Training a VQGAN: L1, perceptual distance, codebook, and a patch discriminator.
+
+Source: Esser et al., 2021, section 3.1, and taming-transformers: the adversarial weight adapts to
+the ratio of gradients at the decoder's last layer; the codebook loss has β at the term that moves
+the codes ("legacy"), which keeps training compatible with published checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_prep.models.vqgan import VQGAN, Config
+from cc_prep.settings import Section
+from cc_train.systems.vqgan.discriminator import PatchDiscriminator
+from cc_train.systems.vqgan.perceptual import Backbone, make
+
+MOST_ADVERSARIAL = 1e4
+SHOWN = 8
+
+
+class Network(Section):
+    """Sizes of the VQGAN."""
+
+    channels: int = Field(32, ge=32, multiple_of=32)
+    multipliers: tuple[int, ...] = Field((1, 1, 2, 2, 4), strict=False, min_length=1)
+    blocks: int = Field(1, ge=1)
+    latent: int = Field(64, ge=1)
+    codes: int = Field(512, ge=2, le=32768)
+    code_width: int = Field(32, ge=1)
+    attention: tuple[int, ...] = Field((), strict=False)
+
+
+class Weights(Section):
+    """How the losses are weighed, and when the discriminator and dead codes take part.
+
+    discriminator_start: step from which the generator has to fool it; before, nothing of it runs.
+    revive_every, revive_until: at every so many steps, until that step, codes that were not used
+        since the last time are moved onto features of the batch. 0 never.
+    """
+
+    pixel: float = Field(1.0, ge=0)
+    perceptual: float = Field(0.25, ge=0)
+    backbone: Backbone = "efficientnet-lite0"
+    codebook: float = Field(1.0, ge=0)
+    beta: float = Field(0.25, ge=0)
+    legacy: bool = True
+    adversarial: float = Field(0.8, ge=0)
+    discriminator_start: int = Field(1000, ge=0)
+    discriminator_channels: int = Field(32, ge=1)
+    discriminator_layers: int = Field(2, ge=1)
+    revive_every: int = Field(100, ge=0)
+    revive_until: int = Field(2000, ge=0)
+
+
+class VqganObjective:
+    """Generator and discriminator in turn; an `Objective` (`cc_train.training.trainer`).
+
+    held_out: batches of images [N, 3, H, W] in [0, 1] for validation.
+    """
+
+    turns: tuple[str, ...] = ("generator", "discriminator")
+    best = ("psnr", True)
+
+    def __init__(
+        self, network: Network, weights: Weights, held_out: Iterable[Tensor], device: str
+    ) -> None:
+        self.weights, self.held_out, self.device = weights, held_out, device
+        self.network: VQGAN = VQGAN(Config(**network.model_dump())).to(device)
+        self.discriminator = PatchDiscriminator(
+            weights.discriminator_channels, weights.discriminator_layers
+        ).to(device)
+        self.others: dict[str, nn.Module] = {"discriminator": self.discriminator}
+        self.usage = torch.zeros(network.codes, dtype=torch.int64, device=device)
+        self.buffers = {"usage": self.usage}
+        self.distance = make(weights.backbone) if weights.perceptual else None
+        if self.distance is not None:
+            self.distance.to(device)
+        if not weights.adversarial:
+            self.turns = ("generator",)
+        self.made: Tensor | None = None
+        self.vectors: Tensor | None = None
+
+    def groups(self, turn: str) -> list[dict[str, Any]]:
+        module = self.network if turn == "generator" else self.discriminator
+        return [{"params": list(module.parameters())}]
+
+    def counts(self, batch: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def pieces(self, batch: Any) -> list[Any]:
+        return [batch]
+
+    def losses(
+        self, turn: str, batch: Tensor, step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        if turn == "generator":
+            return self._generator(batch, step)
+        assert self.made is not None
+        if step < self.weights.discriminator_start:  # a total without a gradient
+            nothing = [p.sum() for p in self.discriminator.parameters()]
+            return {"total": 0.0 * torch.stack(nothing).sum()}
+        real = self.discriminator(2 * batch - 1).float()
+        fake = self.discriminator(self.made).float()
+        return {"total": (F.relu(1 - real).mean() + F.relu(1 + fake).mean()) / 2}
+
+    def _generator(self, images: Tensor, step: int) -> dict[str, Tensor]:
+        network, weigh = self.network, self.weights
+        vectors = network.quant_conv(network.features(images)).float()
+        if step == 0 and weigh.revive_every:
+            self._revive(vectors)  # the first codes are features, not noise
+        indices = network.quantize.nearest(vectors.detach())
+        self.usage += torch.bincount(indices.flatten(), minlength=len(self.usage))
+        self.vectors = vectors.detach()
+        codes = network.quantize.embedding(indices).permute(0, 3, 1, 2).float()
+        pull, push = F.mse_loss(codes, vectors.detach()), F.mse_loss(vectors, codes.detach())
+        codebook = push + weigh.beta * pull if weigh.legacy else pull + weigh.beta * push
+        # The gradient passes the codebook as if it were not there.
+        through = vectors + (codes - vectors).detach()
+        made = network.decoder(network.post_quant_conv(through))
+        self.made = made.detach()
+        pixel = F.l1_loss(made.float(), 2 * images - 1)
+        found = {"pixel": pixel, "codebook": codebook}
+        rebuilt = weigh.pixel * pixel
+        if self.distance is not None:
+            found["perceptual"] = self.distance((made + 1) / 2, images)
+            rebuilt = rebuilt + weigh.perceptual * found["perceptual"]
+        total = rebuilt + weigh.codebook * codebook
+        if weigh.adversarial and step >= weigh.discriminator_start:
+            fooled = -self.discriminator(made).float().mean()
+            adaptive = self._adaptive(rebuilt, fooled)
+            found |= {"adversarial": fooled, "adaptive": adaptive}
+            total = total + weigh.adversarial * adaptive * fooled
+        return {"total": total, **found}
+
+    def _adaptive(self, rebuilt: Tensor, fooled: Tensor) -> Tensor:
+        """The weight that makes both gradients equally long at the last layer."""
+        last = self.network.decoder.conv_out.weight
+        one = torch.autograd.grad(rebuilt, last, retain_graph=True)[0].norm()
+        other = torch.autograd.grad(fooled, last, retain_graph=True)[0].norm()
+        return (one / (other + 1e-4)).clamp(0, MOST_ADVERSARIAL).detach()
+
+    def after_step(self, step: int) -> None:
+        every = self.weights.revive_every
+        if every and 0 < step < self.weights.revive_until and step % every == 0:
+            assert self.vectors is not None
+            self._revive(self.vectors)
+
+    def _revive(self, vectors: Tensor) -> None:
+        """Moves codes that were not used since the last time onto features [N, C, h, w]."""
+        flat = vectors.detach().permute(0, 2, 3, 1).flatten(0, 2)
+        dead = torch.nonzero(self.usage == 0).flatten()[: len(flat)]
+        chosen = torch.randperm(len(flat), device="cpu")[: len(dead)].to(flat.device)
+        self.network.quantize.embedding.weight.data[dead] = flat[chosen]
+        self.usage.zero_()
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        assert isinstance(network, VQGAN)
+        found, shown = measure(network, self.held_out, self.device)
+        return found, shown
+
+
+def measure(
+    network: VQGAN, batches: Iterable[Tensor], device: str
+) -> tuple[dict[str, float], np.ndarray | None]:
+    """PSNR in dB, mean absolute error, and how the codebook is used; a picture of some images.
+
+    perplexity: 2 to the entropy of the codes' frequencies; used: share of codes that occur.
+    """
+    counts = torch.zeros(network.config.codes, dtype=torch.int64)
+    errors: list[float] = []
+    absolute: list[float] = []
+    shown: list[tuple[Tensor, Tensor]] = []
+    for images in batches:
+        images = images.to(device)
+        indices = network.indices(images)
+        rebuilt = network.decode(indices)
+        counts += torch.bincount(indices.flatten().cpu(), minlength=len(counts))
+        errors += (rebuilt - images).square().mean(dim=(1, 2, 3)).tolist()
+        absolute += (rebuilt - images).abs().mean(dim=(1, 2, 3)).tolist()
+        fits = not shown or shown[0][0].shape[2:] == images.shape[2:]
+        if len(shown) < SHOWN and fits:
+            shown.append((images[:1], rebuilt[:1]))
+    shares = counts[counts > 0] / counts.sum()
+    found = {
+        "psnr": float(np.mean([10 * np.log10(1 / max(e, 1e-10)) for e in errors])),
+        "absolute": float(np.mean(absolute)),
+        "used": float((counts > 0).float().mean()),
+        "perplexity": float(2 ** -(shares * shares.log2()).sum()),
+    }
+    sides = [torch.cat(side) for side in zip(*shown, strict=True)]
+    return found, grid(*sides) if shown else None
+
+
+def grid(images: Tensor, rebuilt: Tensor) -> np.ndarray:
+    """Images above their reconstructions, uint8 [2·H, N·W, 3]."""
+    rows = [torch.cat(list(row), dim=2) for row in (images, rebuilt)]
+    pixels = torch.cat(rows, dim=1).permute(1, 2, 0) * 255
+    picture: np.ndarray = pixels.round().clamp(0, 255).to(torch.uint8).cpu().numpy()
+    return picture

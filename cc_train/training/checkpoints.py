@@ -1,0 +1,165 @@
+"""Checkpoints: folders of safetensors and JSON that appear whole or not at all.
+
+RUN/checkpoints/000500/
+  model.safetensors      the network as others load it; its settings in the file's metadata
+  training.safetensors   what training needs besides: the raw network, optimisers, averages
+  state.json             step, best measure so far, SHA-256 of both files
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.weights.download import sha256
+
+FOLDER = "checkpoints"
+DAMAGED = "Restore it, or train on: the same command goes on from the one before"
+MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read back."""
+
+    step: int
+    training: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def write(
+    run: Path,
+    step: int,
+    model: Mapping[str, Tensor],
+    metadata: Mapping[str, Any],
+    training: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+) -> Path:
+    """Writes a checkpoint beside its place and moves it there when whole. Raises JobFailed."""
+    place = run / FOLDER / f"{step:06d}"
+    temporary = place.with_name(f".{place.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        words = {"settings": json.dumps(metadata, sort_keys=True)}
+        save_file(_plain(model), temporary / MODEL, metadata=words)
+        save_file(_plain(training), temporary / TRAINING)
+        digests = {name: sha256(temporary / name) for name in (MODEL, TRAINING)}
+        text = json.dumps({**state, "step": step, "sha256": digests}, indent=2, sort_keys=True)
+        (temporary / STATE).write_text(text + "\n")
+        for name in (MODEL, TRAINING, STATE):
+            _sync(temporary / name)
+    except (OSError, SafetensorError) as error:  # safetensors has a type of its own for any fault
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise JobFailed(f"{place}: cannot write a checkpoint ({error})") from None
+    if place.exists():  # a resumed run comes by here again
+        shutil.rmtree(place)
+    os.replace(temporary, place)
+    return place
+
+
+def steps(run: Path) -> list[int]:
+    """Steps of the checkpoints there, in order."""
+    names = (path.name for path in (run / FOLDER).glob("[0-9]*") if path.is_dir())
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def read_state(run: Path, step: int) -> dict[str, Any]:
+    """What a checkpoint says of itself. Raises UserError for one that is not whole."""
+    place = run / FOLDER / f"{step:06d}"
+    try:
+        state = json.loads((place / STATE).read_text())
+        if not isinstance(state, dict) or not isinstance(state["sha256"], dict):
+            raise ValueError("no state")
+        return state
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
+
+
+def best_step(run: Path) -> int:
+    """The step that was best on held-out data. Raises UserError."""
+    there = steps(run)
+    if not there or not (run / "settings.json").exists():
+        raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
+    best = read_state(run, there[-1])["best"]
+    if not best:
+        raise UserError(f"{run}: no validation yet", "Train on until loop.validate_every")
+    return int(best["step"])
+
+
+def read(run: Path, step: int) -> Checkpoint:
+    """A checkpoint, its digests compared. Raises UserError for a damaged one."""
+    place = run / FOLDER / f"{step:06d}"
+    state = read_state(run, step)
+    try:
+        for name, digest in state["sha256"].items():
+            if sha256(place / name) != digest:
+                raise UserError(f"{place / name}: damaged", DAMAGED)
+        return Checkpoint(step, load_file(place / TRAINING), state)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
+
+
+def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The last checkpoint that is whole, if any is there, and what is wrong with those after it.
+
+    Raises UserError if there are some and all are damaged.
+    """
+    wrong: list[UserError] = []
+    for step in reversed(steps(run)):
+        try:
+            return read(run, step), [error.what for error in wrong]
+        except UserError as error:
+            wrong.append(error)
+    if wrong:
+        raise UserError(
+            f"{wrong[0].what}, and no checkpoint before it is whole", "Give another --out"
+        )
+    return None, []
+
+
+def prune(run: Path, keep: int, best: int | None) -> None:
+    """Removes all but the last `keep` checkpoints and the best one."""
+    there = steps(run)
+    for step in there[:-keep]:
+        if step != best:
+            shutil.rmtree(run / FOLDER / f"{step:06d}")
+
+
+def flatten(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    """An optimiser's state as tensors by name: `<prefix>.<parameter number>.<what>`."""
+    return {
+        f"{prefix}.{number}.{what}": torch.as_tensor(value)
+        for number, values in state["state"].items()
+        for what, value in values.items()
+    }
+
+
+def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[int, dict[str, Tensor]]:
+    """The `state` part of an optimiser's state dict back."""
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(f"{prefix}."):
+            number, what = name[len(prefix) + 1 :].split(".")
+            found.setdefault(int(number), {})[what] = tensor
+    return found
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,319 @@
+"""An objective with its optimisers, averages and checkpoints: step, validate, save."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from cc_prep import storage
+from cc_prep.errors import JobFailed, UserError
+from cc_train.data.stream import Source
+from cc_train.training import checkpoints, optim
+from cc_train.training.distributed import Ranks
+
+if TYPE_CHECKING:
+    from cc_train.training.loop import Loop
+
+SETTINGS = "settings.json"
+# What may differ when a run goes on; the batches of a step stay the same ones.
+FREE = ("steps", "epochs", "log_every", "loader_workers", "keep_checkpoints")
+
+
+class Objective(Protocol):
+    """What is trained.
+
+    network: what is exported. others: networks that only training needs. buffers: tensors besides
+        parameters that training must remember. turns: each has its own optimiser and its own
+        backward pass in every step, in this order. best: the validation figure that picks the best
+        checkpoint, and whether more is better. An objective with `counts` can be trained by several
+        processes and with accumulation: its losses are sums, divided by what `counted` says.
+    """
+
+    @property
+    def network(self) -> nn.Module: ...
+    @property
+    def others(self) -> dict[str, nn.Module]: ...
+    @property
+    def buffers(self) -> dict[str, Tensor]: ...
+    @property
+    def turns(self) -> tuple[str, ...]: ...
+    @property
+    def best(self) -> tuple[str, bool]: ...
+
+    def groups(self, turn: str) -> list[dict[str, Any]]:
+        """Parameter groups that the turn's optimiser updates."""
+        ...
+
+    def counts(self, batch: Any) -> dict[str, Tensor]:
+        """Terms in the sums of a batch's losses; empty for losses that are no sums over samples."""
+        ...
+
+    def pieces(self, batch: Any) -> Sequence[Any]:
+        """What of a batch has a backward pass of its own, for less memory: mostly all of it."""
+        ...
+
+    def losses(
+        self, turn: str, batch: Any, step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Scalars by name, of a piece; `total` is minimised, the others are logged.
+
+        counted: `counts` of the whole step, over all micro-batches and ranks.
+        """
+        ...
+
+    def after_step(self, step: int) -> None:
+        """Called when all turns of a step are over."""
+        ...
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        """Figures on held-out data, and a picture uint8 [H, W, 3] where there is one."""
+        ...
+
+
+class _Forward(nn.Module):
+    """An objective's losses as a module, for DistributedDataParallel and torch.compile."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective, self.network = objective, objective.network
+
+    def forward(
+        self, turn: str, batch: Any, step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        return self.objective.losses(turn, batch, step, counted)
+
+
+class Trainer:
+    """Trains an objective. figures: of the last validation; best: its step and figure."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        settings: Loop,
+        everything: Mapping[str, Any],
+        run: Path,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ) -> None:
+        from cc_train.training.loop import pick_device
+
+        self.objective, self.settings, self.run, self.ranks = objective, settings, run, ranks
+        self.everything = json.loads(json.dumps(everything))
+        self.device = pick_device(settings)
+        self.optimisers = {
+            turn: optim.scaled(
+                objective.groups(turn), settings.learning_rate, settings.betas, settings.optimizer
+            )
+            for turn in objective.turns
+        }
+        self.averaged = None
+        if settings.average:
+            average = get_ema_multi_avg_fn(settings.average)
+            self.averaged = AveragedModel(objective.network, multi_avg_fn=average)
+        self.scaler = torch.amp.GradScaler(self.device, enabled=settings.precision == "float16")
+        self.forward: nn.Module = _Forward(objective)
+        if ranks.world > 1:
+            places = [ranks.local] if self.device == "cuda" else None
+            self.forward = DistributedDataParallel(
+                self.forward, device_ids=places, find_unused_parameters=True
+            )
+        if settings.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        self.figures: dict[str, float] = {}
+        self.best: dict[str, float] = {}
+        self.passed_over: list[str] = []  # what is wrong with checkpoints that were not taken
+
+    @property
+    def exported(self) -> nn.Module:
+        """The network that is validated and shipped."""
+        return self.averaged.module if self.averaged is not None else self.objective.network
+
+    def prepare(self, resume: str, source: Source) -> int:
+        """Makes the run folder or goes on in it; the step to start at. Raises UserError."""
+        place = self.run / SETTINGS
+        if place.exists() and resume == "never":
+            raise UserError(f"{self.run}: a run is there already", "Give another --out")
+        if place.exists():
+            _check_same(_read_settings(place), self.everything, self.run)
+        if self.ranks.first:
+            storage.write_json(str(place), self.everything)
+        found, self.passed_over = checkpoints.read_last(self.run)
+        if found is None:
+            return 0
+        self._restore(found)
+        source.restore(found.state.get("stream", {}))
+        return found.step
+
+    def step(self, batches: Sequence[Any], step: int) -> dict[str, float]:
+        """One step of every turn over its micro-batches; the losses by name."""
+        torch.manual_seed((self.settings.seed * 1_000_003 + step) * 4096 + self.ranks.rank)
+        batches = [_to(batch, self.device) for batch in batches]
+        share = optim.learning_rate(
+            step,
+            self.settings.steps,
+            self.settings.warmup_steps,
+            self.settings.final_share,
+            self.settings.schedule,
+        )
+        counted = self._counted(batches)
+        said: dict[str, float] = {}
+        self.objective.network.train()
+        for turn, optimiser in self.optimisers.items():
+            optimiser.zero_grad(set_to_none=True)
+            found = self._backward(turn, batches, step, counted)
+            self.scaler.unscale_(optimiser)
+            mine = [p for group in optimiser.param_groups for p in group["params"]]
+            norm = nn.utils.clip_grad_norm_(mine, self.settings.clip_norm)
+            self._check(step, turn, found["total"], norm.item())
+            for group in optimiser.param_groups:
+                group["lr"] = group["base"] * share
+            self.scaler.step(optimiser)
+            said |= {name if name != "total" else turn: value for name, value in found.items()}
+        self.scaler.update()
+        self.objective.after_step(step)
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.objective.network)
+        return said
+
+    def _counted(self, batches: Sequence[Any]) -> dict[str, Tensor]:
+        """Terms in the step's sums over all micro-batches, a rank's mean share of them."""
+        each = [self.objective.counts(batch) for batch in batches]
+        if not all(each) and (self.ranks.world > 1 or len(batches) > 1):
+            raise UserError(
+                "this training's loss is over a whole batch and cannot be split",
+                "Use one process and loop.accumulate=1",
+            )
+        mine = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
+        # Gradients are averaged over ranks, so each divides by a mean rank's terms.
+        totals = self.ranks.sums(mine)
+        return {name: total.clamp(min=1) / self.ranks.world for name, total in totals.items()}
+
+    def _backward(
+        self, turn: str, batches: Sequence[Any], step: int, counted: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """Adds up gradients; the losses of the step, those of all ranks."""
+        half = getattr(torch, self.settings.precision)
+        sums: dict[str, Tensor] = {}
+        pieces = [piece for batch in batches for piece in self.objective.pieces(batch)]
+        for number, piece in enumerate(pieces):
+            wait = self.ranks.world > 1 and number < len(pieces) - 1
+            with self.forward.no_sync() if wait else nullcontext():  # type: ignore[operator]
+                with torch.autocast(self.device, half, enabled=half is not torch.float32):
+                    losses = self.forward(turn, piece, step, counted)
+                self.scaler.scale(losses["total"]).backward()
+            for name, value in losses.items():
+                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
+        total = self.ranks.sums(sums)
+        return {name: value.item() / self.ranks.world for name, value in total.items()}
+
+    def _check(self, step: int, turn: str, loss: float, norm: float) -> None:
+        # With float16 a gradient may overflow: the scaler then leaves the step out.
+        if math.isfinite(loss) and (math.isfinite(norm) or self.scaler.is_enabled()):
+            return
+        raise JobFailed(
+            f"step {step}: the {turn} loss is {loss}, its gradient {norm}; "
+            "the last checkpoint is good: lower loop.learning_rate"
+        )
+
+    def validate(self, step: int) -> np.ndarray | None:
+        """Validates on the first rank; remembers the figures and whether they are the best."""
+        picture = None
+        if self.ranks.first:
+            network = self.exported.eval()
+            with torch.inference_mode():
+                self.figures, picture = self.objective.validate(network)
+        self.figures = self.ranks.same(self.figures)
+        name, more = self.objective.best
+        value = self.figures[name]
+        if not self.best or (value > self.best[name]) == more:
+            self.best = {"step": step, name: value}
+        return picture
+
+    def save(self, step: int, source: Source) -> None:
+        """Writes a checkpoint and removes old ones."""
+        if not self.ranks.first:
+            return
+        training = {f"network.{n}": t for n, t in self.objective.network.state_dict().items()}
+        for name, module in self.objective.others.items():
+            training |= {f"other.{name}.{n}": t for n, t in module.state_dict().items()}
+        training |= {f"buffer.{n}": t for n, t in self.objective.buffers.items()}
+        for turn, optimiser in self.optimisers.items():
+            training |= checkpoints.flatten(optimiser.state_dict(), f"optimiser.{turn}")
+        if self.averaged is not None:
+            training["averaged"] = self.averaged.n_averaged
+        model = self.exported.state_dict()
+        training |= {f"exported.{n}": t for n, t in model.items()} if self.averaged else {}
+        state = {
+            "figures": self.figures,
+            "best": self.best,
+            "stream": source.state(step * self.settings.accumulate),
+            "scaler": self.scaler.state_dict(),
+        }
+        checkpoints.write(self.run, step, model, self.everything, training, state)
+        best = int(self.best["step"]) if self.best else None
+        checkpoints.prune(self.run, self.settings.keep_checkpoints, best)
+
+    def _restore(self, found: checkpoints.Checkpoint) -> None:
+        tensors = {name: t.to(self.device) for name, t in found.training.items()}
+        self.objective.network.load_state_dict(_below(tensors, "network."))
+        for name, module in self.objective.others.items():
+            module.load_state_dict(_below(tensors, f"other.{name}."))
+        for name, buffer in self.objective.buffers.items():
+            buffer.copy_(tensors[f"buffer.{name}"])
+        for turn, optimiser in self.optimisers.items():
+            whole = optimiser.state_dict()
+            whole["state"] = checkpoints.unflatten(tensors, f"optimiser.{turn}")
+            optimiser.load_state_dict(whole)
+        if self.averaged is not None:
+            self.averaged.module.load_state_dict(_below(tensors, "exported."))
+            self.averaged.n_averaged.copy_(tensors["averaged"])
+        if found.state.get("scaler"):
+            self.scaler.load_state_dict(found.state["scaler"])
+        self.figures, self.best = found.state["figures"], found.state["best"]
+        # After a damaged one was passed over, the best of before may be pruned already.
+        if self.best and int(self.best["step"]) not in checkpoints.steps(self.run):
+            self.best = {}
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _to(batch: Any, device: str) -> Any:
+    if isinstance(batch, dict):
+        return {name: _to(value, device) for name, value in batch.items()}
+    return batch.to(device) if isinstance(batch, Tensor) else batch
+
+
+def _read_settings(place: Path) -> dict[str, Any]:
+    try:
+        found = storage.read_json(str(place))
+    except ValueError as error:
+        raise UserError(
+            f"{place}: not JSON ({error})", "Restore it, or give another --out"
+        ) from None
+    if not isinstance(found, dict):
+        raise UserError(f"{place}: no settings of a run", "Give another --out")
+    return found
+
+
+def _check_same(before: dict[str, Any], now: dict[str, Any], run: Path) -> None:
+    """Refuses to go on with other settings, but for those that change no step."""
+    from cc_prep.formats.provenance import differences
+
+    allowed = tuple(f"loop.{name}:" for name in FREE)
+    found = [d for d in differences(before, now) if not d.startswith(allowed)]
+    if found:
+        raise UserError(
+            f"{run} was trained with other settings ({'; '.join(found[:5])})",
+            "Use the same settings, or another --out",
+        )

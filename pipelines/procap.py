@@ -1,0 +1,171 @@
+"""`cc-prep export procap` and `cc-prep import procap`: to and from ProCap's HDF5 and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import RejectedPair, UserError
+from cc_prep.formats import procap, provenance, scores, sequences
+from cc_prep.formats.procap import Names
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.inspect import verification
+from cc_prep.manifest import Manifest
+from cc_prep.media.images import resized
+from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
+from cc_prep.steps import confidence
+from pipelines import fingerprint, job
+from pipelines.interpolate import STORED_SHARE
+from pipelines.plan import plan, stored
+from pipelines.score_frames import BYTES_A_SEQUENCE
+from pipelines.shard_worker import Members, Step
+
+
+def export(
+    out: str, target: str, progress: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, int]:
+    """Writes what lies in OUT/sequences and OUT/scores as ProCap's files; how much of each.
+
+    Raises UserError and DamagedShard.
+    """
+    folder = verification.find_one(out, sequences.FORMAT)
+    record = provenance.read(folder)
+    assert record is not None
+    names = Names(record["settings"]["name"], record["settings"]["layout"])
+    scored = storage.join(out, scores.FORMAT.folder)
+    with_scores = provenance.read(scored) is not None
+    count = {"sequences": 0, "scores": 0}
+    with procap.exporting(target, names) as exporter:
+        for done, shard in enumerate(sorted(record["shards"]), 1):
+            table = storage.join(scored, scores.FORMAT.file(shard))
+            rows = dict(scores.read_shard(table)) if with_scores else {}
+            for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(shard))):
+                exporter.add_frames(sample.id, sample.kind, sample.frames())
+                count["sequences"] += 1
+                if sample.key in rows:
+                    exporter.add_scores(sample.id, sample.kind, scores.decode(rows[sample.key]))
+                    count["scores"] += 1
+            progress(done, len(record["shards"]))
+    return count
+
+
+def import_frames(request: job.Request, source: str) -> job.Summary | None:
+    """Makes `OUT/sequences` of a data set from ProCap's HDF5 files. Raises UserError, JobFailed."""
+    manifest, source = request.manifest, str(Path(source).absolute())
+    videos = procap.Videos(source, Names(manifest.name, manifest.layout))
+    frames = max(videos.count(CHANGE), videos.count(NO_CHANGE))
+    depth = (frames - 1).bit_length() - 1 if frames > 2 else 0
+    if not frames or frames != 2**depth + 1:
+        wanted = videos.names.videos(CHANGE)
+        what = f"sequences of {frames} frames" if frames else f"no {wanted} there"
+        raise UserError(f"{source}: {what}", "2^depth + 1 frames are wanted, such as 9")
+    manifest = fingerprint.imported(manifest, depth)
+    shards = plan(manifest, request.splits, request.limit)
+    work = job.Work(
+        format=sequences.FORMAT,
+        folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
+        shards=shards,
+        make_step=partial(_make_frames, fingerprint.placed(manifest), source),
+        settings=fingerprint.deciding(manifest, fingerprint.SEQUENCES),
+        weights={},
+        threads=1,
+        bytes_a_pair=int(frames * 3 * STORED_SHARE["png"] * (manifest.image_size or 224) ** 2),
+        memory="a few sequences",
+    )
+    return job.run(work, request.options, request.console)
+
+
+def import_scores(request: job.Request, source: str) -> job.Summary | None:
+    """Makes `OUT/scores` of `OUT/sequences` from ProCap's JSON; None where there is none."""
+    manifest, out = request.manifest, storage.absolute(request.out)
+    source = str(Path(source).absolute())
+    names = Names(manifest.name, manifest.layout)
+    try:
+        procap.read_scores(source, names)
+    except FileNotFoundError:
+        request.console.print(f"no {names.scores} in {source}: sequences only", highlight=False)
+        return None
+    folder = storage.join(out, sequences.FORMAT.folder)
+    manifest = fingerprint.adopted(manifest, folder)
+    rated = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
+    manifest = manifest.model_copy(update={"score": rated})
+    work = job.Work(
+        format=scores.FORMAT,
+        folder=storage.join(out, scores.FORMAT.folder),
+        shards=stored(folder, request.splits, request.limit),
+        make_step=partial(_make_scores, manifest, source),
+        settings=fingerprint.deciding(manifest, fingerprint.SCORES),
+        weights={},
+        threads=1,
+        bytes_a_pair=BYTES_A_SEQUENCE,
+        memory="the JSON file, read whole",
+    )
+    return job.run(work, request.options, request.console)
+
+
+class ImportFrames:
+    """Pairs → sequences out of HDF5 files."""
+
+    pairs_per_batch = 1
+
+    def __init__(self, manifest: Manifest, source: str) -> None:
+        self.manifest = manifest
+        self.videos = procap.Videos(source, Names(manifest.name, manifest.layout))
+
+    def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
+        return [self._one(pair) for pair in pairs]
+
+    def free_memory(self) -> None:
+        pass
+
+    def _one(self, pair: ImagePair) -> Members | RejectedPair:
+        settings = self.manifest.interpolate
+        try:
+            frames = self.videos.frames(pair.id, pair.kind)
+        except RejectedPair as error:
+            return error
+        made = np.stack([resized(frame, self.manifest.image_size) for frame in frames])
+        about: dict[str, Any] = {"method": fingerprint.IMPORTED, "depth": settings.depth}
+        return sequences.encode(FrameSequence(pair, made), settings.codec, settings.quality, about)
+
+
+class ImportScores:
+    """Sequences → scores out of a JSON file."""
+
+    pairs_per_batch = 1
+
+    def __init__(self, manifest: Manifest, source: str) -> None:
+        self.rule = manifest.keyframes
+        self.names = Names(manifest.name, manifest.layout)
+        self.found = procap.read_scores(source, self.names)
+
+    def __call__(self, stored: Sequence[StoredSequence]) -> list[scores.Row | RejectedPair]:
+        return [self._one(sequence) for sequence in stored]
+
+    def free_memory(self) -> None:
+        pass
+
+    def _one(self, stored: StoredSequence) -> scores.Row | RejectedPair:
+        pair, frames = stored.pair(), int(stored.meta["frames"])
+        try:
+            found = procap.scores_of(
+                self.found, self.names, pair.id, pair.kind, pair.captions, frames
+            )
+        except RejectedPair as error:
+            return error
+        penalty = confidence.penalties(found.bef_inter_sim, found.inter_aft_sim)
+        chosen = confidence.fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
+        return scores.encode(found, penalty, chosen, fingerprint.IMPORTED, "")
+
+
+def _make_frames(manifest: Manifest, source: str, device: str) -> Callable[[], Step]:
+    return partial(ImportFrames, manifest, source)
+
+
+def _make_scores(manifest: Manifest, source: str, device: str) -> Callable[[], Step]:
+    return partial(ImportScores, manifest, source)

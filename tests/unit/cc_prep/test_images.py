@@ -1,0 +1,110 @@
+"""Every image that people have is read right, or rejected with its reason."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.media import images
+
+GREEN = np.full((20, 30, 3), (0, 204, 0), np.uint8)
+
+
+def saved(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def test_rgb_is_read_bit_for_bit() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    assert np.array_equal(images.decode(saved(Image.fromarray(noise)), "x"), noise)
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
+    """Keeps away: Pillow's own conversion, which turns all above 255 white."""
+    ramp = np.linspace(0, 65535, 600).reshape(20, 30).astype(np.uint16)
+    found = images.decode(saved(Image.fromarray(ramp)), "x")
+    assert np.array_equal(found[..., 0], np.rint(ramp / 257).astype(np.uint8))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "P", "CMYK", "L", "LA", "1"])
+def test_other_modes_become_rgb(mode: str) -> None:
+    format = "JPEG" if mode == "CMYK" else "PNG"
+    found = images.decode(saved(Image.fromarray(GREEN).convert(mode), format), "x")
+    assert found.shape == (20, 30, 3)
+    assert found.dtype == np.uint8
+    if mode in ("RGBA", "P", "CMYK"):
+        assert np.abs(found.astype(int) - GREEN).max() < 16
+
+
+def test_exif_rotation_is_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = saved(Image.fromarray(GREEN), "JPEG", exif=exif)
+    assert images.decode(data, "x").shape == (30, 20, 3)
+
+
+def test_first_frame_of_an_animation() -> None:
+    red = Image.fromarray(np.full_like(GREEN, (200, 0, 0)))
+    data = saved(Image.fromarray(GREEN), "GIF", save_all=True, append_images=[red])
+    assert images.decode(data, "x")[0, 0, 1] > 150
+
+
+def bomb(side: int) -> bytes:
+    """A PNG that declares so many pixels a side in a few bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        crc = zlib.crc32(kind + data).to_bytes(4, "big")
+        return len(data).to_bytes(4, "big") + kind + data + crc
+
+    size = side.to_bytes(4, "big")
+    head = chunk(b"IHDR", size + size + b"\x08\x02\0\0\0")
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+
+
+WHOLE = saved(Image.fromarray(np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)))
+FAULTY = {
+    "truncated": (WHOLE[:-300], Reason.UNREADABLE_IMAGE),
+    "text": (b"hello\n", Reason.UNREADABLE_IMAGE),
+    "empty": (b"", Reason.UNREADABLE_IMAGE),
+    "flipped": (WHOLE[:900] + bytes([WHOLE[900] ^ 255]) + WHOLE[901:], Reason.UNREADABLE_IMAGE),
+    "one pixel": (saved(Image.new("RGB", (1, 1))), Reason.IMAGE_TOO_SMALL),
+    "bomb": (bomb(100_000), Reason.IMAGE_TOO_LARGE),
+    "smaller bomb": (bomb(20_000), Reason.IMAGE_TOO_LARGE),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_faulty_files_are_rejected(name: str) -> None:
+    data, reason = FAULTY[name]
+    with pytest.raises(RejectedPair) as caught:
+        images.decode(data, "the/file.png")
+    assert caught.value.reason is reason
+    assert "the/file.png" in caught.value.detail
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    for place, reason in (
+        (tmp_path / "no.png", Reason.MISSING_IMAGE),
+        (tmp_path, Reason.UNREADABLE_IMAGE),
+    ):
+        with pytest.raises(RejectedPair) as caught:
+            images.read(str(place))
+        assert caught.value.reason is reason
+
+
+def test_resize_and_mask(tmp_path: Path) -> None:
+    assert images.resized(GREEN, 24).shape == (24, 24, 3)
+    mask = np.zeros((8, 8), np.uint8)
+    mask[2:4] = 255
+    Image.fromarray(np.kron(mask, np.ones((4, 4), np.uint8))).save(tmp_path / "m.png")
+    found = images.read_mask(str(tmp_path / "m.png"), 16)
+    assert set(np.unique(found)) == {0, 255}
+    assert found.mean() == pytest.approx(255 / 4)

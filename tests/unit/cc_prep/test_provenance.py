@@ -1,0 +1,57 @@
+"""Provenance and state survive their files and say what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cc_prep.errors import UserError
+from cc_prep.formats import provenance, rejects
+from cc_prep.formats.rejects import Reject
+from pipelines.state.journal import Done, Journal, State
+
+
+def test_differences_are_named() -> None:
+    old = {"a": {"b": 1, "c": 2}, "d": 3}
+    assert provenance.differences(old, old) == []
+    assert provenance.differences(old, {"a": {"b": 1, "c": 5}, "e": 4}) == [
+        "a.c: 2 → 5",
+        "d: 3 → None",
+        "e: None → 4",
+    ]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"settings": 3}', "[" * 10**5])
+def test_damaged_provenance(tmp_path: Path, text: str) -> None:
+    assert provenance.read(str(tmp_path)) is None
+    (tmp_path / "provenance.json").write_text(text)
+    with pytest.raises(UserError, match=r"provenance\.json"):
+        provenance.read(str(tmp_path))
+
+
+def test_rejects_are_sorted_and_the_same_bytes(tmp_path: Path) -> None:
+    rows = [Reject(f"k{i}", "i", "s", "change", f"s{i % 2}", "r", "ü\n\0") for i in range(5)]
+    rejects.write(str(tmp_path), rows)
+    data = (tmp_path / rejects.FILE).read_bytes()
+    rejects.write(str(tmp_path), rows[::-1])
+    assert (tmp_path / rejects.FILE).read_bytes() == data
+    assert rejects.read(str(tmp_path)) == sorted(rows, key=lambda r: (r.shard, r.key))
+    rejects.write(str(tmp_path), [])
+    assert rejects.read(str(tmp_path)) == []
+    assert rejects.read(str(tmp_path / "none")) == []
+
+
+def test_state(tmp_path: Path) -> None:
+    state = State(str(tmp_path))
+    assert (state.done(), state.journals(), state.plan()) == ({}, [], None)
+    journal = Journal("train-000000", "run", "host", ["a"], 3, 1, 0, {"a": 1})
+    state.write_journal(journal)
+    assert state.journals() == [journal]
+    reject = Reject("k", "i", "s", "change", "train-000000", "r", "m")
+    done = Done("train-000000", 5, "d", 4, 10, "s", 1.5, (reject,))
+    state.write_done(done)
+    assert state.done() == {"train-000000": done}
+    assert state.journals() == [], "a finished shard is no longer under way"
+    (tmp_path / ".state" / "val-000000.journal.json").write_text("{half")
+    assert state.journals() == []

@@ -1,0 +1,291 @@
+"""Readers of the public data sets on miniatures in their layouts, and on real annotations."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cc_prep import datasets, manifest
+from cc_prep.datasets.layouts import clevr_dc as clevr_dc_reader
+from cc_prep.errors import UserError
+from cc_prep.inspect.inspection import inspect
+from tests.conftest import ROOT
+from tests.miniatures import MADE, clevr_dc, edit, folders, image, levir, spot, write
+
+REAL = ROOT.parent / "shared" / "realdata"  # no licence: read where it stands, never copied
+
+
+def test_spot_the_diff(tmp_path: Path) -> None:
+    found = datasets.pairs(spot(tmp_path), "train")
+    assert [(p.id, p.captions) for p in found] == [
+        ("7", ("the car is gone", "no more car")),
+        ("8", ("a man left.", "a dog came")),
+    ]
+    assert [(p.before, p.after) for p in found] == [
+        ("resized_images/7.png", "resized_images/7_2.png"),
+        ("resized_images/8.jpg", "resized_images/8_2.jpg"),
+    ]
+    joined = manifest.load("spot", ["captions.join=true"], root=str(tmp_path))
+    assert datasets.pairs(joined, "train")[1].captions == ("a man left. a dog came",)
+    said = inspect(joined, joined.splits).faults
+    assert "train: 1 empty sentences, left out" in said
+    assert "train: 1 pairs have several rows, taken as one pair each" in said
+    assert "8 is in train and in test" in said
+
+
+def test_image_editing(tmp_path: Path) -> None:
+    settings = edit(tmp_path)
+    [found] = datasets.pairs(settings, "val")
+    assert (found.id, found.before, found.after) == (
+        "Z_valid",
+        "images/a b.jpg",
+        "images/valid.jpg",
+    )
+    assert found.captions == ("more light",)
+    said = inspect(settings, settings.splits)
+    assert said.faults == [
+        *(f"{s}: 1 before images are in another split too" for s in ("val", "test")),
+        "1 images are in several splits: edit-test-Z_test-change = edit-train-Z_train-change = "
+        "edit-val-Z_valid-change",
+    ]
+    assert said.image_sizes == {"32×32": 5}
+
+
+def test_levir_cc(tmp_path: Path) -> None:
+    settings = levir(tmp_path)
+    found = datasets.pairs(settings, "train")
+    assert [(p.id, p.kind) for p in found] == [
+        ("train_000000", "no_change"),
+        ("train_000003", "change"),
+    ]
+    assert found[0].after == "images/train/B/train_000000.png"
+    assert found[0].captions[0] == "caption 0 ."
+    assert inspect(settings, settings.splits).faults == []
+
+
+def test_clevr_dc(tmp_path: Path) -> None:
+    settings = clevr_dc(tmp_path)
+    found = datasets.pairs(settings, "train")
+    assert [(p.id, p.kind, p.change_type, p.image_id) for p in found] == [
+        ("000000", "change", "color", "000000.png"),
+        ("008001", "change", "material", "008001.png"),
+        ("040000", "no_change", None, "040000.png"),
+    ]
+    assert (found[1].before, found[1].after) == ("bef/8001.png", "aft/8001.png")
+    assert found[0].captions == ("change 0", "another")
+    assert inspect(settings, settings.splits).faults == []
+
+
+def test_clevr_dc_as_others_rename_it(tmp_path: Path) -> None:
+    image(tmp_path / "images/000007.png")
+    image(tmp_path / "sc_images/000007.png")
+    write(tmp_path / "change_captions.json", {"000007.png": ["it moved"]})
+    write(tmp_path / "splits.json", {"train": ["7"]})
+    write(tmp_path / "type_mapping.json", {"move": ["000007.png"], "distractor": ["000008.png"]})
+    [found] = datasets.pairs(manifest.load("clevr_dc", root=str(tmp_path)), "train")
+    assert (found.before, found.change_type) == ("images/000007.png", "move")
+
+
+@pytest.mark.parametrize("splits", [{"train": ["x"]}, {"train": 3}, {"train": [48_000]}])
+def test_clevr_dc_indices_of_others(tmp_path: Path, splits: object) -> None:
+    settings = clevr_dc(tmp_path)
+    write(tmp_path / "split.json", splits)
+    with pytest.raises(UserError, match=r"not a list of numbers|beyond the 48,000"):
+        datasets.pairs(settings, "train")
+
+
+def test_folders(tmp_path: Path) -> None:
+    settings = folders(tmp_path)
+    [first, second] = datasets.pairs(settings, "train")
+    assert (first.before, first.after) == ("train/before/0.png", "train/after/0.jpg")
+    assert second.captions == ("a tree grew", "there is a tree")
+    image(tmp_path / "val/before/alone.png")
+    (tmp_path / "val/captions/none.txt").write_text("x")
+    assert datasets.reader(settings).faults(settings) == [
+        "val/before/alone has no counterpart in val/after",
+        "val/captions/none.txt belongs to no pair",
+    ]
+    assert [p.after for p in datasets.pairs(settings, "val")] == [
+        "val/after/2.jpg",
+        "val/after/alone.png",
+    ]
+
+
+def test_folders_without_splits(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        image(tmp_path / f"A/{name}.png")
+        image(tmp_path / f"B/{name}.png")
+    settings = manifest.load("own", ["layout=folders"], root=str(tmp_path))
+    assert [p.id for p in datasets.pairs(settings, "train")] == ["1", "2"]
+    write(tmp_path / "splits.json", {"about": {}, "splits": {"train": ["2"], "test": ["1"]}})
+    split = manifest.load("own", ["layout=folders", "split_file=splits.json"], root=str(tmp_path))
+    assert [p.id for p in datasets.pairs(split, "test")] == ["1"]
+    write(tmp_path / "splits.json", {"train": ["2"]})
+    with pytest.raises(UserError, match=r"1 pairs are in no split, such as '1'"):
+        datasets.pairs(split, "train")
+
+
+FOLDERS_OF = {
+    "clevr": "sc_images",
+    "clevr_dc": "aft",
+    "spot": "resized_images",
+    "edit": "images",
+    "levir": "images/train/A",
+}
+
+
+@pytest.mark.parametrize("name", list(FOLDERS_OF))
+def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
+    settings = MADE[name](tmp_path)
+    folder = tmp_path / FOLDERS_OF[name]
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match=r"layout has it; is --root its top folder"):
+        datasets.pairs(settings, "train")
+    (folder.parent / "other.zip").write_bytes(b"PK")
+    folder.with_suffix(".zip").write_bytes(b"PK")
+    with pytest.raises(UserError, match=rf"but {folder.name}\.zip is there\. Unpack"):
+        datasets.pairs(settings, "train")
+    packed = manifest.load(name, root=str(folder.with_suffix(".zip")))
+    with pytest.raises(UserError, match=r"is an archive\. Unpack it, give its folder"):
+        datasets.pairs(packed, "train")
+
+
+def test_normalised_captions(tmp_path: Path) -> None:
+    spot(tmp_path)
+    odd = "A caf\u0065\u0301’s  door .  "
+    write(tmp_path / "annotations/train.json", [{"img_id": "7", "sentences": [odd, "."]}])
+    [plain] = datasets.pairs(manifest.load("spot", root=str(tmp_path)), "train")
+    assert plain.captions == (odd.strip(), ".")  # as it was written
+    steps = "captions.normalise=[nfc, ascii_quotes, spaces, lowercase, full_stop]"
+    [clean] = datasets.pairs(manifest.load("spot", [steps], root=str(tmp_path)), "train")
+    assert clean.captions == ("a café's door",)
+
+
+def test_what_is_odd_is_noted(tmp_path: Path) -> None:
+    settings = spot(tmp_path)
+    said = ["a dog", "a dog", "a café", "zero\u200bwidth"]
+    write(tmp_path / "annotations/train.json", [{"img_id": "7", "sentences": said}])
+    keys = [f"spot-{split}-change" for split in ("train-7", "val-9", "test-8")]
+    found = inspect(settings, settings.splits)
+    assert found.notes == [
+        "train: 1 captions stand in their pair already",
+        "train: 1 captions have characters beyond ASCII (é 1)",
+        "train: 1 captions have control or invisible characters (U+200B 1)",
+        f"3 pairs show what another shows: {' = '.join(keys)}",
+        f"3 changed pairs have the same image twice: {', '.join(keys)}",
+    ]
+    assert f"1 images are in several splits: {' = '.join(sorted(keys))}" in found.faults
+
+
+PUBLIC = ["clevr", "clevr_dc", "spot", "edit", "levir"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("damage", ["missing", "cut", "foreign", "row"])
+def test_damaged_annotations(tmp_path: Path, name: str, damage: str) -> None:
+    settings = MADE[name](tmp_path)
+    names = ("train", "LevirCCcaptions", "captions", "change_captions")
+    [file] = [f for f in tmp_path.rglob("*.json") if f.stem in names]
+    if damage == "missing":
+        file.unlink()
+    else:
+        text = file.read_text()
+        row = re.sub(r'"(img_id|uid|filename)"', '"x"', text)
+        row = re.sub(r': \["(change|the)', r': [3, "', row)  # captions by name
+        file.write_text({"cut": text[:-9], "foreign": "3", "row": row}[damage])
+    with pytest.raises(UserError, match=file.name):
+        datasets.pairs(settings, "train")
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_no_folder_says_what_belongs_there(tmp_path: Path, name: str) -> None:
+    settings = manifest.load(name, root=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="or name its folder with --root"):
+        datasets.pairs(settings, "train")
+
+
+# Counted by hand, with a few lines of Python that know nothing of ours.
+COUNTS = {
+    "spot": {"train": (8566, 53), "val": (1493, 6), "test": (1270, 7)},
+    "edit": {"train": (3061, 0), "val": (383, 0), "test": (495, 0)},
+}
+NOTES = {
+    "spot": ["train: 3 captions stand in their pair already"],
+    "edit": [
+        "val: 4 captions stand in their pair already",
+        "test: 1 captions stand in their pair already",
+    ],
+}
+FOLDERS = {"spot": "spot_the_diff", "edit": "image_editing_request"}
+
+
+def check_real_annotations(folder: Path, name: str) -> None:
+    shutil.copytree(REAL / FOLDERS[name], folder / "root")
+    (folder / "root" / {"spot": "resized_images", "edit": "images"}[name]).mkdir()
+    settings = manifest.load(name, root=str(folder / "root"))
+    said = datasets.reader(settings).faults(settings)
+    notes = inspect(settings, settings.splits, limit=0).notes
+    for split, (pairs, empty) in COUNTS[name].items():
+        found = datasets.pairs(settings, split)
+        assert len(found) == pairs
+        assert len({pair.key for pair in found}) == len({pair.image_id for pair in found}) == pairs
+        expected = f"{split}: {empty} empty sentences, left out"
+        assert (expected in said) == bool(empty)
+    assert notes == NOTES[name]
+
+
+def check_real_splits(folder: Path) -> None:
+    """CLEVR-Change's splits and types, and CLEVR-DC's split; their captions are made here."""
+    for name in ("clevr_change", "clevr_dc"):
+        shutil.copytree(REAL / name, folder / name)
+    for place in ("clevr_change/images", "clevr_change/sc_images", "clevr_change/nsc_images",
+                  "clevr_dc/bef", "clevr_dc/aft"):  # fmt: skip
+        (folder / place).mkdir()
+    said = {f"CLEVR_default_{i:06d}.png": ["said"] for i in range(40_000)}
+    for kind in ("change", "no_change"):
+        write(folder / f"clevr_change/{kind}_captions.json", said)
+    write(folder / "clevr_dc/captions.json", {str(i): ["said"] for i in range(48_000)})
+    change = manifest.load("clevr", root=str(folder / "clevr_change"))
+    pairs = {split: datasets.pairs(change, split) for split in change.splits}
+    assert {s: len(p) for s, p in pairs.items()} == {"train": 67660, "val": 3976, "test": 7970}
+    types = Counter(p.change_type for found in pairs.values() for p in found if p.change_type)
+    assert types == {"color": 7958, "material": 7963, "add": 7966, "drop": 7961, "move": 7955}
+    assert datasets.reader(change).faults(change) == []
+    dc = manifest.load("clevr_dc", root=str(folder / "clevr_dc"))
+    found = {split: datasets.pairs(dc, split) for split in dc.splits}
+    assert {s: len(p) for s, p in found.items()} == {"train": 40800, "val": 2400, "test": 4800}
+    for split, share in (("train", 6800), ("val", 400), ("test", 800)):
+        actions = Counter(pair.change_type for pair in found[split])
+        assert actions == dict.fromkeys(clevr_dc_reader.ACTIONS, share)
+    assert datasets.reader(dc).faults(dc) == []
+
+
+def check_a_real_levir_pair(folder: Path) -> None:
+    shutil.copytree(REAL / "levir_cc", folder / "levir")
+    row = {
+        "filename": "train_000016.png",
+        "split": "train",
+        "changeflag": 1,
+        "sentences": [{"raw": " a road appears ."}],
+    }
+    write(folder / "levir/LevirCCcaptions.json", {"images": [row]})
+    settings = manifest.load("levir", root=str(folder / "levir"))
+    found = inspect(settings, ["train"])
+    assert (found.image_sizes, found.faults, found.notes) == ({"256×256": 2}, [], [])
+
+
+if REAL.exists():  # elsewhere there is nothing to check, and so no test that is skipped
+
+    @pytest.mark.parametrize("name", list(COUNTS))
+    def test_real_annotations(tmp_path: Path, name: str) -> None:
+        check_real_annotations(tmp_path, name)
+
+    def test_real_splits(tmp_path: Path) -> None:
+        check_real_splits(tmp_path)
+
+    def test_a_real_pair_of_levir(tmp_path: Path) -> None:
+        check_a_real_levir_pair(tmp_path)

@@ -1,0 +1,88 @@
+"""Frames of videos: the right one, and no damaged file hangs or takes the process along."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cc_prep import datasets, manifest
+from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.media import images, video
+from tests.conftest import write_video
+
+
+def test_the_frame_asked_for(video_root: Path) -> None:
+    """Keeps away: a decoder that seeks to a neighbour."""
+    place = str(video_root / "ramp.mp4")
+    assert video.count_frames(place) == 20
+    for index in (0, 13, 7, 19, 1):
+        frame = images.read(f"{place}#frame={index}")
+        assert frame.shape == (48, 64, 3)
+        assert abs(float(frame.mean()) - 10 * index) < 3
+
+
+def test_past_the_end_and_missing(video_root: Path) -> None:
+    with pytest.raises(RejectedPair, match="20 there"):
+        video.read_frame(str(video_root / "ramp.mp4"), 20)
+    with pytest.raises(RejectedPair) as caught:
+        video.read_frame(str(video_root / "none.mp4"), 0)
+    assert caught.value.reason is Reason.MISSING_IMAGE
+
+
+def test_damaged_video_is_rejected_and_the_next_one_read(tmp_path: Path, video_root: Path) -> None:
+    damaged = tmp_path / "damaged.mp4"
+    damaged.write_bytes((video_root / "ramp.mp4").read_bytes()[:500])
+    with pytest.raises(RejectedPair) as caught:
+        video.count_frames(str(damaged))
+    assert caught.value.reason is Reason.UNREADABLE_VIDEO
+    assert video.count_frames(str(video_root / "ramp.mp4")) == 20
+
+
+def test_a_decoder_that_dies_or_hangs(video_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: decord's hangs, which no interrupt ends."""
+    place = str(video_root / "ramp.mp4")
+    monkeypatch.setattr(video, "SECONDS_A_FRAME", 0.3)
+    real = video.subprocess.Popen
+    for program, said in (("import time; time.sleep(60)", "no answer"), ("", "died|Broken pipe")):
+        video._stop()
+        monkeypatch.setattr(
+            video.subprocess,
+            "Popen",
+            lambda command, p=program, **options: real([sys.executable, "-c", p], **options),
+        )
+        with pytest.raises(RejectedPair, match=said):
+            video.count_frames(place)
+    monkeypatch.undo()
+    assert video.count_frames(place) == 20
+
+
+def test_pairs_with_their_true_frames(video_root: Path) -> None:
+    settings = manifest.load("video", root=str(video_root))
+    pairs = datasets.pairs(settings, "train")
+    assert [pair.id for pair in pairs] == ["ramp_000000", "ramp_000008"]
+    assert pairs[1].before == "ramp.mp4#frame=8"
+    assert pairs[1].after == "ramp.mp4#frame=16"
+    assert [t for t, _ in pairs[0].truth] == [i / 8 for i in range(1, 8)]
+    odd = manifest.load("video", ["video.gap=6"], root=str(video_root))
+    assert [t for t, _ in datasets.pairs(odd, "train")[0].truth] == [0.5]
+    few = manifest.load("video", ["video.max_pairs_per_video=1"], root=str(video_root))
+    assert len(datasets.pairs(few, "train")) == 1
+
+
+def test_damaged_and_short_videos_are_named(tmp_path: Path) -> None:
+    write_video(tmp_path / "short.mp4", 3)
+    (tmp_path / "text.mp4").write_text("hello")
+    settings = manifest.load("video", root=str(tmp_path))
+    faults = datasets.reader(settings).faults(settings)
+    assert any("short.mp4: 3 frames" in fault for fault in faults)
+    assert any("text.mp4" in fault for fault in faults)
+    # The damaged one stays in the plan, so that the job names it in its rejects.
+    assert [pair.id for pair in datasets.pairs(settings, "train")] == ["text_000000"]
+
+
+def test_empty_folder(tmp_path: Path) -> None:
+    settings = manifest.load("video", root=str(tmp_path))
+    with pytest.raises(UserError, match="cc-prep videos"):
+        datasets.pairs(settings, "train")

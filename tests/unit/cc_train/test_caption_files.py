@@ -1,0 +1,217 @@
+"""Predictions of every system find their pairs; the official scripts can read what we write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pycocoevalcap.cider.cider import Cider
+from pycocotools.coco import COCO
+
+from cc_prep import datasets
+from cc_prep.errors import UserError
+from cc_prep.formats import coco as reference_files
+from cc_prep.formats.sequences import facts
+from cc_prep.manifest import Manifest
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco, scorer
+from tests import miniatures
+from tests.conftest import BIN, ROOT, golden
+
+
+def items_of(settings: Manifest) -> list[coco.Item]:
+    pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
+    return coco.items([facts(pair) for pair in pairs])
+
+
+OFFICIAL = {
+    "clevr": ["000000.png", "000000.png_n"],
+    "clevr_dc": ["000000.png", "008001.png"],
+    "spot": ["7.png", "8.png"],
+    "edit": ["Z_train", "Z_more"],
+    "levir": ["train_000000.png", "train_000003.png"],
+}
+
+
+@pytest.mark.parametrize("name", list(OFFICIAL))
+def test_official_ids(tmp_path: Path, name: str) -> None:
+    settings = miniatures.MADE[name](tmp_path)
+    pairs = datasets.pairs(settings, settings.splits[0])
+    pairs += datasets.pairs(settings, settings.splits[1])
+    assert reference_files.image_ids([facts(pair) for pair in pairs])[:2] == OFFICIAL[name]
+
+
+def test_one_id_in_two_splits_is_no_id(tmp_path: Path) -> None:
+    # 8 stands in train and in test here.
+    assert {item.name for item in items_of(miniatures.spot(tmp_path))} == {
+        "spot-train-7-change",
+        "spot-train-8-change",
+        "spot-val-9-change",
+        "spot-test-8-change",
+    }
+
+
+def named(name: str, ids: list[str]) -> object:
+    """Predictions of these ids in a system's format."""
+    if name == "procap":
+        return {"version": "VERSION 1.0", "results": {id: [{"sentence": id}] for id in ids}}
+    if name == "object":
+        return {id: id for id in ids}
+    rows = [{"image_id": id, "caption": id} for id in ids]
+    return {"annotations": rows} if name == "annotations" else rows
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "ids"),
+    [
+        ("clevr", "results", ["000000.png", "000000.png_n"]),
+        ("clevr", "results", ["CLEVR_default_000000.png", "CLEVR_default_000000.png_n"]),
+        ("clevr", "annotations", ["000000", "000000_n"]),
+        ("clevr", "procap", ["000000.pngc", "000000.pngnc"]),
+        ("clevr", "procap", ["000000c", "000000nc"]),
+        ("clevr", "object", ["clevr-train-000000-change", "clevr-train-000000-no_change"]),
+        ("edit", "procap", ["a b.jpg_train.jpg", "a b.jpg_more.jpg"]),
+        ("edit", "results", ["Z_train", "Z_more"]),
+        ("levir", "results", ["train_000000.png", "train_000003"]),
+    ],
+)
+def test_predictions_of_other_systems(
+    tmp_path: Path, layout: str, name: str, ids: list[str]
+) -> None:
+    items = items_of(miniatures.MADE[layout](tmp_path / "data"))
+    place = tmp_path / "theirs.json"
+    place.write_text(json.dumps(named(name, ids)))
+    said, kept = coco.matched(coco.read_predictions([str(place)]), items, predicted_only=True)
+    assert list(said.values()) == ids
+    assert kept == items[: len(ids)]
+
+
+def test_pairs_without_official_ids_go_by_their_keys(tmp_path: Path) -> None:
+    items = items_of(miniatures.own(tmp_path))
+    said = {item.id: f"said of {item.id}" for item in items}
+    assert coco.matched(said, items) == (said, items)
+
+
+def test_scorers_folder(tmp_path: Path) -> None:
+    items = items_of(miniatures.clevr(tmp_path / "data"))
+    said = {item.id: f"said of {item.id}" for item in items}
+    coco.write(tmp_path / "theirs", items, said)
+    (tmp_path / "theirs/predictions.json").unlink()
+    read = coco.read_predictions([str(tmp_path / "theirs")])
+    assert coco.matched(read, items) == (said, items)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{", "not JSON"),
+        ("3", "no predictions"),
+        ('[{"image_id": 1}]', "no predictions"),
+        ('{"results": {"a": []}}', "no predictions"),
+        ('[{"image_id": "7.png", "caption": "a"}, {"image_id": "7.png", "caption": "b"}]', "two"),
+        ('{"7.png": "a", "7": "b"}', "two predictions"),
+        ('{"x": "a"}', "of no pair of the references, such as 'x'. Ids there look like '7.png'"),
+        ('{"7.png": "a"}', "1 of 2 pairs have no prediction, such as '8.png'"),
+    ],
+)
+def test_predictions_that_do_not_fit(tmp_path: Path, written: str, said: str) -> None:
+    place = tmp_path / "theirs.json"
+    place.write_text(written)
+    items = [coco.Item("k7", ("a",), (), "7.png", ("7",)), coco.Item("k8", ("b",), (), "8.png")]
+    with pytest.raises(UserError) as caught:
+        coco.matched(coco.read_predictions([str(place)]), items)
+    assert said in str(caught.value)
+
+
+@given(st.lists(st.text(min_size=1, max_size=6), unique=True, min_size=1, max_size=8))
+def test_every_pair_answers_to_its_own_names(names: list[str]) -> None:
+    """Whatever aliases collide, a pair's official id and key mean that pair."""
+    metas = [
+        {"key": f"key-{i}", "image_id": name, "kind": "change", "captions": ["x"]}
+        for i, name in enumerate(names)
+    ]
+    items = coco.items(metas)
+    for way in ("name", "id"):
+        said, _ = coco.matched({getattr(item, way): item.id for item in items}, items)
+        assert all(id == caption for id, caption in said.items())
+
+
+def test_cocos_own_reader_and_scorer_take_our_files(tmp_path: Path) -> None:
+    [place] = [p for p in golden("caption_metrics") if p.is_dir()]
+    known = json.loads((place / "own_40.json").read_text())
+    facts = [
+        {"key": f"spot-test-{id}-change", "image_id": f"{id}.png", "kind": "change",
+         "captions": known["references"][id]}
+        for id in known["ids"]
+    ]  # fmt: skip
+    items = coco.items(facts)
+    said = {item.id: known["candidates"][item.image_id[:-4]] for item in items}
+    found = evaluation.evaluate(items, said, scorer.PLAIN)
+    evaluation.write(tmp_path, found, items, said)
+    truth = COCO(str(tmp_path / "references.json"))
+    theirs = truth.loadRes(str(tmp_path / "predictions.json"))
+    assert set(theirs.getImgIds()) == {f"{id}.png" for id in known["ids"]}
+    captions = {id: [a["caption"] for a in truth.imgToAnns[id]] for id in truth.getImgIds()}
+    assert captions == {f"{id}.png": known["references"][id] for id in known["ids"]}
+    # With the official tokeniser's output, the official CIDEr is what ours said.
+    tokens = [known[f"tokenised_{what}"] for what in ("references", "candidates")]
+    score, _ = Cider().compute_score(*tokens)
+    assert found.groups["total"].corpus["CIDEr"] == pytest.approx(100 * score, abs=5e-5)
+    for name, value in known["corpus"].items():
+        ours = name.replace("ROUGE_L", "ROUGE-L")
+        if ours in found.groups["total"].corpus:
+            assert found.groups["total"].corpus[ours] == pytest.approx(100 * value, abs=5e-5)
+
+
+def test_types_of_an_official_mapping(tmp_path: Path) -> None:
+    (tmp_path / "types.json").write_text(json.dumps({"color": ["1.png"], "move": ["2.png"]}))
+    references = {"1.png": ["a"], "2.png": ["b"], "2.png_n": ["same"], "3.png": ["c"]}
+    (tmp_path / "references.json").write_text(json.dumps(references))
+    items = coco.read_references(str(tmp_path / "references.json"))
+    found = {i.id: i.groups for i in coco.with_types(items, str(tmp_path / "types.json"))}
+    assert found == {
+        "1.png": ("semantic change", "color"),
+        "2.png": ("semantic change", "move"),
+        "2.png_n": ("no change",),
+        "3.png": (),
+    }
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"color": "1.png"}')
+    with pytest.raises(UserError, match="no type mapping"):
+        coco.with_types(items, str(broken))
+
+
+SPOT_300 = ROOT.parent / "shared/golden/caption_metrics/spot_the_diff_300.json"
+
+
+def check_a_real_systems_predictions(folder: Path) -> None:
+    """The command, on files as CLIP4IDC writes and reads them, against the official scorer."""
+    known = json.loads(SPOT_300.read_text())
+    rows = [{"image_id": f"{id}.png", "caption": known["candidates"][id]} for id in known["ids"]]
+    (folder / "hyp_ep_0.json").write_text(json.dumps(rows))
+    annotations = [
+        {"id": f"{id}-{number}", "image_id": f"{id}.png", "caption": caption}
+        for id in known["ids"]
+        for number, caption in enumerate(known["references"][id])
+    ]
+    images = [{"id": row["image_id"], "filename": row["image_id"]} for row in rows]
+    truth = {"type": "captions", "images": images, "annotations": annotations}
+    (folder / "spot_total_change_captions_reformat.json").write_text(json.dumps(truth))
+    done = subprocess.run(
+        [BIN / "cc-train", "evaluate", "--json", "--predictions", folder / "hyp_ep_0.json",
+         "--references", folder / "spot_total_change_captions_reformat.json"],
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    scores = json.loads(done.stdout)["groups"]["total"]
+    for name, value in known["corpus"].items():
+        assert round(scores[name.replace("_", "-")] / 100, 4) == round(value, 4), name
+
+
+if SPOT_300.exists():  # no licence: read where it stands
+
+    def test_a_real_systems_predictions(tmp_path: Path) -> None:
+        check_a_real_systems_predictions(tmp_path)

@@ -1,0 +1,174 @@
+"""Evaluations side by side: the tables, the interval, and what is not comparable."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from cc_prep.errors import UserError
+from cc_train.evaluation import comparison, evaluation
+from cc_train.evaluation.captions import coco, scorer
+from tests.conftest import BIN, ROOT
+
+FACTS = [
+    {"key": f"k{i}", "image_id": f"{i}.png", "kind": kind, "change_type": None,
+     "captions": [f"the {word} cube moved", f"someone moved the {word} cube"]}
+    for i, (kind, word) in enumerate(
+        (kind, word) for kind in ("change", "no_change") for word in ("red", "blue", "tiny", "dim")
+    )
+]  # fmt: skip
+ITEMS = coco.items(FACTS)
+GOOD = {item.id: item.references[0] for item in ITEMS}
+BAD = {**GOOD, "k0": "a dog", "k5": "the blue cube"}
+
+
+def evaluated(folder: Path, said: dict[str, str], items: list[coco.Item] = ITEMS) -> str:
+    found = evaluation.evaluate(items, said, scorer.PLAIN)
+    evaluation.write(folder / "evaluation", found, items, said)
+    return str(folder)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[str]:
+    return [evaluated(tmp_path / "bad", BAD), evaluated(tmp_path / "<b>good", GOOD)]
+
+
+def test_tables_lead_with_the_total_and_end_with_the_best(runs: list[str]) -> None:
+    found = comparison.tables([comparison.read(run) for run in runs])
+    assert [table.group for table in found] == ["total", "semantic change", "no change"]
+    assert [row.name for row in found[0].rows] == ["bad", "<b>good"]
+    assert set(found[0].best.values()) == {"<b>good"}
+    assert found[0].rows[0].pairs["total"] == 8
+
+
+def test_the_interval_holds_the_difference(runs: list[str]) -> None:
+    rows = [comparison.read(run) for run in runs]
+    [gain] = comparison.intervals(rows)
+    difference = rows[1].groups["total"]["CIDEr"] - rows[0].groups["total"]["CIDEr"]
+    assert gain.difference == pytest.approx(difference, abs=1e-3)
+    assert gain.low < gain.difference < gain.high
+    assert comparison.intervals(rows) == [gain]  # the same dice
+    assert comparison.intervals([rows[0], rows[0]])[0].high == 0
+
+
+def test_the_interval_is_a_bootstrap_of_pairs() -> None:
+    """Against the normal approximation, over many pairs."""
+    gains = np.random.default_rng(3).normal(1, 4, 900)
+    rows = [
+        comparison.Row("a", {}, items=dict.fromkeys(map(str, range(900)), 0.0)),
+        comparison.Row("b", {}, items={str(i): float(g) for i, g in enumerate(gains)}),
+    ]
+    [found] = comparison.intervals(rows)
+    half = 1.96 * gains.std() / 30
+    assert found.low == pytest.approx(gains.mean() - half, abs=0.05)
+    assert found.high == pytest.approx(gains.mean() + half, abs=0.05)
+
+
+def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:
+    fewer = evaluated(tmp_path / "fewer", {i.id: GOOD[i.id] for i in ITEMS[:5]}, ITEMS[:5])
+    rows = [comparison.read(place) for place in (runs[0], fewer)]
+    assert comparison.intervals(rows) == []
+    said = comparison.notes(rows)
+    assert said[0] == "total: not over the same number of pairs (bad 8, fewer 5)"
+    assert "not over the same pairs as bad: fewer" in said
+
+
+def test_damaged_items_are_named(runs: list[str]) -> None:
+    (Path(runs[0]) / "evaluation/items.jsonl").write_text('{"id": 3')
+    with pytest.raises(UserError, match=r"items\.jsonl: damaged"):
+        comparison.read(runs[0])
+
+
+def test_published_rows(runs: list[str]) -> None:
+    rows = [*(comparison.read(run) for run in runs), *comparison.published("clevr")]
+    total = comparison.tables(rows)[0]
+    procap = next(row for row in total.rows if row.name == "ProCap")
+    assert procap.groups["total"] == {"CIDEr": 135.6}
+    assert procap.sources == {"total": "procap, table 1"}
+    with pytest.raises(UserError, match="Known: clevr, clevr_dc, edit, levir, spot"):
+        comparison.published("coco")
+
+
+def test_published_figures_have_sources_and_possible_values() -> None:
+    found = yaml.safe_load((ROOT / "cc_train/evaluation/published.yaml").read_text())
+    seen = set()
+    for row in found["figures"]:
+        assert row["source"] in found["sources"]
+        assert row["scores"]
+        assert set(row["scores"]) <= set(scorer.ORDER)
+        assert all(5 < value < 200 for value in row["scores"].values())
+        seen.add((row["dataset"], row["group"], row["system"]))
+    assert len(seen) == len(found["figures"])
+
+
+SEEDS = ROOT.parent / "shared" / "seeds"
+
+
+def check_published_against_the_papers() -> None:
+    """Each row's figures stand in one line of its paper, in this order, after the system's name."""
+    files = {"scorer": "scorer-paper.txt", "davir": "davir-paper.txt", "procap": "procap-notes.txt"}
+    lines = {name: (SEEDS / file).read_text().splitlines() for name, file in files.items()}
+    for row in yaml.safe_load((ROOT / "cc_train/evaluation/published.yaml").read_text())["figures"]:
+        numbers = [f"{value:.1f}" for value in row["scores"].values()]
+        pattern = r"\b.*".join(re.escape(number) for number in numbers)
+        named = [
+            line
+            for line in lines[row["source"]]
+            if re.match(rf"\W*{re.escape(row['system'][:6])}", line)
+            or (row["system"].startswith("PCL") and line.startswith("PCL"))
+        ]
+        fitting = [s for s in named if re.search(pattern, s.replace("28 |", "28.0 |"))]
+        assert fitting, row
+
+
+if SEEDS.exists():  # the papers' text is not ours to copy
+
+    def test_published_against_the_papers() -> None:
+        check_published_against_the_papers()
+
+
+def compare(*options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BIN / "cc-train", "compare", *map(str, options)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_the_command(runs: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "compare.html"
+    done = compare(*runs, "--dataset", "spot", "--out", page)
+    assert done.returncode == 0, done.stderr
+    assert "<b>good" in done.stdout
+    assert "DAVIR" in done.stdout
+    assert "<b>good over bad: CIDEr +" in done.stdout
+    text = page.read_text()
+    assert "&lt;b&gt;good" in text
+    assert "<b>" not in text
+    as_json = json.loads(compare(*runs, "--json").stdout)
+    assert [row["system"] for row in as_json["groups"]["no change"]] == ["bad", "<b>good"]
+
+
+def test_runs_of_one_name_are_told_apart(runs: list[str], tmp_path: Path) -> None:
+    other = evaluated(tmp_path / "x" / "bad", BAD)
+    names = {
+        row["system"]
+        for row in json.loads(compare(runs[0], other, "--json").stdout)["groups"]["total"]
+    }
+    assert names == {runs[0], other}
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"groups": {"total": 3}, "conventions": ""}'])
+def test_what_is_no_evaluation(tmp_path: Path, text: str) -> None:
+    (tmp_path / "scores.json").write_text(text)
+    for place in (tmp_path, tmp_path / "scores.json"):
+        done = compare(place)
+        assert done.returncode == 2
+        assert "no scores of cc-train evaluate" in done.stderr
+    none = compare(tmp_path / "nowhere")
+    assert (none.returncode, "Evaluate it first" in none.stderr) == (2, True)

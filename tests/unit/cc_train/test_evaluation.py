@@ -1,0 +1,79 @@
+"""Scores by group, and the check with swapped images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cc_prep.records import CHANGE, NO_CHANGE
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.report import curves
+
+PAIRS = {
+    "a": ("add", CHANGE, ["a red cube has been added", "there is a new red cube"]),
+    "b": ("drop", CHANGE, ["the small ball is gone", "someone removed the small ball"]),
+    "c": (None, NO_CHANGE, ["no change was made", "the scene is the same"]),
+    "d": (None, NO_CHANGE, ["nothing has changed", "there is no change"]),
+}
+ITEMS = coco.items(
+    [
+        {"key": key, "change_type": change, "kind": kind, "captions": captions}
+        for key, (change, kind, captions) in PAIRS.items()
+    ]
+)
+SAID = {
+    "a": "a red cube has been added",
+    "b": "no change was made",
+    "c": "no change was made",
+    "d": "a cube",
+}
+
+
+def test_groups_are_scored_by_themselves() -> None:
+    found = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
+    assert list(found.counts) == ["total", "semantic change", "no change", "add", "drop"]
+    assert found.counts["semantic change"] == 2
+    alone = scorer.score({"b": PAIRS["b"][2]}, {"b": SAID["b"]}, scorer.PLAIN)
+    assert found.groups["drop"].corpus == alone.corpus
+    assert found.groups["total"].items["a"]["BLEU-4"] == pytest.approx(100, abs=1e-3)
+
+
+def test_one_group_that_is_all_is_not_said_twice() -> None:
+    items = [item for item in ITEMS if "semantic change" in item.groups]
+    found = evaluation.evaluate(items, {i.id: SAID[i.id] for i in items}, ["CIDEr"])
+    assert list(found.counts) == ["total", "add", "drop"]
+
+
+def test_swapped_pairs() -> None:
+    swapped = {**SAID, "a": "the red cube is gone"}
+    found = evaluation.swap_check(ITEMS, SAID, swapped)
+    assert (found["pairs"], found["same"]) == (2, 0.5)
+    assert found["CIDEr"] > found["CIDEr of the swapped"]
+    assert evaluation.swap_check(ITEMS[2:], SAID, swapped) == {}
+
+
+def test_files_can_be_read_back(tmp_path: Path) -> None:
+    found = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
+    evaluation.write(tmp_path, found, ITEMS, SAID)
+    assert coco.read_predictions([str(tmp_path / "predictions.json")]) == SAID
+    items = coco.read_references(str(tmp_path / "references.json"))
+    assert [(i.id, i.references, i.groups) for i in items] == [
+        (i.id, i.references, i.groups) for i in ITEMS
+    ]
+    each = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in each] == list("abcd")
+    assert "| drop | 1 |" in (tmp_path / "table.md").read_text()
+
+
+def test_curves_of_a_log_cut_short(tmp_path: Path) -> None:
+    lines = [json.dumps({"step": s, "part": "train", "msm": 5 - s / 100}) for s in range(1000)]
+    (tmp_path / "log.jsonl").write_text("\n".join([*lines, '{"step": 7, "pa']))
+    log = curves.read(tmp_path)
+    assert len(log["train", "msm"]) == 1000
+    [curve] = curves.draw(log)
+    assert (curve.first, curve.last) == (2, 999)
+    assert curve.path.count("L") < curves.MOST_POINTS
+    assert curves.read(tmp_path / "nowhere") == {}

@@ -1,0 +1,34 @@
+"""What a run says of its pace."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from cc_train.training import metric_logger
+
+
+def test_the_time_spent_waiting_for_samples_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(metric_logger, "time", SimpleNamespace(monotonic=lambda: now))
+    said = io.StringIO()
+    logger = metric_logger.MetricLogger(tmp_path, 0, 8, Console(file=said, width=200))
+
+    def slow() -> Iterator[int]:
+        nonlocal now
+        for number in range(4):
+            now += 1  # reading
+            yield number
+
+    for _ in logger.watch(slow()):
+        now += 4  # training
+    logger.log(4, "train", {"loss": 1.0}, samples=10)
+    logger.close()
+    assert "(2 samples/s, 5.00 s a step, 20% waiting for samples, 0 min left)" in said.getvalue()

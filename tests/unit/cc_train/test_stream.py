@@ -1,0 +1,190 @@
+"""The stream: every sample once an epoch, the same for any division, damage counted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats import tar, training_shards
+from cc_prep.formats.training_shards import TrainingSample
+from cc_train.data import order, shard_index
+from cc_train.data.stream import SKIPPED, Stream, StreamSettings
+from cc_train.training.distributed import Ranks
+
+FRAMES, GRID = 5, (2, 2)
+
+
+def write_shards(folder: Path, sizes: Sequence[int], index: bool = True) -> str:
+    """Shards of samples whose every token is the sample's number; keys come in pairs."""
+    listed, number = {}, 0
+    for place, size in enumerate(sizes):
+        name = f"train-{place:06d}"
+        with tar.write_shard(str(folder / f"{name}.tar")) as (writer, written):
+            for _ in range(size):
+                kind = ("change", "nochange")[number % 2]
+                meta = {"frames": FRAMES, "captions": [f"caption {number}"], "kind": kind}
+                members = {
+                    "json": json.dumps(meta).encode(),
+                    "tokens.npy": training_shards._npy(np.full((FRAMES, *GRID), number, np.int16)),
+                    "scores.npy": training_shards._npy(np.zeros((2, 1, FRAMES), np.float32)),
+                }
+                writer.add(f"set-train-{number // 2:06d}-{kind}", members)
+                number += 1
+        listed[name] = (written.offsets, written.bytes)
+    if index:
+        training_shards.write_index(str(folder), listed)
+    return str(folder / "train-*.tar")
+
+
+def make(samples: list[TrainingSample], dice: list[np.random.Generator]) -> dict[str, Any]:
+    return {
+        "seen": [int(sample.tokens[0, 0, 0]) for sample in samples],
+        "dice": [int(rng.integers(1 << 30)) for rng in dice],
+    }
+
+
+def stream(pattern: str, batch: int, ranks: Ranks = Ranks(), **settings: Any) -> Stream:  # noqa: B008
+    entries = shard_index.read([pattern])
+    return Stream(entries, make, batch, 7, StreamSettings(**settings), ranks)
+
+
+@given(
+    counts=st.lists(st.integers(1, 20), min_size=1, max_size=6).map(tuple),
+    epoch=st.integers(0, 3),
+    buffer=st.integers(1, 50),
+)
+def test_an_epoch_s_order_has_all_once(counts: tuple[int, ...], epoch: int, buffer: int) -> None:
+    found = order.epoch_order(counts, epoch, 0, buffer)
+    assert sorted(found.tolist()) == list(range(sum(counts)))
+
+
+def test_a_small_buffer_stays_within_few_shards() -> None:
+    """Keeps away: a shuffle that reads all shards at once."""
+    counts = (10,) * 20
+    found = order.epoch_order(counts, 0, 0, 20) // 10
+    for start in range(0, 180, 20):
+        assert len(set(found[start : start + 20].tolist())) <= 5
+
+
+@given(batch=st.integers(1, 5), world=st.integers(1, 4), micro=st.integers(0, 30))
+def test_ranks_see_together_what_one_sees(batch: int, world: int, micro: int) -> None:
+    parts = [list(order.positions_of(micro, batch, rank, world)) for rank in range(world)]
+    assert list(itertools.chain(*parts)) == list(order.positions_of(micro, batch * world))
+
+
+def test_epochs_are_whole_and_differ(tmp_path: Path) -> None:
+    found = stream(write_shards(tmp_path, [3, 5, 4]), 4)
+    epochs = [[n for i in range(3) for n in found(3 * e + i)["seen"]] for e in range(3)]
+    assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert found(0) == found(0), "a pure function of the number"
+
+
+def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path) -> None:
+    pattern = write_shards(tmp_path, [3, 5, 4])
+    whole, parts = stream(pattern, 4), [stream(pattern, 2, Ranks(r, 2)) for r in (0, 1)]
+    for number in range(7):
+        for name in ("seen", "dice"):
+            assert whole(number)[name] == parts[0](number)[name] + parts[1](number)[name]
+
+
+def test_the_index_is_not_needed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    found = stream(write_shards(tmp_path / "a", [3, 4]), 2)
+    bare = stream(write_shards(tmp_path / "b", [3, 4], index=False), 2)
+    assert [found(i) for i in range(5)] == [bare(i) for i in range(5)]
+
+
+def test_pairs_of_a_scene_come_together(tmp_path: Path) -> None:
+    found = stream(write_shards(tmp_path, [3, 5, 4]), 2, together=True)
+    assert len(found.items) == 6
+    for number in range(6):
+        seen = found(number)["seen"]
+        assert [n // 2 for n in seen[::2]] == [n // 2 for n in seen[1::2]]
+
+
+def damage(folder: Path, key: str) -> None:
+    [entry] = [e for e in shard_index.read([str(folder / "train-*.tar")]) if e.key == key]
+    data = bytearray(Path(entry.shard).read_bytes())
+    data[entry.offset : entry.offset + 100] = b"\xff" * 100
+    Path(entry.shard).write_bytes(bytes(data))
+
+
+def test_what_cannot_be_read_is_counted_and_replaced(tmp_path: Path) -> None:
+    pattern = write_shards(tmp_path, [6, 6])
+    damage(tmp_path, "set-train-000001-nochange")
+    found = stream(pattern, 4, skip_bad=0.1)
+    for number in range(3):
+        batch = found(number)
+        assert len(batch["seen"]) == 4, "batches keep their size"
+        assert 3 not in batch["seen"]
+        found.trained(batch)
+    assert found.skipped == {"set-train-000001-nochange"}
+    assert found.state(3)["skipped"] == ["set-train-000001-nochange"]
+
+
+def test_too_much_damage_ends_the_run(tmp_path: Path) -> None:
+    pattern = write_shards(tmp_path, [6, 6])
+    damage(tmp_path, "set-train-000001-nochange")
+    found = stream(pattern, 4, skip_bad=0.0)
+    [bad] = [batch for batch in map(found, range(3)) if batch[SKIPPED]]
+    with pytest.raises(JobFailed, match="1 of 12 samples cannot be read"):
+        found.trained(bad)
+
+
+def test_the_state_is_plain_and_compared(tmp_path: Path) -> None:
+    pattern = write_shards(tmp_path, [6, 6])
+    state = stream(pattern, 4).state(4)
+    assert json.loads(json.dumps(state)) == state
+    assert (state["epoch"], state["items"]) == (1, 4)
+    stream(pattern, 2, Ranks(0, 2)).restore(state)
+    with pytest.raises(UserError, match="another batch"):
+        stream(pattern, 2).restore(state)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="other samples"):
+        stream(write_shards(tmp_path / "other", [6, 4]), 4).restore(state)
+
+
+def test_fewer_samples_than_a_step_needs(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"3 items in 1 shards are fewer .* \(2 × 2\)"):
+        stream(write_shards(tmp_path, [3]), 2, Ranks(0, 2))
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_shard_cut_short(tmp_path: Path, index: bool) -> None:
+    pattern = write_shards(tmp_path, [4], index)
+    place = tmp_path / "train-000000.tar"
+    data = place.read_bytes()
+    place.write_bytes(data[: len(data) // 3])
+    with pytest.raises(UserError, match=r"cut short|unexpected end"):
+        shard_index.read([pattern])
+
+
+def test_the_same_samples_twice(tmp_path: Path) -> None:
+    pattern = write_shards(tmp_path, [4])
+    (tmp_path / "copy").mkdir()
+    write_shards(tmp_path / "copy", [4])
+    with pytest.raises(UserError, match="4 keys are in these shards twice"):
+        shard_index.read([pattern, str(tmp_path / "copy" / "*.tar")])
+
+
+def test_object_stores_are_read_by_ranges(tmp_path: Path) -> None:
+    import fsspec
+
+    write_shards(tmp_path, [3, 4])
+    store = fsspec.filesystem("memory")
+    for path in tmp_path.iterdir():
+        store.pipe_file(f"/stream-test/{path.name}", path.read_bytes())
+    local = stream(str(tmp_path / "train-*.tar"), 2)
+    remote = stream("memory://stream-test/train-{000000..000001}.tar", 2)
+    assert [local(i) for i in range(4)] == [remote(i) for i in range(4)]

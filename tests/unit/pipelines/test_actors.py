@@ -1,0 +1,97 @@
+"""The work of a step on some pairs: sizes, truth, masks and rejections, in the order given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cc_prep import manifest
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.records import ImagePair
+from pipelines.actors import Interpolate
+from pipelines.fingerprint import placed
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for name, size in {"a": (40, 30), "b": (40, 30), "c": (51, 33), "d": (51, 33)}.items():
+        pixels = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    Image.new("L", (40, 30), 255).save(tmp_path / "mask.png")
+    return tmp_path
+
+
+def step(root: Path, *overrides: str) -> Interpolate:
+    settings = ["interpolate.method=dissolve", "interpolate.depth=2", *overrides]
+    return Interpolate(manifest.load("synth", settings, str(root)), "cpu", {})
+
+
+def pair(before: str, after: str, **more: object) -> ImagePair:
+    return ImagePair("d", "s", before + after, "change", f"{before}.png", f"{after}.png", **more)  # type: ignore[arg-type]
+
+
+def meta(members: dict[str, bytes]) -> dict:
+    return json.loads(members["json"])
+
+
+def test_sizes_mix_in_a_batch_and_odd_ones_are_kept(root: Path) -> None:
+    """Keeps away: images of two sizes stacked, results handed to the wrong pair."""
+    native = step(root, "image_size=null")
+    pairs = [pair("a", "b"), pair("c", "d"), pair("a", "c"), pair("none", "b"), pair("b", "a")]
+    found = native(pairs)
+    sizes = [(meta(m)["width"], meta(m)["height"]) for m in found if isinstance(m, dict)]
+    assert sizes == [(40, 30), (51, 33), (40, 30)]
+    assert [meta(m)["id"] for m in found if isinstance(m, dict)] == ["ab", "cd", "ba"]
+    assert [r.reason for r in found if isinstance(r, RejectedPair)] == [
+        Reason.SIZES_DIFFER,
+        Reason.MISSING_IMAGE,
+    ]
+    assert "40×30 and 51×33; set image_size" in found[2].detail
+
+
+def test_resized_pairs_need_no_equal_sizes(root: Path) -> None:
+    members = step(root, "image_size=32")([pair("a", "c")])[0]
+    assert (meta(members)["width"], meta(members)["frames"]) == (32, 5)
+
+
+def test_truth_stands_at_its_frame(root: Path) -> None:
+    full = pair("a", "b", truth=((0.25, "c.png"), (0.3, "c.png"), (0.75, "d.png")), mask="mask.png")
+    members = step(root, "image_size=32")([full])[0]
+    assert [name for name in members if name[0] != "f"] == [
+        "json",
+        "t01.png",
+        "t03.png",
+        "mask.png",
+    ]
+    plain = step(root, "image_size=32", "interpolate.keep_truth=false")([full])[0]
+    assert [name for name in plain if name[0] != "f"] == ["json"]
+
+
+def test_missing_truth_rejects_the_pair_alone(root: Path) -> None:
+    found = step(root)([pair("a", "b", truth=((0.5, "none.png"),)), pair("a", "b")])
+    assert isinstance(found[0], RejectedPair)
+    assert found[0].reason is Reason.MISSING_IMAGE
+    assert isinstance(found[1], dict)
+
+
+def test_workers_get_absolute_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a relative --root that a node of a cluster looks for in its own folder."""
+    monkeypatch.chdir(tmp_path)
+    settings = ["interpolate.weights=mine.pkl"]
+    found = placed(manifest.load("synth", settings, "data"))
+    assert found.root == str(tmp_path / "data")
+    assert found.interpolate.weights == str(tmp_path / "mine.pkl")
+    named = placed(manifest.load("synth", root="s3://bucket/data"))
+    assert (named.root, named.interpolate.weights) == ("s3://bucket/data", "rife-v4.0")
+
+
+def test_bytes_do_not_name_the_machines_folders(root: Path) -> None:
+    """Keeps away: other bytes because the data lies elsewhere."""
+    members = step(root)([pair("a", "b")])[0]
+    assert meta(members)["before"] == "a.png"
+    assert str(root).encode() not in members["json"]

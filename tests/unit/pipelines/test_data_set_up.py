@@ -1,0 +1,273 @@
+"""`init` recognises what lies there, `split` keeps together what looks alike."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cc_prep import datasets, manifest
+from cc_prep.datasets import detect_layout, splitting
+from cc_prep.datasets.layouts import folders, table
+from cc_prep.errors import UserError
+from cc_prep.records import CHANGE, ImagePair
+from tests.conftest import Command, write_video
+from tests.miniatures import MADE, image, write
+
+LAYOUTS = {
+    "clevr": "clevr_change",
+    "clevr_dc": "clevr_dc",
+    "spot": "spot_the_diff",
+    "edit": "image_editing",
+    "levir": "levir_cc",
+    "own": "table",
+    "folders": "folders",
+}
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
+    known = MADE[name](tmp_path / "data of mine")
+    found = detect_layout.recognise("mine", str(tmp_path / "data of mine"))
+    assert found.settings.layout == LAYOUTS[name]
+    assert found.settings.splits == ("train", "val", "test")
+    for split, count in found.pairs.items():
+        assert len(datasets.pairs(known, split)) == count
+    (tmp_path / "mine.yaml").write_text(found.text)
+    again = manifest.load(str(tmp_path / "mine.yaml"))
+    assert again.root == str(tmp_path / "data of mine")
+    # The settings of the reference come along.
+    assert (again.stage1, again.stage2) == (known.stage1, known.stage2)
+
+
+def test_videos_are_recognised(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 20)
+    assert detect_layout.recognise("v", str(tmp_path)).settings.layout == "video"
+
+
+def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> None:
+    MADE["own"](tmp_path)
+    text = (tmp_path / "pairs.csv").read_text().replace(",test", ",tset")
+    (tmp_path / "my list.csv").write_text(text)
+    (tmp_path / "pairs.csv").unlink()
+    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
+    found = detect_layout.recognise("mine", str(tmp_path))
+    assert found.settings.table.file == "my list.csv"
+    assert found.pairs == {"train": 2, "val": 1}
+    assert found.faults == ["split 'tset' of 1 pairs is not in the manifest (train, val)"]
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("type_mapping.json", "looks like clevr_change: .* is there, but no type_mapping.json"),
+        ("sc_images", "but no sc_images/"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, gone: str, said: str) -> None:
+    MADE["clevr"](tmp_path)
+    place = tmp_path / gone
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    with pytest.raises(UserError, match=said):
+        detect_layout.recognise("mine", str(tmp_path))
+    (tmp_path / "sc_images.zip").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"sc_images\.zip in it\. Unpack it there"):
+        detect_layout.recognise("mine", str(tmp_path))
+
+
+def test_nothing_known(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").write_text("x")
+    with pytest.raises(UserError, match=r"no known layout; readme\.txt in it"):
+        detect_layout.recognise("mine", str(tmp_path))
+    with pytest.raises(UserError, match="no folder"):
+        detect_layout.recognise("mine", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="the name 'a b'"):
+        detect_layout.recognise("a b", str(tmp_path))
+
+
+def test_splits_that_number_their_pairs_alike_are_two(tmp_path: Path) -> None:
+    """Keeps away: a split dropped as another's second name because it has the same ids."""
+    for split in ("train", "val"):
+        for side in ("before", "after"):
+            image(tmp_path / split / side / "0.png")
+    assert detect_layout.recognise("mine", str(tmp_path)).pairs == {"train": 1, "val": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("levir", "LevirCCcaptions.json"), ("spot", "annotations/val.json")]
+)
+def test_a_damaged_layout_says_what_is_wrong(tmp_path: Path, name: str, file: str) -> None:
+    """Keeps away: a data set without a split because the split's file is damaged."""
+    MADE[name](tmp_path)
+    (tmp_path / file).write_text("{")
+    with pytest.raises(UserError, match="not JSON"):
+        detect_layout.recognise("mine", str(tmp_path))
+
+
+def photograph(place: Path, seed: int, noise: int = 0) -> None:
+    """A smooth image by its seed; with noise a near duplicate of it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
+    pixels = cv2.resize(coarse, (96, 96), interpolation=cv2.INTER_CUBIC).astype(int)
+    pixels += np.random.default_rng(noise).integers(-3, 4, pixels.shape) if noise else 0
+    cv2.imwrite(str(place), pixels.clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty pairs of ten scenes, three near duplicates each, in folders."""
+    root = tmp_path_factory.mktemp("scenes")
+    for i in range(30):
+        photograph(root / f"before/site{i % 10}_{i:02d}.png", 1 + i % 10, noise=100 + i)
+        photograph(root / f"after/site{i % 10}_{i:02d}.png", 50 + i)
+    return root
+
+
+SHARES = {"train": 8, "test": 2}
+
+
+def test_near_duplicates_stay_together(scenes: Path) -> None:
+    settings = manifest.load("own", ["layout=folders"], root=str(scenes))
+    pairs = folders.every_pair(settings)
+    made = splitting.split(settings, pairs, SHARES)
+    split_of = {id: split for split, ids in made.splits.items() for id in ids}
+    assert sorted(split_of) == sorted(pair.id for pair in pairs)
+    for site in range(10):
+        assert len({split_of[f"site{site}_{i:02d}"] for i in range(site, 30, 10)}) == 1
+    assert made.about["pairs"] == {"train": 24, "test": 6}
+    assert made.about["clusters"] == 10
+    assert made.about["pairs with near duplicates"] == 30
+    assert splitting.split(settings, pairs, SHARES).splits == made.splits
+    assert splitting.split(settings, pairs, SHARES, seed=1).splits != made.splits
+    # Without a look at the images they are torn apart.
+    blind = splitting.split(settings, pairs, SHARES, distance=None)
+    assert blind.about["clusters"] == 30
+
+
+def test_one_cluster_of_all_is_refused(scenes: Path) -> None:
+    settings = manifest.load("own", ["layout=folders"], root=str(scenes))
+    pairs = folders.every_pair(settings)
+    with pytest.raises(UserError, match="30 of 30 pairs look alike or share a group"):
+        splitting.split(settings, pairs, SHARES, groups={pair.id: "one" for pair in pairs})
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=60),
+    st.dictionaries(st.sampled_from("abcd"), st.floats(0.1, 9), min_size=1),
+    st.integers(0, 5),
+)
+@settings(max_examples=150)
+def test_groups_are_never_torn(members: list[int], shares: dict[str, float], seed: int) -> None:
+    pairs = [ImagePair("d", "s", str(i), CHANGE, "b", "a") for i in range(len(members))]
+    groups = {str(i): str(group) for i, group in enumerate(members)}
+    settings = manifest.load("own")
+    try:
+        made = splitting.split(settings, pairs, shares, seed, None, groups)
+    except UserError:
+        largest = max(members.count(one) for one in members)
+        assert largest > max(shares.values()) / sum(shares.values()) * len(members)
+        return
+    split_of = {id: split for split, ids in made.splits.items() for id in ids}
+    assert split_of.keys() == groups.keys()
+    for group in groups.values():
+        assert len({split_of[id] for id in groups if groups[id] == group}) == 1
+
+
+@given(
+    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40, unique=True), st.integers(0, 64)
+)
+def test_near_hashes_are_all_found(values: list[int], distance: int) -> None:
+    ordered = sorted(values)
+    found = {frozenset(pair) for pair in splitting._near(np.array(ordered, np.uint64), distance)}
+    expected = {
+        frozenset((a, b)) for a in ordered for b in ordered if (a ^ b).bit_count() <= distance
+    }
+    assert found == expected
+
+
+def test_a_column_groups(tmp_path: Path) -> None:
+    with (tmp_path / "pairs.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["before", "after", "site", "id"])
+        for i in range(6):
+            image(tmp_path / f"{i}.png", i)
+            rows.writerow([f"{i}.png", f"{i}.png", i % 2, i])
+    settings = manifest.load("own", root=str(tmp_path))
+    assert table.groups(settings, "site") == {str(i): str(i % 2) for i in range(6)}
+    with pytest.raises(UserError, match=r"no column 'place'\. It has: before, after, site, id"):
+        table.groups(settings, "place")
+
+
+def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
+    made = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "manifests/mine.yaml: folders, pairs: train 30" in made.stdout
+    again = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    data = tmp_path / "data"
+    shutil.copytree(scenes, data)
+    options = ("--root", data, "--shares", "train=2,test=1")
+    split = cc_prep("split", "mine", *options, "--group-by", r"site(\d)", cwd=tmp_path)
+    assert split.returncode == 0, split.stdout + split.stderr
+    assert "train 21, test 9" in split.stdout
+    listed = json.loads((data / "splits.json").read_text())
+    assert listed["about"]["grouped by"] == r"site(\d)"
+    settings = manifest.load(
+        str(tmp_path / "manifests/mine.yaml"),
+        ["split_file=splits.json", "splits=[train,test]"],
+        root=str(data),
+    )
+    assert len(datasets.pairs(settings, "test")) == 9
+    (data / "before/site0_00.png").write_bytes(b"no image")
+    faulty = cc_prep("split", "mine", *options, cwd=tmp_path)
+    assert faulty.returncode == 1
+    assert "1 images were not compared" in faulty.stderr
+    assert "site0_00.png" in faulty.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--shares", "train"], "--shares train. Say, --shares train=85,val=5,test=10"),
+        (["--distance", "x"], "--distance x. Give 0 to 64 bits, or none"),
+        (["--group-by", "("], "Give a regular expression"),
+        (["--group-by", "zzz"], "finds nothing in 30 paths"),
+        (["--group", "site"], "folders has no columns. Use --group-by"),
+        (["--group", "a", "--group-by", "b"], "Give one of them"),
+        (["--set", "layout=levir_cc"], "levir_cc comes with its splits"),
+    ],
+)
+def test_mistakes_of_split(scenes: Path, cc_prep: Command, options: list[str], said: str) -> None:
+    done = cc_prep("split", "own", "--root", scenes, "--set", "layout=folders", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_splits_that_are_there_are_kept(tmp_path: Path, cc_prep: Command) -> None:
+    MADE["own"](tmp_path)
+    done = cc_prep("split", "own", "--root", tmp_path)
+    assert (done.returncode, "has splits already" in done.stderr) == (2, True)
+
+
+def test_reference_files(tmp_path: Path, cc_prep: Command) -> None:
+    MADE["clevr"](tmp_path)
+    out = tmp_path / "test.json"
+    done = cc_prep("references", "clevr", "--root", tmp_path, "--split", "test", "--out", out)
+    assert done.returncode == 0, done.stderr
+    written = json.loads(out.read_text())
+    assert [row["id"] for row in written["images"]] == ["000003.png", "000003.png_n"]
+    assert written["images"][0]["change_type"] == "move"
+    assert len(written["annotations"]) == 3
+    write(tmp_path / "change_captions.json", {})
+    write(tmp_path / "no_change_captions.json", {})
+    none = cc_prep("references", "clevr", "--root", tmp_path, "--out", out)
+    assert (none.returncode, "no captions in it" in none.stderr) == (2, True)

@@ -1,0 +1,92 @@
+"""The plan is a pure function of manifest and data, and decides what still wants work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cc_prep import manifest
+from cc_prep.errors import UserError
+from cc_prep.formats.rejects import Reject
+from pipelines.plan import ShardPlan, ordered, plan, remaining
+from pipelines.state.journal import Done
+from tests import fakes
+
+IDS = st.lists(st.text(min_size=1, max_size=8), max_size=30, unique=True)
+
+
+@given(IDS, st.integers(0, 9))
+def test_order_is_a_shuffle_that_keeps_ids_together(ids: list[str], seed: int) -> None:
+    pairs = [
+        fakes.ImagePair("d", "s", id, kind, "b", "a")
+        for id in ids
+        for kind in ("change", "no_change")
+    ]
+    found = ordered(pairs, seed)
+    assert sorted(p.key for p in found) == sorted(p.key for p in pairs)
+    assert [p.id for p in found[0::2]] == [p.id for p in found[1::2]]
+    assert [p.kind for p in found[:2]] in ([], ["change", "no_change"])
+    # Another order of the data, or more of it, moves no pair past another.
+    assert ordered(pairs[::-1], seed)[0::2] == [p for p in found if p.kind == "no_change"]
+    fewer = [p for p in pairs if p.id != ids[0]] if ids else []
+    assert ordered(fewer, seed) == [p for p in found if not ids or p.id != ids[0]]
+
+
+def test_shuffle_mixes_and_null_keeps_order() -> None:
+    pairs = [fakes.pair(i) for i in range(100)]
+    assert ordered(pairs, None) == pairs
+    assert ordered(pairs, 0) != pairs
+    assert ordered(pairs, 0) != ordered(pairs, 1)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.one_of(st.none(), st.integers(1, 50)))
+def test_every_pair_is_in_one_shard(
+    synth_root: Path, count: int, size: int, limit: int | None
+) -> None:
+    settings = manifest.load("synth", [f"shards.pairs_per_shard={size}"], str(synth_root))
+    shards = plan(settings, settings.splits, limit)
+    assert plan(settings, settings.splits, limit) == shards
+    for split in settings.splits:
+        mine = [shard for shard in shards if shard.split == split]
+        assert [shard.index for shard in mine] == list(range(len(mine)))
+        assert all(len(shard.pairs) == size for shard in mine[:-1])
+        keys = [pair.key for shard in mine for pair in shard.pairs]
+        assert len(keys) == len(set(keys))
+        whole = plan(settings, [split], None)
+        assert len(keys) == min(limit or 99, sum(len(s.pairs) for s in whole))
+
+
+def done(shard: ShardPlan, count: int | None = None, rejects: int = 0) -> Done:
+    pairs = count or len(shard.pairs)
+    reject = Reject("k", "i", "s", "change", shard.name, "r", "m")
+    return Done(shard.name, pairs, shard.digest(count), 1, 1, "", 0.0, (reject,) * rejects)
+
+
+def test_remaining() -> None:
+    one, two, three = fakes.shards(12, 4)
+    listed = [one, two, three]
+    assert remaining(listed, {}, False) == listed
+    there = {s.name: d for s, d in ((one, done(one)), (two, done(two, rejects=1)))}
+    assert [s.name for s in remaining(listed, there, False)] == [three.name]
+    again = remaining(listed, there, True)
+    assert [(s.name, s.reuse) for s in again] == [(two.name, True), (three.name, False)]
+    grown = remaining([three], {three.name: done(three, count=2)}, False)
+    assert [(s.name, s.reuse) for s in grown] == [(three.name, True)]
+
+
+def test_changed_data_is_refused() -> None:
+    """Keeps away: shards of which half were made from other captions."""
+    shard = fakes.shards(4, 4)[0]
+    other = ShardPlan("train", 0, tuple(fakes.pair(i + 1) for i in range(4)))
+    with pytest.raises(UserError, match="changed since"):
+        remaining([other], {shard.name: done(shard)}, False)
+    with pytest.raises(UserError, match="larger --limit"):
+        remaining([ShardPlan("train", 0, shard.pairs[:2])], {shard.name: done(shard)}, False)
+
+
+def test_survives_json() -> None:
+    shard = fakes.shards(3, 3)[0]
+    assert ShardPlan.from_json(shard.to_json()) == shard

@@ -1,0 +1,89 @@
+"""What a person sees while a job runs."""
+
+from __future__ import annotations
+
+import errno
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats.rejects import Reject
+from pipelines import engine, progress
+from pipelines.state.journal import Done, Journal, State
+
+
+def state(folder: Path) -> State:
+    """Of 30 pairs in three shards: one shard done, one under way."""
+    found = State(str(folder))
+    reject = Reject("k", "i", "s", "change", "train-000000", "r", "m")
+    found.write_done(Done("train-000000", 10, "", 9, 1, "", 1.0, (reject,)))
+    found.write_journal(Journal("train-000001", "run", "host", ["x"], done=4, rejected=2))
+    # Of another --split, so not of this run's plan.
+    found.write_done(Done("val-000000", 10, "", 10, 1, "", 1.0))
+    return found
+
+
+PLAN = {f"train-{i:06d}": 10 for i in range(3)}
+
+
+def test_counts_add_up(tmp_path: Path) -> None:
+    found = progress.count(state(tmp_path), PLAN)
+    assert found == progress.Counts(30, 13, 3, 3, 1)
+    assert found.finished == 16
+
+
+def test_plain_lines_without_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
+    out, there = io.StringIO(), state(tmp_path)
+    with progress.Watcher(there, PLAN, Console(file=out, width=200)):
+        time.sleep(0.2)
+        there.write_journal(Journal("train-000001", "run", "host", [], done=7, rejected=2))
+        deadline = time.monotonic() + 30
+        while not out.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.2)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 1, "a line only when something happened"
+    assert lines[0].startswith("19/30 pairs, 3 rejected, 1/3 shards, ")
+    assert "pairs/s" in lines[0]
+    assert lines[0].endswith("left")
+
+
+def test_words_for_time_and_size() -> None:
+    assert [progress.clock(s) for s in (0, 61, 3725)] == ["00:00", "01:01", "1:02:05"]
+    assert [progress.amount(n) for n in (0, 999, 1500, 12_345_678, 5 * 10**12)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.5 kB",
+        "12.3 MB",
+        "5.0 TB",
+    ]
+
+
+class Wrapped(Exception):
+    """As Ray wraps a worker's error."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("a traceback\nof many lines")
+        self.cause = cause
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "said"),
+    [
+        (UserError("no x", "Get it"), UserError, "no x. Get it"),
+        (JobFailed("broken\nand Ray's words"), JobFailed, "broken"),
+        (OSError(errno.ENOSPC, "Ray's words"), JobFailed, "a worker met: No space left on device"),
+    ],
+)
+def test_a_workers_error_is_shown_without_rays_wrappings(
+    cause: Exception, kind: type[Exception], said: str
+) -> None:
+    found = engine._cause(Wrapped(Wrapped(cause)))
+    assert type(found) is kind
+    assert str(found) == said
