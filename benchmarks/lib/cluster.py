@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lib import jobs
 from torch.utils.flop_counter import FlopCounterMode
 
 from cc_prep import datasets, manifest, weights
 from cc_prep.models import clip4idc, vqgan
 from cc_prep.models.rife import RIFE
+from lib import jobs
 from pipelines import actors
 
 FRAMES, SIDE = 9, 224

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import cv2
 import ray
-from lib.frames import of_videos
 
 from cc_prep.models.cpu.allocator import ONE_ARENA
+from lib.frames import of_videos
 from pipelines.cli import cli
 
 CORES, GAP = 2, 8

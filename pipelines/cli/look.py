@@ -1,0 +1,168 @@
+"""The commands that look at a job's output: verify, stats, report, status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from cc_prep.errors import JobFailed, UserError
+from pipelines.cli.options import json_option
+from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
+
+
+@click.command()
+@click.argument("path")
+@json_option
+def verify(path: str, as_json: bool) -> None:
+    """Checks a job's output byte by byte against its provenance (exit code 1 on any fault).
+
+    \b
+    Example:
+      cc-prep verify out/clevr
+    """
+    from cc_prep.inspect import verification
+
+    faults: dict[str, list[str]] = {}
+    for folder, kind in verification.find(path):
+        with progress_bar(f"verifying {kind.folder}") as progress:
+            faults[folder] = verification.verify(folder, kind, progress)
+    every_fault = [fault for of_folder in faults.values() for fault in of_folder]
+    if as_json:
+        folders = ", ".join(faults)
+        click.echo(json.dumps({"folder": folders, "faults": every_fault}, ensure_ascii=False))
+    else:
+        for folder, of_folder in faults.items():
+            click.echo("\n".join(of_folder) if of_folder else f"{folder}: all well")
+    if every_fault:
+        raise JobFailed(f"{path}: {len(every_fault)} faults")
+
+
+@click.command()
+@click.argument("path")
+@click.option("--fidelity", is_flag=True, help="Also FID, KID, precision and recall (minutes).")
+@click.option(
+    "--inception",
+    metavar="FILE",
+    help="Measure with torch-fidelity's Inception weights, not EfficientNet-Lite0.",
+)
+@json_option
+def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> None:
+    """Prints counts, motion and quality of a job's output.
+
+    --fidelity compares interpolated with true frames, and reconstructions with frames.
+
+    \b
+    Example:
+      cc-prep stats out/clevr
+      cc-prep stats out/clevr --fidelity
+    """
+    from cc_prep.formats import scores, sequences, training_shards
+    from cc_prep.inspect import stats as statistics
+    from cc_prep.inspect import verification
+
+    figures_of = {
+        sequences.FORMAT.name: statistics.sequence_figures,
+        scores.FORMAT.name: statistics.score_figures,
+        training_shards.FORMAT.name: statistics.token_figures,
+    }
+    figures: dict[str, Any] = {}
+    with damage_is_a_user_error(path):
+        for folder, kind in verification.find(path):
+            with progress_bar(f"reading {kind.folder}") as progress:
+                figures |= figures_of[kind.name](folder, None, progress)
+        if fidelity:
+            from cc_prep.inspect import fidelity as measures
+
+            folders = {kind.name: folder for folder, kind in verification.find(path)}
+            with progress_bar("measuring fidelity") as progress:
+                figures["fidelity"] = measures.figures(path, folders, inception, progress)
+    if as_json:
+        click.echo(json.dumps(figures, ensure_ascii=False))
+    else:
+        print_tree(figures)
+
+
+@click.command()
+@click.argument("path")
+@click.option("--out", "target", metavar="FILE", help="The page; default: report.html in PATH.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 1000),
+    default=24,
+    show_default=True,
+    help="How many sequences to show.",
+)
+def report(path: str, target: str | None, samples: int) -> None:
+    """Writes one self-contained HTML page on a job's output.
+
+    \b
+    Example:
+      cc-prep report out/clevr --out clevr.html
+    """
+    from cc_prep import storage
+    from cc_prep.inspect.report import page
+
+    target = target or storage.join(path, "report.html")
+    with damage_is_a_user_error(path), progress_bar("drawing") as progress:
+        count = page.write(path, target, samples, progress)
+    click.echo(f"{count} sequences shown in {target}")
+
+
+@click.command()
+@click.argument("path")
+@json_option
+def status(path: str, as_json: bool) -> None:
+    """Prints which shards are done, under way and missing, during a run and after a crash.
+
+    \b
+    Example:
+      cc-prep status out/clevr
+    """
+    from cc_prep import storage
+    from cc_prep.inspect.verification import FORMATS
+    from pipelines.state.journal import State
+
+    places = (path, *(storage.join(path, kind.folder) for kind in FORMATS))
+    folders = [place for place in places if State(place).plan() is not None]
+    if not folders:
+        raise UserError(f"{path}: no job was ever started there", "Give a job's --out folder")
+    for folder in folders:
+        _print_status(folder, as_json)
+
+
+def _print_status(folder: str, as_json: bool) -> None:
+    from pipelines.progress import count
+    from pipelines.state import lock
+    from pipelines.state.journal import State
+
+    state = State(folder)
+    plan = state.plan() or {}
+    now, holder = count(state, plan), lock.holder(folder)
+    done = state.done().keys() & plan.keys()
+    begun = {journal.shard for journal in state.journals()} & plan.keys() - done
+    missing = sorted(plan.keys() - done - begun)
+    figures = {
+        "folder": folder,
+        "job": f"running, {holder}" if holder else "none running",
+        "pairs": {
+            "planned": now.planned,
+            "done": now.done,
+            "rejected": now.rejected,
+            "left": now.planned - now.finished,
+        },
+        "shards": {
+            "planned": now.shards,
+            "done": len(done),
+            "running" if holder else "interrupted": len(begun),
+            "missing": len(missing),
+        },
+    }
+    if as_json:
+        figures |= {"done": sorted(done), "begun": sorted(begun), "missing": missing}
+        click.echo(json.dumps(figures))
+        return
+    print_tree(figures)
+    if missing and len(missing) < len(plan):
+        click.echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))

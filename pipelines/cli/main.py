@@ -1,0 +1,48 @@
+"""The group of all commands, and the process's exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cc_prep import __version__
+from cc_prep.errors import JobFailed, UserError
+from pipelines.cli import data, jobs, look, splits, weights
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="cc-prep")
+def cli() -> None:
+    """Prepares change-captioning data: image pairs → sequences → scores → training shards.
+
+    \b
+    Example, from nothing:
+      cc-prep synth data/synth --scenes 20
+      cc-prep build synth --out out/synth
+      cc-prep report out/synth
+    """
+
+
+for command in (
+    *(data.synth, data.videos, data.init, data.inspect, data.references, splits.split),
+    *(jobs.interpolate, jobs.score_frames, jobs.build, jobs.import_group, jobs.export_group),
+    *(look.verify, look.stats, look.report, look.status),
+    weights.weights,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Runs the command: exit code 2 for a user's mistake, 1 when the work found faults."""
+    try:
+        cli()
+    except UserError as error:
+        click.echo(f"cc-prep: {error}", err=True)
+        sys.exit(2)
+    except JobFailed as error:
+        click.echo(f"cc-prep: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:  # a file or a disk that no command can say more about
+        click.echo(f"cc-prep: {error}", err=True)
+        sys.exit(1)

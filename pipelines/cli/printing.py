@@ -1,0 +1,56 @@
+"""What commands print, and the bar that they show while a person waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from cc_prep.errors import UserError
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, total) that moves a bar on a terminal, and is silent elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def damage_is_a_user_error(path: str) -> Iterator[None]:
+    """Turns a damaged or missing shard under `path` into a UserError that points to `verify`."""
+    from cc_prep.formats.tar import DamagedShard
+
+    try:
+        yield
+    except (DamagedShard, FileNotFoundError) as error:
+        raise UserError(str(error), f"Look closer with: cc-prep verify {path}") from None
+
+
+def print_tree(figures: dict[str, Any]) -> None:
+    """Prints nested figures as an aligned list."""
+    width = max(len(name) for name in figures)
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            value = ", ".join(_words(k, v) for k, v in value.items())
+        elif isinstance(value, int):
+            value = f"{value:,}"
+        click.echo(f"{name:{width}}  {value if value != '' else '–'}")
+
+
+def _words(name: str, value: Any) -> str:
+    """A figure, or the figures of one thing, with its name."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        return f"{name} {value:,}"
+    if value.keys() == {"mean", "frames"}:
+        return f"{name} {value['mean']:,} over {value['frames']:,}"
+    return f"\n    {name}: " + ", ".join(f"{k} {v:,}" for k, v in value.items())

@@ -1,0 +1,153 @@
+"""`cc-prep split`: splits for a data set that comes without."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from cc_prep.errors import JobFailed, UserError
+from pipelines.cli.options import dataset_options
+from pipelines.cli.printing import print_tree, progress_bar
+
+if TYPE_CHECKING:
+    from cc_prep.manifest import Manifest
+    from cc_prep.records import ImagePair
+
+
+@click.command()
+@dataset_options
+@click.option(
+    "--shares",
+    default="train=85,val=5,test=10",
+    show_default=True,
+    metavar="SPLIT=SHARE,…",
+    help="The splits and how large they are to each other.",
+)
+@click.option("--group", "column", metavar="COLUMN", help="Pairs that agree in it stay together.")
+@click.option(
+    "--group-by",
+    "pattern",
+    metavar="REGEX",
+    help="Pairs in whose path of before it finds the same stay together.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--distance",
+    default="4",
+    show_default=True,
+    metavar="BITS|none",
+    help="Pairs with images so near by perceptual hash (of 64 bits) stay together.",
+)
+@click.option(
+    "--out", default="splits.json", show_default=True, metavar="FILE", help="In the root."
+)
+def split(
+    dataset: str,
+    root: str | None,
+    overrides: tuple[str, ...],
+    shares: str,
+    column: str | None,
+    pattern: str | None,
+    seed: int,
+    distance: str,
+    out: str,
+) -> None:
+    """Splits DATASET's pairs, a table's or those of folders, that come without splits.
+
+    No near-duplicate image lands in two splits. Name the file it writes as `split_file` in the
+    manifest; reports say how the splits were made.
+
+    \b
+    Example:
+      cc-prep split mine --shares train=80,test=20 --group-by '^site(\\d+)'
+    """
+    from cc_prep import manifest, storage
+    from cc_prep.datasets import splitting
+
+    settings = manifest.load(dataset, [*overrides, "split_file=null"], root)
+    pairs = _pairs_without_splits(dataset, settings)
+    groups = _groups(settings, pairs, column, pattern)
+    with progress_bar("hashing images") as progress:
+        result = splitting.split(
+            settings, pairs, _shares(shares), seed, _distance(distance), groups, progress
+        )
+    grouped_by = column or pattern
+    about = {**result.about, **({"grouped by": grouped_by} if grouped_by else {})}
+    target = storage.resolve(settings.root, out)
+    storage.write_json(target, {"about": about, "splits": result.splits})
+    print_tree({name: value for name, value in about.items() if value is not None})
+    click.echo(f"{target}; name it in the manifest: split_file: {out}")
+    for fault in result.faults:
+        click.echo(f"fault: {fault}")
+    if result.faults:
+        raise JobFailed(f"{dataset}: {len(result.faults)} images were not compared")
+
+
+def _pairs_without_splits(dataset: str, settings: Manifest) -> list[ImagePair]:
+    """Every pair of a data set that comes without splits. Raises UserError for any other."""
+    from cc_prep import datasets
+    from cc_prep.datasets.layouts import folders, table
+
+    every_pair = {"table": table.every_pair, "folders": folders.every_pair}.get(settings.layout)
+    if every_pair is None:
+        layout = settings.layout
+        raise UserError(f"{dataset}: {layout} comes with its splits", "Use them as they are")
+    datasets.reader(settings)
+    pairs = every_pair(settings)
+    datasets.check_inside(settings, pairs)
+    if len({pair.split for pair in pairs}) > 1:
+        raise UserError(f"{dataset} has splits already", "Drop its split column or its folders")
+    return pairs
+
+
+def _shares(text: str) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = part.strip().partition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            share = 0.0
+        if not re.fullmatch(r"[A-Za-z0-9_]+", name) or not 0 < share < float("inf"):
+            raise UserError(f"--shares {text}", "Say, --shares train=85,val=5,test=10")
+        shares[name] = share
+    return shares
+
+
+def _distance(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal() or int(text) > 64:
+        raise UserError(f"--distance {text}", "Give 0 to 64 bits, or none")
+    return int(text)
+
+
+def _groups(
+    settings: Manifest, pairs: list[ImagePair], column: str | None, pattern: str | None
+) -> dict[str, str]:
+    """The group of each pair by id; empty where pairs are not grouped. Raises UserError."""
+    from cc_prep.datasets.layouts import table
+
+    if column is not None and pattern is not None:
+        raise UserError("--group and --group-by are both given", "Give one of them")
+    if column is not None:
+        if settings.layout != "table":
+            raise UserError(f"--group {column}: {settings.layout} has no columns", "Use --group-by")
+        return table.groups(settings, column)
+    if pattern is None:
+        return {}
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"--group-by {pattern}: {error}", "Give a regular expression") from None
+    matches = {pair.id: compiled.search(pair.before) for pair in pairs}
+    missing = [id for id, match in matches.items() if match is None]
+    if missing:
+        raise UserError(
+            f"--group-by {pattern}: finds nothing in {len(missing)} paths, such as that of "
+            f"{missing[0]!r}",
+            "Let it match every path of before",
+        )
+    return {id: m[1] if m.re.groups else m[0] for id, m in matches.items() if m is not None}
