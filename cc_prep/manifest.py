@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from cc_prep import settings
-from cc_prep.datasets import caption_normalization
+from cc_prep import caption_normalization, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_prep.steps.confidence import Strategy

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from cc_prep import storage
-from cc_prep.datasets import caption_normalization
+from cc_prep import caption_normalization, storage
 from cc_prep.datasets.layouts import (
     clevr_change,
     clevr_dc,
@@ -80,7 +79,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     steps = manifest.captions.normalise
     if not steps:
         return found
-    return [replace(p, captions=caption_normalization.normalised(p.captions, steps)) for p in found]
+    return [replace(p, captions=caption_normalization.normalize(p.captions, steps)) for p in found]
 
 
 def check_inside(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -43,6 +44,32 @@ def test_house_rules(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno - node.lineno < 60, f"{node.name} is too long"
+
+
+def imports_at_the_top(name: str, path: Path) -> set[str]:
+    """Modules of ours, and the packages they lie in, that importing a module imports."""
+    statements = list(ast.parse(path.read_text()).body)
+    modules = set()
+    for node in statements:
+        if isinstance(node, ast.Try):
+            statements += node.body
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    parts = (module.split(".") for module in modules)
+    prefixes = {".".join(of[:i]) for of in parts for i in range(1, len(of) + 1)}
+    return {prefix for prefix in prefixes if not f"{name}.".startswith(f"{prefix}.")}
+
+
+def test_no_module_imports_itself_by_way_of_another() -> None:
+    """Keeps away: `from cc_prep import manifest` that fails unless another module came first."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in FILES
+    }
+    graph = {name: imports_at_the_top(name, path) & paths.keys() for name, path in paths.items()}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda p: p.stem)

@@ -19,7 +19,7 @@ STEPS: dict[Step, Callable[[str], str]] = {
 }
 
 
-def normalised(captions: Iterable[str], steps: Iterable[Step]) -> tuple[str, ...]:
+def normalize(captions: Iterable[str], steps: Iterable[Step]) -> tuple[str, ...]:
     """The captions after all steps in their order; those of which nothing is left are dropped."""
     listed = list(captions)
     for step in steps:
