@@ -1,7 +1,12 @@
 """CIDEr: how much a caption says what its references agree on, by tf-idf weighted n-grams.
 
-The official scorer's figures, its clipping and its length penalty included; its loops over n-grams
-are sparse matrices here, where every row is a caption.
+This computes what the official scorer (coco-caption, pycocoevalcap) calls CIDEr. It is the variant
+that Vedantam et al. (CVPR 2015) call CIDEr-D: n-grams of 1 to 4 words, each count clipped to that
+of the reference, a Gaussian penalty on the difference in length (σ = 6), and a factor of 10. Words
+are not stemmed. Document frequencies come from the references of the evaluated items and from no
+other corpus, so a score depends on which items are evaluated together.
+
+The official loops over n-grams are sparse matrices here, where every row is a caption.
 Source: Vedantam et al., CVPR 2015; coco-caption's `cider_scorer.py`.
 """
 
@@ -13,7 +18,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 LONGEST = 4  # n-gram
-SIGMA = 6.0  # of the penalty, in bigrams
+SIGMA = 6.0  # of the length penalty; a length is counted in bigrams, as the official scorer does
 SCALE = 10.0
 
 

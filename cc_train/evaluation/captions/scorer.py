@@ -1,9 +1,11 @@
 """Captions against references: BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE, as COCO's scorer.
 
 Conventions: Penn-Treebank tokens, lower-cased, without punctuation; BLEU over the corpus with the
-closest reference length; ROUGE-L with β = 1.2; CIDEr (not CIDEr-D) with document frequencies from
-the references of the evaluated items; everything × 100, so CIDEr of identical captions may reach
-1000. Of an empty prediction every score is 0.
+closest reference length; ROUGE-L with β = 1.2; everything × 100. CIDEr is what the official scorer
+calls CIDEr, which is CIDEr-D: n-grams of 1 to 4 words, counts clipped to those of the reference, a
+Gaussian penalty on the difference in length (σ = 6), a factor of 10, and document frequencies from
+the references of the evaluated items. So CIDEr of identical captions may reach 1000. Of an empty
+prediction every score is 0.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
 JAVA = ("METEOR", "SPICE")
 ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", "SPICE")
 CONVENTIONS = (
-    "PTB tokens without punctuation; CIDEr, not CIDEr-D; document frequencies from the references "
-    "of the evaluated items; × 100"
+    "PTB tokens without punctuation; CIDEr as the official scorer computes it, which is CIDEr-D "
+    "(clipped counts, length penalty with σ = 6), with document frequencies from the references of "
+    "the evaluated items; × 100"
 )
 
 
