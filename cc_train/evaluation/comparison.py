@@ -9,24 +9,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train.evaluation import evaluation
+from cc_train.evaluation import evaluation, published
 from cc_train.evaluation.captions import scorer
 
-PUBLISHED = Path(__file__).parent / "published.yaml"
 REMEDY = "Give runs, or folders of cc-train evaluate"
 RESAMPLES = 2000
+MARKS = {
+    "LLM": "a large language model writes the captions",
+    "LLM?": "not known whether one does",
+    "single": "single-change protocol",
+    "multi": "multi-change protocol",
+    "unknown": "protocol not known",
+    "reproduced": "others reached the scores",
+    "not reached": "others tried and did not reach the scores",
+    "by others": "measured by others than the authors",
+    "CIDEr-D": "the paper calls its CIDEr so; its document frequencies are not known",
+    "CIDEr?": "by a scorer that is not known",
+    "uncertain": "the scores are in doubt",
+    "disputed": "papers print different scores",
+}
 
 
 @dataclass(frozen=True)
 class Row:
     """A system's scores by group and measure, × 100. pairs: by group.
 
-    sources: where published scores stand, by group. items: CIDEr of each pair by its official id,
-        where it is known.
+    items: CIDEr of each pair by its official id, where it is known.
+    sources, marks, details: of published scores by group, where they stand, what the table shows
+        of them (see MARKS), and all that is known of them as JSON.
     """
 
     name: str
@@ -35,6 +48,13 @@ class Row:
     items: dict[str, float] = field(default_factory=dict)
     conventions: str = ""
     sources: dict[str, str] = field(default_factory=dict)
+    marks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def remarks(self, group: str) -> str:
+        """In words why a published row may mislead."""
+        details = self.details.get(group, {})
+        return " ".join(str(details[key]) for key in ("uncertain", "note") if key in details)
 
 
 @dataclass(frozen=True)
@@ -102,20 +122,66 @@ def distinct(rows: Sequence[Row], places: Sequence[str]) -> list[Row]:
     ]
 
 
-def published(dataset: str) -> list[Row]:
-    """Published figures of a data set. Raises UserError if there are none."""
-    listed = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    sources: dict[str, dict[str, str]] = {}
-    for row in listed["figures"]:
-        if row["dataset"] == dataset:
-            found.setdefault(row["system"], {})[row["group"]] = row["scores"]
-            place = f"{row['source']}, table {row['table']}"
-            sources.setdefault(row["system"], {})[row["group"]] = place
-    if not found:
-        known = sorted({row["dataset"] for row in listed["figures"]})
-        raise UserError(f"--dataset {dataset}: no published figures", f"Known: {', '.join(known)}")
-    return [Row(name, groups, sources=sources[name]) for name, groups in found.items()]
+def published_rows(dataset: str) -> list[Row]:
+    """The published figures of a data set's test split, a row a system.
+
+    Raises UserError if there are none.
+    """
+    listed = published.read()
+    figures = [f for f in listed.figures if (f.dataset, f.split) == (dataset, "test")]
+    if not figures:
+        known = ", ".join(sorted(listed.datasets))
+        raise UserError(f"--dataset {dataset}: no published figures", f"Known: {known}")
+    rows: dict[str, Row] = {}
+    for figure in figures:
+        row = rows.setdefault(figure.system, Row(figure.system, {}))
+        row.groups[figure.group] = figure.merged
+        row.sources[figure.group] = _printed(figure.source, figure.table)
+        row.marks[figure.group] = _marks(figure, listed)
+        row.details[figure.group] = _details(figure, listed)
+    return list(rows.values())
+
+
+def _printed(source: str, table: str) -> str:
+    return f"{source}, table {table}" if table[-1].isdigit() else f"{source}, {table}"
+
+
+def _marks(figure: published.Figure, listed: published.Published) -> tuple[str, ...]:
+    """What the table shows of a published row besides its scores; see MARKS."""
+    system = listed.systems[figure.system]
+    marks = []
+    if system.llm or system.llm is None:
+        marks.append("LLM" if system.llm else "LLM?")
+    if figure.changes is not None:
+        marks.append(figure.changes)
+    if figure.reproduced is not None:
+        marks.append(
+            {True: "reproduced", False: "not reached", None: "by others"}[figure.reproduced.reached]
+        )
+    if system.cider != "official":
+        marks.append("CIDEr-D" if system.cider == "CIDEr-D" else "CIDEr?")
+    if figure.uncertain:
+        marks.append("uncertain")
+    if figure.disputed:
+        marks.append("disputed")
+    return tuple(marks)
+
+
+def _details(figure: published.Figure, listed: published.Published) -> dict[str, Any]:
+    """All that is known of a published row besides its scores, as JSON."""
+    system = listed.systems[figure.system]
+    facts = figure.model_dump(
+        mode="json",
+        include={"elsewhere", "reproduced", "uncertain", "note"},
+        exclude_defaults=True,
+    )
+    return {
+        "aliases": list(system.aliases),
+        "llm": system.llm,
+        "CIDEr kind": system.cider,
+        "changes": figure.changes or listed.datasets[figure.dataset].changes,
+        **facts,
+    }
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -177,6 +243,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
         said.append("scored by different conventions; see each scores.json")
     if any(row.sources for row in rows):
         said.append("published rows: as their papers give them, of the official test split")
+        used = {mark for row in rows for marks in row.marks.values() for mark in marks}
+        said += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
     return said
 
 
@@ -185,7 +253,12 @@ def to_json(found: Sequence[Table], gains: Sequence[Interval], said: Sequence[st
     return {
         "groups": {
             table.group: [
-                {"system": row.name, "source": row.sources.get(table.group), **_scores(row, table)}
+                {
+                    "system": row.name,
+                    "source": row.sources.get(table.group),
+                    **_scores(row, table),
+                    **row.details.get(table.group, {}),
+                }
                 for row in table.rows
             ]
             for table in found

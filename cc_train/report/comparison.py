@@ -22,7 +22,7 @@ PIPE_WIDTH = 200  # characters; into a file or a pipe nothing is cut short
 def compare(places: Sequence[str], dataset: str | None, out: str | None, as_json: bool) -> None:
     """Shows evaluations side by side: `cc-train compare`. Raises UserError."""
     ours = comparison.distinct([comparison.read(place) for place in places], places)
-    rows = [*ours, *(comparison.published(dataset) if dataset else ())]
+    rows = [*ours, *(comparison.published_rows(dataset) if dataset else ())]
     tables, gains = comparison.tables(rows), comparison.intervals(ours)
     notes = comparison.notes(rows)
     if out is not None:
@@ -62,6 +62,7 @@ def show(
         drawn.add_column("")
         for name in ("pairs", *table.measures):
             drawn.add_column(name, justify="right")
+        drawn.add_column("marks")
         drawn.add_column("source")
         for row in table.rows:
             scores = row.groups[table.group]
@@ -73,6 +74,7 @@ def show(
                 escape(row.name),
                 pairs,
                 *values,
+                ", ".join(row.marks.get(table.group, ())),
                 escape(row.sources.get(table.group, "")),
                 style="dim" if row.sources else None,
             )

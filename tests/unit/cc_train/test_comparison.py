@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import comparison, evaluation
 from cc_train.evaluation.captions import coco, scorer
-from tests.conftest import BIN, ROOT
+from tests.conftest import BIN
 
 FACTS = [
     {"key": f"k{i}", "image_id": f"{i}.png", "kind": kind, "change_type": None,
@@ -86,51 +84,37 @@ def test_damaged_items_are_named(runs: list[str]) -> None:
 
 
 def test_published_rows(runs: list[str]) -> None:
-    rows = [*(comparison.read(run) for run in runs), *comparison.published("clevr")]
+    rows = [*(comparison.read(run) for run in runs), *comparison.published_rows("clevr")]
     total = comparison.tables(rows)[0]
-    procap = next(row for row in total.rows if row.name == "ProCap")
-    assert procap.groups["total"] == {"CIDEr": 135.6}
-    assert procap.sources == {"total": "procap, table 1"}
-    with pytest.raises(UserError, match="Known: clevr, clevr_dc, edit, levir, spot"):
-        comparison.published("coco")
+    by_name = {row.name: row for row in total.rows}
+    assert by_name["ProCap"].groups["total"] == {"CIDEr": 135.6}
+    assert by_name["ProCap"].sources == {"total": "procap, table 1"}
+    assert by_name["FINER-MLLM"].marks["total"] == ("LLM",)
+    assert "not reached" in by_name["SSGPA"].marks["total"]
+    notes = comparison.notes(rows)
+    assert "LLM: a large language model writes the captions" in notes
+    assert not [note for note in notes if note.startswith("multi:")]  # no such row is shown
+    with pytest.raises(UserError, match="Known: clevr, clevr_dc, edit, levir, spot, spot_multi"):
+        comparison.published_rows("coco")
 
 
-def test_published_figures_have_sources_and_possible_values() -> None:
-    found = yaml.safe_load((ROOT / "cc_train/evaluation/published.yaml").read_text())
-    seen = set()
-    for row in found["figures"]:
-        assert row["source"] in found["sources"]
-        assert row["scores"]
-        assert set(row["scores"]) <= set(scorer.ORDER)
-        assert all(5 < value < 200 for value in row["scores"].values())
-        seen.add((row["dataset"], row["group"], row["system"]))
-    assert len(seen) == len(found["figures"])
-
-
-SEEDS = ROOT.parent / "shared" / "seeds"
-
-
-def check_published_against_the_papers() -> None:
-    """Each row's figures stand in one line of its paper, in this order, after the system's name."""
-    files = {"scorer": "scorer-paper.txt", "davir": "davir-paper.txt", "procap": "procap-notes.txt"}
-    lines = {name: (SEEDS / file).read_text().splitlines() for name, file in files.items()}
-    for row in yaml.safe_load((ROOT / "cc_train/evaluation/published.yaml").read_text())["figures"]:
-        numbers = [f"{value:.1f}" for value in row["scores"].values()]
-        pattern = r"\b.*".join(re.escape(number) for number in numbers)
-        named = [
-            line
-            for line in lines[row["source"]]
-            if re.match(rf"\W*{re.escape(row['system'][:6])}", line)
-            or (row["system"].startswith("PCL") and line.startswith("PCL"))
-        ]
-        fitting = [s for s in named if re.search(pattern, s.replace("28 |", "28.0 |"))]
-        assert fitting, row
-
-
-if SEEDS.exists():  # the papers' text is not ours to copy
-
-    def test_published_against_the_papers() -> None:
-        check_published_against_the_papers()
+def test_marks_and_details_are_shown(runs: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    shown = compare(runs[0], "--dataset", "spot", "--out", page).stdout
+    finer = next(line for line in shown.splitlines() if "FINER-MLLM" in line)
+    assert "LLM, disputed" in finer
+    assert "note: disputed: papers print different scores" in shown
+    text = page.read_text()
+    assert "LLM, disputed" in text
+    assert "ProCap&#39;s and the note on OmniDiff 61.8" in text
+    listed = json.loads(compare(runs[0], "--dataset", "spot", "--json").stdout)["groups"]["total"]
+    [details] = [row for row in listed if row["system"] == "FINER-MLLM"]
+    assert (details["llm"], details["CIDEr kind"], details["aliases"]) == (
+        True,
+        "official",
+        ["FINER"],
+    )
+    assert details["elsewhere"][0] == {"source": "procap", "table": "1", "scores": {"CIDEr": 61.8}}
 
 
 def compare(*options: object) -> subprocess.CompletedProcess[str]:
