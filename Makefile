@@ -12,9 +12,10 @@ BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
 BROWSER := $(VENV)/.browser-done
 JAVA    := $(VENV)/.java-done
+DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser java demo test faults lint format check bench interpolate score shards stage1 stage2 \
+.PHONY: help setup browser java demo test faults docs lint format check bench interpolate score shards stage1 stage2 \
   evaluate ablation assets
 
 help:  ## this list
@@ -113,11 +114,19 @@ test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
 faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see docs/reliability.md
 	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)
 
-lint: $(SETUP)  ## style, types and house rules
+docs: $(DOCS)  ## the documentation as a site: build/docs/index.html
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/docs/index.html"
+
+$(DOCS): $(SETUP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+lint: $(SETUP)  ## style, types, house rules, links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/unit/test_house_rules.py
+	$(BIN)/python -m pytest tests/unit/test_house_rules.py tests/unit/test_docs.py
 
 format: $(SETUP)  ## bring the code into shape
 	$(BIN)/ruff check --fix .

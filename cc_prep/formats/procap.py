@@ -4,8 +4,8 @@ CLEVR-Change   sc_videos.h5 and nsc_videos.h5 (with and without semantic change)
                clevr_similarity_scores.json, {key: {"sc_sim_matrixes": …, "nsc_sim_matrixes": …}}
 others         <name>_videos.h5 and <name>_similarity_scores.json, keys are ids
 
-A dataset of an HDF5 file is uint8 [F, 3, H, W], RGB; matrices are {"bef_inter_sim": [captions][F],
-"inter_aft_sim": …}.
+A dataset of an HDF5 file is uint8 [F, 3, H, W], RGB; matrices are {"bef_inter_sim": lists of shape
+[captions, F], "inter_aft_sim": …}.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def read_scores(folder: str, names: Names) -> dict[str, Any]:
 def scores_of(
     found: dict[str, Any], names: Names, id: str, kind: str, captions: tuple[str, ...], frames: int
 ) -> FrameScores:
-    """A pair's scores. Raises RejectedPair where they are not [captions][frames]."""
+    """A pair's scores. Raises RejectedPair where they are not `[captions][frames]`."""
     entry, part = found.get(names.key(id)), names.part(kind)
     if part is not None and isinstance(entry, dict):
         entry = entry.get(part)

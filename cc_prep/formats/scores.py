@@ -1,6 +1,6 @@
 """Scores: `scores/<split>-000000.parquet`, a row a sequence.
 
-key, captions; bef_inter_sim, inter_aft_sim   logits, [captions][frames]
+key, captions; bef_inter_sim, inter_aft_sim   logits, float [captions, frames]
 bef_inter_visual, inter_aft_visual            likeness without words, [frames], or empty (imported)
 penalty                                       [frames], of the captions, or without words
                                               where there are none

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,16 +88,6 @@ def modules_after(statement: str) -> set[str]:
 def test_quick_imports(module: str) -> None:
     """Keeps away: a --help that takes seconds because it imports torch or Ray."""
     assert not modules_after(f"import {module}") & {"torch", "ray", "cv2", "pandas", "pyarrow"}
-
-
-def test_documents_name_only_files_that_are_there() -> None:
-    """Keeps away: docs that lie after a move."""
-    for document in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/formats.md"):
-        text = (ROOT / document).read_text()
-        for name in re.findall(
-            r"`((?:cc_prep|pipelines|cc_train|docs|tests|benchmarks)/[\w./-]+)`", text
-        ):
-            assert (ROOT / name).exists(), f"{document}: {name}"
 
 
 def test_architecture_is_short() -> None:
