@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ class Row:
     """A system's scores by group and measure, × 100. pairs: by group.
 
     items: CIDEr of each pair by its official id, where it is known.
+    folder: parts of the absolute path of an evaluated run; only its end is ever shown.
     sources, marks, details: of published scores by group, where they stand, what the table shows
         of them (see MARKS), and all that is known of them as JSON.
     """
@@ -47,6 +51,7 @@ class Row:
     pairs: dict[str, int] = field(default_factory=dict)
     items: dict[str, float] = field(default_factory=dict)
     conventions: str = ""
+    folder: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     marks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -97,8 +102,10 @@ def read(place: str) -> Row:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{found}: no scores of cc-train evaluate", REMEDY) from None
     folder = found.parent if found.parent.name != evaluation.FOLDER else found.parent.parent
+    folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
-    return Row(name, groups, pairs, _items(found.parent / "items.jsonl"), conventions)
+    items = _items(found.parent / "items.jsonl")
+    return Row(name, groups, pairs, items, conventions, folder.parts)
 
 
 def _items(place: Path) -> dict[str, float]:
@@ -113,13 +120,31 @@ def _items(place: Path) -> dict[str, float]:
         raise UserError(f"{place}: damaged", "Evaluate again: cc-train evaluate") from None
 
 
-def distinct(rows: Sequence[Row], places: Sequence[str]) -> list[Row]:
-    """The rows, those of the same name with their whole path instead."""
-    names = [row.name for row in rows]
-    return [
-        row if names.count(row.name) == 1 else Row(**{**row.__dict__, "name": place})
-        for row, place in zip(rows, places, strict=True)
-    ]
+def distinct(rows: Sequence[Row]) -> list[Row]:
+    """The rows; those of one name are called by the end of their path that tells them apart.
+
+    Where no path does, because a run was given twice, they are numbered.
+    """
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row.name, []).append(row)
+    counts: Counter[str] = Counter()
+    renamed = []
+    for row in rows:
+        name = _told_apart(row, by_name[row.name])
+        counts[name] += 1
+        renamed.append(replace(row, name=f"{name} ({counts[name]})" if counts[name] > 1 else name))
+    return renamed
+
+
+def _told_apart(row: Row, same_name: Sequence[Row]) -> str:
+    """The row's name with as many folders before it as tell it from the others."""
+    parents = row.folder[:-1]
+    others = {other.folder[:-1] for other in same_name} - {parents}
+    if not others:
+        return row.name
+    depth = next(n for n in itertools.count(1) if parents[-n:] not in {o[-n:] for o in others})
+    return "/".join((*parents[-depth:], row.name))
 
 
 def published_rows(dataset: str) -> list[Row]:

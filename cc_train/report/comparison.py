@@ -21,7 +21,7 @@ PIPE_WIDTH = 200  # characters; into a file or a pipe nothing is cut short
 
 def compare(places: Sequence[str], dataset: str | None, out: str | None, as_json: bool) -> None:
     """Shows evaluations side by side: `cc-train compare`. Raises UserError."""
-    ours = comparison.distinct([comparison.read(place) for place in places], places)
+    ours = comparison.distinct([comparison.read(place) for place in places])
     rows = [*ours, *(comparison.published_rows(dataset) if dataset else ())]
     tables, gains = comparison.tables(rows), comparison.intervals(ours)
     notes = comparison.notes(rows)

@@ -17,6 +17,7 @@ import jinja2
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.redaction import values_without_folders
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import scorer
@@ -61,13 +62,18 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=_groups(folder / evaluation.FOLDER / "items.jsonl", _images(shards)),
-            settings=json.dumps({k: v for k, v in settings.items() if k != "words"}, indent=1),
+            settings=json.dumps(_shown_settings(settings), indent=1),
             words=len(settings.get("words", ())),
         )
     )
     target = out or str(folder / "report.html")
     storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
     return target
+
+
+def _shown_settings(settings: Mapping[str, Any]) -> Any:
+    """The settings without the vocabulary, and without the folders of the machine."""
+    return values_without_folders({k: v for k, v in settings.items() if k != "words"})
 
 
 def _groups(

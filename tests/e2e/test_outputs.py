@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import ROOT, Command
 from tests.pages import opened
 
 MARK = "<script>document.title='RAN'</script>"
@@ -129,6 +129,9 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert MARK not in text
     assert html.escape(MARK).replace("&#x27;", "&#39;") in text
+    assert "CLEVR_nonsemantic_000003.png: " in text  # the reject's file, and no folder
+    for place in (out.parent, tmp_path, Path.home(), ROOT):
+        assert str(place) not in text
     dom = opened(text, tmp_path)
     # 11 strips of 9 frames, 7 true ones and a difference, 6 masks.
     assert 'data-pictures="193/193"' in dom

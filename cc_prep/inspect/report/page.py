@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from cc_prep.formats import provenance, rejects, scores, sequences, training_sha
 from cc_prep.inspect import stats, verification
 from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import STRIP_PX, Strip
+from cc_prep.redaction import values_without_folders, without_folders
 
 MOST_REJECTS = 200
 # Figures over some thousand sequences are as good as over all, and come in a minute.
@@ -43,7 +45,7 @@ def write(
     main = with_frames or tokens
     if main is None:
         raise UserError(f"{path}: scores alone", "Give the folder that the sequences lie in too")
-    record = provenance.read(main) or {}
+    record = values_without_folders(provenance.read(main) or {})
     decode, said = _decoder(tokens)
     shown = []
     chosen = _chosen(main, record, samples, with_frames is not None)
@@ -55,7 +57,11 @@ def write(
         "scores": stats.score_figures(scored, MOST_LOOKED_AT) if scored else None,
         "tokens": stats.token_figures(tokens, MOST_LOOKED_AT) if tokens else None,
     }
-    rejected = [r for folder in there.values() for r in rejects.read(folder)]
+    rejected = [
+        replace(reject, message=without_folders(reject.message))
+        for folder in there.values()
+        for reject in rejects.read(folder)
+    ]
     total = sum(facts["samples"] for facts in record["shards"].values())
     page = (
         _environment()
@@ -147,7 +153,7 @@ def _decoder(
     try:
         network, located, _ = networks.vqgan(settings["weights"], settings["config"])
     except UserError as error:
-        return None, f"No reconstructions: {error.what}."
+        return None, f"No reconstructions: {without_folders(error.what)}."
     if record["weights"].get(located.name) != located.sha256:
         name = Path(str(located.path)).name
         return None, f"No reconstructions: {name} here is not the file the tokens were made with."

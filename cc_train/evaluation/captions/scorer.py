@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cc_prep.errors import UserError
+from cc_prep.redaction import without_folders
 from cc_train.evaluation.captions import ptb
 from cc_train.evaluation.captions.cider import cider
 from cc_train.evaluation.captions.meteor import Unavailable, meteor
@@ -102,7 +103,7 @@ def score_groups(
                 totals, each = measure(*tokens, list(groups.values()))
             except Unavailable as error:
                 for scores in found.values():
-                    scores.left_out[name] = str(error)
+                    scores.left_out[name] = without_folders(str(error))
                 continue
             for scores, total in zip(found.values(), totals, strict=True):
                 _put(scores, name, total, {id: each[id] for id in scores.items})

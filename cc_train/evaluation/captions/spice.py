@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 
@@ -20,9 +21,11 @@ def spice(
     Nothing is downloaded: the models have to lie where pycocoevalcap puts them. Raises Unavailable.
     """
     find_java()
-    place = resources.files("pycocoevalcap") / "spice" / "lib" / MODELS
-    if not place.is_file():
-        raise Unavailable(f"its parser's models (385 MB) are not at {place}")
+    models = resources.files("pycocoevalcap") / "spice" / "lib" / MODELS
+    if not models.is_file():
+        raise Unavailable(
+            f"its parser's models (385 MB) are not installed: pycocoevalcap/spice/lib/{MODELS}"
+        )
     from pycocoevalcap.spice.spice import Spice
 
     ids = sorted(candidates)
@@ -30,6 +33,8 @@ def spice(
         _, each = Spice().compute_score(
             {id: list(references[id]) for id in ids}, {id: [candidates[id]] for id in ids}
         )
+    except subprocess.CalledProcessError as error:  # its words hold the whole command
+        raise Unavailable(f"its Java process ended with exit code {error.returncode}") from None
     except Exception as error:
         raise Unavailable(f"its Java process failed: {error}") from None
     found = {id: float(one["All"]["f"]) for id, one in zip(ids, each, strict=True)}

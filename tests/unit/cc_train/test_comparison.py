@@ -139,12 +139,22 @@ def test_the_command(runs: list[str], tmp_path: Path) -> None:
 
 
 def test_runs_of_one_name_are_told_apart(runs: list[str], tmp_path: Path) -> None:
-    other = evaluated(tmp_path / "x" / "bad", BAD)
-    names = {
-        row["system"]
-        for row in json.loads(compare(runs[0], other, "--json").stdout)["groups"]["total"]
-    }
-    assert names == {runs[0], other}
+    """By the end of their paths, never the whole: a page is for others to read."""
+    places = [runs[0], evaluated(tmp_path / "x" / "bad", BAD), evaluated(tmp_path / "y/bad", BAD)]
+    page = tmp_path / "compare.html"
+    done = compare(*places, runs[1], runs[1], "--json", "--out", page)
+    names = [row["system"] for row in json.loads(done.stdout)["groups"]["total"]]
+    assert set(names) == {
+        f"{tmp_path.name}/bad", "x/bad", "y/bad", "<b>good", "<b>good (2)",
+    }  # fmt: skip
+    assert str(tmp_path) not in page.read_text()
+
+
+def test_the_folder_one_stands_in_has_a_name(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs[0])
+    assert comparison.read(".").name == "bad"
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"groups": {"total": 3}, "conventions": ""}'])

@@ -1,0 +1,54 @@
+"""Takes folders out of what is shown to others: a report names files, never where they lie.
+
+Folders give away users, machines and projects, and mean nothing to whoever reads a report on
+another machine.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_END = r"\s'\"`<>|;,()\[\]{}"  # what ends a path inside a sentence
+_ABSOLUTE = re.compile(
+    rf"(?<![\w.*~/\\-])(?:(?:file://|~)?/(?!/)|[A-Za-z]:[/\\]+)[^{_END}:]*(?::(?=\d)|)",
+)
+
+
+def without_folders(text: str) -> str:
+    """The text with each absolute path cut to its last part; URLs and relative paths stay.
+
+    A text that is nothing but a path may hold blanks. Inside a sentence a path ends at a blank;
+    the folders of this machine (home, temporary files, Python, work folder) go even then.
+    """
+    if "\n" not in text and ": " not in text and _ABSOLUTE.match(text):
+        return _last_part(text)
+    for folder in _known_folders():
+        text = re.sub(rf"(?<![\w.~-]){re.escape(folder)}(?=[/\\])", "", text)
+    return _ABSOLUTE.sub(lambda match: _last_part(match[0]), text)
+
+
+def values_without_folders(value: Any) -> Any:
+    """A JSON value with `without_folders` applied to every string in it; keys stay."""
+    if isinstance(value, dict):
+        return {key: values_without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [values_without_folders(inner) for inner in value]
+    return without_folders(value) if isinstance(value, str) else value
+
+
+def _last_part(path: str) -> str:
+    parts = [part for part in re.split(r"[/\\]", path) if part]
+    return parts[-1] if parts else path
+
+
+@cache
+def _known_folders() -> list[str]:
+    """Folders of this machine, the longest first."""
+    places = [Path.home(), Path(tempfile.gettempdir()), Path.cwd(), Path(sys.prefix)]
+    folders = {str(form) for place in places for form in (place, place.resolve())}
+    return sorted((folder for folder in folders if len(folder) > 1), key=len, reverse=True)
