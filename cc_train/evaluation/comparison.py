@@ -74,7 +74,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Interval:
-    """How much more CIDEr `name` has than `other` over the same pairs, with its 95 % interval."""
+    """How much more CIDEr, × 100, `name` has than `other` over the same pairs.
+
+    difference: the mean over the pairs. low, high: its 95 % interval.
+    """
 
     name: str
     other: str
@@ -84,15 +87,18 @@ class Interval:
 
 
 def read(place: str) -> Row:
-    """A run's evaluation, an evaluation's folder, or its scores.json. Raises UserError."""
+    """The row of a run, of an evaluation's folder, or of a scores.json.
+
+    Raises UserError if no scores are there, or they are damaged.
+    """
     path = Path(place)
     candidates = [path] if path.is_file() else [path / "evaluation" / "scores.json"]
     candidates += [path / "scores.json"]
-    found = next((c for c in candidates if c.is_file()), None)
-    if found is None:
+    file = next((c for c in candidates if c.is_file()), None)
+    if file is None:
         raise UserError(f"{place}: no scores.json in it", "Evaluate it first: cc-train evaluate")
     try:
-        scores = storage.read_json(str(found))
+        scores = storage.read_json(str(file))
         groups = {
             str(group): {name: float(values[name]) for name in scorer.ORDER if name in values}
             for group, values in scores["groups"].items()
@@ -100,11 +106,11 @@ def read(place: str) -> Row:
         pairs = {str(group): int(values["pairs"]) for group, values in scores["groups"].items()}
         conventions = str(scores["conventions"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{found}: no scores of cc-train evaluate", REMEDY) from None
-    folder = found.parent if found.parent.name != evaluation.FOLDER else found.parent.parent
+        raise UserError(f"{file}: no scores of cc-train evaluate", REMEDY) from None
+    folder = file.parent if file.parent.name != evaluation.FOLDER else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
-    items = _items(found.parent / "items.jsonl")
+    items = _items(file.parent / "items.jsonl")
     return Row(name, groups, pairs, items, conventions, folder.parts)
 
 
@@ -152,18 +158,18 @@ def published_rows(dataset: str) -> list[Row]:
 
     Raises UserError if there are none.
     """
-    listed = published.read()
-    figures = [f for f in listed.figures if (f.dataset, f.split) == (dataset, "test")]
+    figures_file = published.read()
+    figures = [f for f in figures_file.figures if (f.dataset, f.split) == (dataset, "test")]
     if not figures:
-        known = ", ".join(sorted(listed.datasets))
+        known = ", ".join(sorted(figures_file.datasets))
         raise UserError(f"--dataset {dataset}: no published figures", f"Known: {known}")
     rows: dict[str, Row] = {}
     for figure in figures:
         row = rows.setdefault(figure.system, Row(figure.system, {}))
         row.groups[figure.group] = figure.merged
         row.sources[figure.group] = _printed(figure.source, figure.table)
-        row.marks[figure.group] = _marks(figure, listed)
-        row.details[figure.group] = _details(figure, listed)
+        row.marks[figure.group] = _marks(figure, figures_file)
+        row.details[figure.group] = _details(figure, figures_file)
     return list(rows.values())
 
 
@@ -171,9 +177,9 @@ def _printed(source: str, table: str) -> str:
     return f"{source}, table {table}" if table[-1].isdigit() else f"{source}, {table}"
 
 
-def _marks(figure: published.Figure, listed: published.Published) -> tuple[str, ...]:
+def _marks(figure: published.Figure, figures_file: published.Published) -> tuple[str, ...]:
     """What the table shows of a published row besides its scores; see MARKS."""
-    system = listed.systems[figure.system]
+    system = figures_file.systems[figure.system]
     marks = []
     if system.llm or system.llm is None:
         marks.append("LLM" if system.llm else "LLM?")
@@ -192,9 +198,9 @@ def _marks(figure: published.Figure, listed: published.Published) -> tuple[str, 
     return tuple(marks)
 
 
-def _details(figure: published.Figure, listed: published.Published) -> dict[str, Any]:
+def _details(figure: published.Figure, figures_file: published.Published) -> dict[str, Any]:
     """All that is known of a published row besides its scores, as JSON."""
-    system = listed.systems[figure.system]
+    system = figures_file.systems[figure.system]
     facts = figure.model_dump(
         mode="json",
         include={"elsewhere", "reproduced", "uncertain", "note"},
@@ -204,7 +210,7 @@ def _details(figure: published.Figure, listed: published.Published) -> dict[str,
         "aliases": list(system.aliases),
         "llm": system.llm,
         "CIDEr kind": system.cider,
-        "changes": figure.changes or listed.datasets[figure.dataset].changes,
+        "changes": figure.changes or figures_file.datasets[figure.dataset].changes,
         **facts,
     }
 
@@ -212,68 +218,68 @@ def _details(figure: published.Figure, listed: published.Published) -> dict[str,
 def tables(rows: Sequence[Row]) -> list[Table]:
     """A table a group that one of our rows has."""
     names = evaluation.ranked({group for row in rows if not row.sources for group in row.groups})
-    made = []
+    tables = []
     for group in names:
-        kept = [row for row in rows if row.groups.get(group)]
-        kept.sort(key=lambda row: row.groups[group].get("CIDEr", 0.0))
-        measures = [m for m in scorer.ORDER if any(m in row.groups[group] for row in kept)]
+        ranked = [row for row in rows if row.groups.get(group)]
+        ranked.sort(key=lambda row: row.groups[group].get("CIDEr", 0.0))
+        measures = [m for m in scorer.ORDER if any(m in row.groups[group] for row in ranked)]
         best = {
             m: max(
-                (row for row in kept if m in row.groups[group]), key=lambda r: r.groups[group][m]
+                (row for row in ranked if m in row.groups[group]), key=lambda r: r.groups[group][m]
             ).name
             for m in measures
         }
-        made.append(Table(group, measures, kept, best))
-    return made
+        tables.append(Table(group, measures, ranked, best))
+    return tables
 
 
 def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
     """Each later row against the first, by resampling the pairs that both have (paired bootstrap).
 
     A pair's own CIDEr depends on the document frequencies of the whole evaluation, so only rows
-    over exactly the same pairs are compared.
+    over exactly the same pairs are compared. The same seed gives the same intervals.
     """
-    listed = [row for row in rows if row.items]
-    if not listed:
+    scored = [row for row in rows if row.items]
+    if not scored:
         return []
-    first = listed[0]
+    first = scored[0]
     rng = np.random.default_rng(seed)
-    found = []
-    for row in listed[1:]:
+    intervals = []
+    for row in scored[1:]:
         if row.items.keys() == first.items.keys():
             ids = sorted(row.items)
             gains = np.array([row.items[id] - first.items[id] for id in ids])
             draws = rng.integers(len(gains), size=(RESAMPLES, len(gains)))
             low, high = np.percentile(gains[draws].mean(axis=1), (2.5, 97.5))
-            found.append(
+            intervals.append(
                 Interval(row.name, first.name, float(gains.mean()), float(low), float(high))
             )
-    return found
+    return intervals
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """Why rows may not be comparable."""
     ours = [row for row in rows if not row.sources]
-    said = []
+    notes = []
     for group in evaluation.ranked({group for row in ours for group in row.pairs}):
         counts = {row.name: row.pairs[group] for row in ours if group in row.pairs}
         if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            said.append(f"{group}: not over the same number of pairs ({listed})")
-    known = [row for row in ours if row.items]
-    others = [row.name for row in known if row.items.keys() != known[0].items.keys()]
+            per_row = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            notes.append(f"{group}: not over the same number of pairs ({per_row})")
+    scored = [row for row in ours if row.items]
+    others = [row.name for row in scored if row.items.keys() != scored[0].items.keys()]
     if others:
-        said.append(f"not over the same pairs as {known[0].name}: {', '.join(others)}")
+        notes.append(f"not over the same pairs as {scored[0].name}: {', '.join(others)}")
     if len({row.conventions for row in ours}) > 1:
-        said.append("scored by different conventions; see each scores.json")
+        notes.append("scored by different conventions; see each scores.json")
     if any(row.sources for row in rows):
-        said.append("published rows: as their papers give them, of the official test split")
+        notes.append("published rows: as their papers give them, of the official test split")
         used = {mark for row in rows for marks in row.marks.values() for mark in marks}
-        said += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
-    return said
+        notes += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
+    return notes
 
 
-def to_json(found: Sequence[Table], gains: Sequence[Interval], said: Sequence[str]) -> Any:
+def to_json(tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[str]) -> Any:
     """All of it as JSON."""
     return {
         "groups": {
@@ -286,10 +292,10 @@ def to_json(found: Sequence[Table], gains: Sequence[Interval], said: Sequence[st
                 }
                 for row in table.rows
             ]
-            for table in found
+            for table in tables
         },
         "CIDEr gained": [interval.__dict__ for interval in gains],
-        "notes": list(said),
+        "notes": list(notes),
     }
 
 

@@ -27,14 +27,18 @@ FOLDER = "evaluation"  # of a run
 
 @dataclass
 class Evaluation:
-    """Scores of all items and of each group; swapped: of the captions of (after, before)."""
+    """Scores of all items and of each group, × 100.
+
+    groups: by group, `total` first. counts: pairs by group. swapped: what `swap_check` gives of the
+        captions of (after, before); None if they were not made.
+    """
 
     groups: dict[str, Scores] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
 
     def figures(self) -> dict[str, Any]:
-        """As JSON."""
+        """What scores.json holds."""
         return {
             "groups": {
                 name: {"pairs": self.counts[name], **scores.corpus}
@@ -51,18 +55,21 @@ def evaluate(
     predictions: Mapping[str, str],
     measures: Sequence[str] = scorer.ORDER,
 ) -> Evaluation:
-    """Scores of predictions by id, of all and of each group that is not all. Raises UserError."""
+    """Scores of predictions by id, of all items and of each group that is not all of them.
+
+    Raises UserError where predictions and items do not fit, or an item has no reference.
+    """
     references = {item.id: item.references for item in items}
     tokens = scorer.tokenised(references, predictions)
-    found = Evaluation()
+    result = Evaluation()
     groups: dict[str, set[str]] = {TOTAL: set(references)}
     for item in items:
         for name in item.groups:
             groups.setdefault(name, set()).add(item.id)
-    kept = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
-    found.groups = scorer.score_groups(tokens, kept, measures)
-    found.counts = {name: len(ids) for name, ids in kept.items()}
-    return found
+    scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
+    result.groups = scorer.score_groups(tokens, scored, measures)
+    result.counts = {name: len(ids) for name, ids in scored.items()}
+    return result
 
 
 def ranked(groups: Iterable[str]) -> list[str]:
@@ -72,22 +79,23 @@ def ranked(groups: Iterable[str]) -> list[str]:
 
 
 def swap_check(
-    items: Sequence[Item], said: Mapping[str, str], swapped: Mapping[str, str]
+    items: Sequence[Item], in_order: Mapping[str, str], swapped: Mapping[str, str]
 ) -> dict[str, Any]:
     """How the captions of changed pairs answer to (after, before) in place of (before, after).
 
-    same: the share that stays word for word: a captioner that looks at the order says that what was
-    added is gone. cider: of the swapped captions against the references of the true order, which
-    should fall.
+    in_order, swapped: captions by the items' ids. The result holds `pairs`; `same`, the share (0 to
+    1) that stays word for word, where a captioner that looks at the order says that what was added
+    is gone; and CIDEr, × 100, of both against the references of the true order, which should fall.
+    It is empty where no pair is changed.
     """
     changed = [item for item in items if STILL not in item.groups]
     if not changed:
         return {}
     references = {item.id: item.references for item in changed}
-    same = [said[item.id] == swapped[item.id] for item in changed]
+    same = [in_order[item.id] == swapped[item.id] for item in changed]
     both = (
         scorer.corpus_cider(references, {item.id: captions[item.id] for item in changed})
-        for captions in (said, swapped)
+        for captions in (in_order, swapped)
     )
     return {
         "pairs": len(changed),
@@ -97,13 +105,13 @@ def swap_check(
 
 
 def write(
-    out: Path, found: Evaluation, items: Sequence[Item], predictions: Mapping[str, str]
+    out: Path, result: Evaluation, items: Sequence[Item], predictions: Mapping[str, str]
 ) -> None:
-    """Writes all files of an evaluation."""
+    """Writes all files of an evaluation into the folder `out`, which it makes."""
     coco.write(out, items, predictions)
     coco.write_references(out / "references.json", items)
-    storage.write_json(str(out / "scores.json"), found.figures())
-    each = found.groups[TOTAL].items
+    storage.write_json(str(out / "scores.json"), result.figures())
+    item_scores = result.groups[TOTAL].items
     lines = [
         json.dumps(
             {
@@ -112,27 +120,27 @@ def write(
                 "caption": predictions[item.id],
                 "references": item.references,
                 "groups": item.groups,
-                "scores": {name: round(value, 4) for name, value in each[item.id].items()},
+                "scores": {name: round(value, 4) for name, value in item_scores[item.id].items()},
             },
             ensure_ascii=False,
         )
         for item in items
     ]
     storage.write_bytes(str(out / "items.jsonl"), ("\n".join(lines) + "\n").encode())
-    storage.write_bytes(str(out / "table.md"), table(found).encode())
+    storage.write_bytes(str(out / "table.md"), table(result).encode())
 
 
-def table(found: Evaluation) -> str:
+def table(result: Evaluation) -> str:
     """The corpus scores in Markdown."""
-    names = list(found.groups[TOTAL].corpus)
+    names = list(result.groups[TOTAL].corpus)
     lines = ["| | pairs | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
-    for group, scores in found.groups.items():
+    for group, scores in result.groups.items():
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
-        lines.append(f"| {group} | {found.counts[group]:,} | {values} |")
-    for name, reason in found.groups[TOTAL].left_out.items():
+        lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
+    for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")
-    if found.swapped:
-        swapped = found.swapped
+    if result.swapped:
+        swapped = result.swapped
         lines.append(
             f"\nSwapped, (after, before): {100 * swapped['same']:.1f} % of the captions of changed "
             f"pairs stay the same; CIDEr {swapped['CIDEr']:.2f} in order, "

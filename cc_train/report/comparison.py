@@ -40,7 +40,7 @@ def compare(places: Sequence[str], dataset: str | None, out: str | None, as_json
 def write(
     place: str, title: str, tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[str]
 ) -> None:
-    """Writes the page."""
+    """Writes the page to a path or an object store. Bars are drawn to the best CIDEr of a table."""
     ceiling = {
         table.group: max([row.groups[table.group].get(SHOWN, 0.0) for row in table.rows] + [1e-9])
         for table in tables

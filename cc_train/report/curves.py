@@ -31,7 +31,7 @@ class Curve:
 
 def read(run: Path) -> dict[tuple[str, str], Points]:
     """(part, figure) → its points in a run's log; lines cut short by a kill are left out."""
-    found: dict[tuple[str, str], Points] = {}
+    points: dict[tuple[str, str], Points] = {}
     place = run / LOG
     for line in place.read_text().splitlines() if place.exists() else []:
         try:
@@ -41,8 +41,8 @@ def read(run: Path) -> dict[tuple[str, str], Points]:
             continue
         for name, value in row.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
-                found.setdefault((part, name), []).append((step, float(value)))
-    return found
+                points.setdefault((part, name), []).append((step, float(value)))
+    return points
 
 
 def draw(log: Mapping[tuple[str, str], Points]) -> list[Curve]:
@@ -52,20 +52,20 @@ def draw(log: Mapping[tuple[str, str], Points]) -> list[Curve]:
 
 
 def _curve(part: str, name: str, points: Points) -> Curve:
-    shown = thinned(points)
-    steps, values = [step for step, _ in shown], [value for _, value in shown]
+    thin = thinned(points)
+    steps, values = [step for step, _ in thin], [value for _, value in thin]
     low, high = min(values), max(values)
     span, length = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
-    places = [
+    corners = [
         f"{(step - steps[0]) / length * WIDTH:.1f},{(high - value) / span * HEIGHT:.1f}"
-        for step, value in shown
+        for step, value in thin
     ]
-    path = "M" + " L".join(places)
+    path = "M" + " L".join(corners)
     return Curve(name, part, path, low, high, steps[0], steps[-1], points[-1][1])
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> Points:
     """At most MOST_POINTS, each the mean of its neighbours."""
-    each = max(1, math.ceil(len(points) / MOST_POINTS))
-    parts = [points[i : i + each] for i in range(0, len(points), each)]
-    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
+    step = max(1, math.ceil(len(points) / MOST_POINTS))
+    windows = [points[i : i + step] for i in range(0, len(points), step)]
+    return [(window[-1][0], sum(value for _, value in window) / len(window)) for window in windows]

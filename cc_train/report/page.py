@@ -40,7 +40,10 @@ class Shown:
 
 
 def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
-    """Writes the page of a run and says where. Raises UserError."""
+    """Writes the page of a run to `out`, or RUN/report.html, and returns where.
+
+    shards: those that were evaluated, for the images of pairs. Raises UserError if `run` is none.
+    """
     folder = Path(run)
     settings = _read(folder / "settings.json")
     if not isinstance(settings, dict):
@@ -82,22 +85,22 @@ def _groups(
     """(group, right, pairs, some of them) of an evaluation: the last group of each item."""
     if not items.exists():
         return []
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_group: dict[str, list[dict[str, Any]]] = {}
     for line in items.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        found.setdefault((row["groups"] or ["all"])[-1], []).append(row)
+        by_group.setdefault((row["groups"] or ["all"])[-1], []).append(row)
     groups = []
-    for name, rows in sorted(found.items()):
-        each = max(1, len(rows) // CAPTIONS_A_GROUP)
-        shown = [_shown(row, images) for row in rows[::each][:CAPTIONS_A_GROUP]]
+    for name, rows in sorted(by_group.items()):
+        stride = max(1, len(rows) // CAPTIONS_A_GROUP)
+        shown = [_shown(row, images) for row in rows[::stride][:CAPTIONS_A_GROUP]]
         groups.append((name, sum(map(_right, rows)), len(rows), shown))
     return groups
 
 
 def _right(row: Mapping[str, Any]) -> bool:
     """Whether the caption is one of the references, word for word."""
-    said = row["caption"].lower().strip(" .")
-    return any(said == str(one).lower().strip(" .") for one in row["references"])
+    caption = row["caption"].lower().strip(" .")
+    return any(caption == str(reference).lower().strip(" .") for reference in row["references"])
 
 
 def _shown(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) -> Shown:

@@ -31,9 +31,11 @@ def cider(
     """
     ids = list(references)
     owner = np.repeat(np.arange(len(ids)), [len(references[id]) for id in ids])
-    captions = [candidates[id] for id in ids] + [said for id in ids for said in references[id]]
+    captions = [candidates[id] for id in ids] + [
+        caption for id in ids for caption in references[id]
+    ]
     words = [caption.split() for caption in captions]
-    bigrams = np.array([max(0, len(said) - 1) for said in words])
+    bigrams = np.array([max(0, len(caption) - 1) for caption in words])
     longer = bigrams[owner] - bigrams[len(ids) :]
     alike = sum(_cosines(_counts(words, n), owner) for n in range(1, LONGEST + 1)) / LONGEST
     alike = alike * np.exp(-(longer**2) / (2 * SIGMA**2))
@@ -50,9 +52,9 @@ def _counts(captions: Sequence[Sequence[str]], n: int) -> csr_array:
             columns.append(numbers.setdefault(gram, len(numbers)))
         starts.append(len(columns))
     shape = (len(captions), max(1, len(numbers)))
-    found = csr_array((np.ones(len(columns)), columns, starts), shape=shape)
-    found.sum_duplicates()
-    return found
+    counts = csr_array((np.ones(len(columns)), columns, starts), shape=shape)
+    counts.sum_duplicates()
+    return counts
 
 
 def _cosines(counts: csr_array, owner: np.ndarray) -> np.ndarray:
@@ -61,9 +63,9 @@ def _cosines(counts: csr_array, owner: np.ndarray) -> np.ndarray:
     counts: the candidates' rows, then the references'. owner: each reference's candidate, rising.
     """
     items = counts.shape[0] - len(owner)
-    given = counts[items:]
+    of_references = counts[items:]
     belongs = csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))))
-    documents = (belongs @ given).astype(bool).sum(0)  # that have an n-gram
+    documents = (belongs @ of_references).astype(bool).sum(0)  # that have an n-gram
     weighed = counts.multiply(np.log(items) - np.log(np.maximum(documents, 1))).tocsr()
     norms = np.sqrt(weighed.power(2).sum(1))
     references, candidates = weighed[items:], weighed[owner]

@@ -58,10 +58,10 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
     groups = [STILL if still else CHANGE] if meta.get("kind") else []
     if not still and meta.get("change_type"):
         groups.append(str(meta["change_type"]))
-    said = tuple(str(caption) for caption in meta.get("captions") or ())
+    references = tuple(str(caption) for caption in meta.get("captions") or ())
     ends = [str(meta[end]).rpartition("/")[2] for end in ("before", "after") if meta.get(end)]
     return Item(
-        str(meta["key"]), said, tuple(groups), image_id, (*_aliases(image_id), "_".join(ends))
+        str(meta["key"]), references, tuple(groups), image_id, (*_aliases(image_id), "_".join(ends))
     )
 
 
@@ -76,7 +76,7 @@ def _aliases(image_id: str) -> list[str]:
 
 def read_predictions(places: Sequence[str]) -> dict[str, str]:
     """Captions by the ids that the files give. Raises UserError."""
-    found: dict[str, str] = {}
+    captions: dict[str, str] = {}
     for place in places:
         files = [place]
         if Path(place).is_dir():
@@ -84,35 +84,35 @@ def read_predictions(places: Sequence[str]) -> dict[str, str]:
             if not files:
                 raise UserError(f"{place}: neither {' nor '.join(SCORER_FILES)} in it", FORMATS)
         for file in files:
-            for id, said in _predictions(file):
-                if id in found:
+            for id, caption in _predictions(file):
+                if id in captions:
                     raise UserError(f"{file}: {id} has two predictions", "Give one caption a pair")
-                found[id] = said
-    return found
+                captions[id] = caption
+    return captions
 
 
 def _predictions(file: str) -> list[tuple[str, str]]:
-    found = _json(file)
-    if isinstance(found, dict) and isinstance(found.get("results"), dict):
-        rows = [(name, _first_sentence(said)) for name, said in found["results"].items()]
-    elif isinstance(found, dict) and isinstance(found.get("annotations"), list):
-        rows = [_row(one) for one in found["annotations"]]
-    elif isinstance(found, dict):
-        rows = list(found.items())
+    content = _json(file)
+    if isinstance(content, dict) and isinstance(content.get("results"), dict):
+        rows = [(name, _first_sentence(caption)) for name, caption in content["results"].items()]
+    elif isinstance(content, dict) and isinstance(content.get("annotations"), list):
+        rows = [_row(row) for row in content["annotations"]]
+    elif isinstance(content, dict):
+        rows = list(content.items())
     else:
-        rows = [_row(one) for one in found] if isinstance(found, list) else [(None, None)]
-    if not all(isinstance(id, (str, int)) and isinstance(said, str) for id, said in rows):
+        rows = [_row(row) for row in content] if isinstance(content, list) else [(None, None)]
+    if not all(isinstance(id, (str, int)) and isinstance(caption, str) for id, caption in rows):
         raise UserError(f"{file}: no predictions", FORMATS)
-    return [(str(id), said) for id, said in rows]
+    return [(str(id), caption) for id, caption in rows]
 
 
-def _row(one: Any) -> tuple[Any, Any]:
-    return (one.get("image_id"), one.get("caption")) if isinstance(one, dict) else (None, None)
+def _row(row: Any) -> tuple[Any, Any]:
+    return (row.get("image_id"), row.get("caption")) if isinstance(row, dict) else (None, None)
 
 
-def _first_sentence(said: Any) -> Any:
-    one = said[0] if isinstance(said, list) and said else None
-    return one.get("sentence") if isinstance(one, dict) else None
+def _first_sentence(sentences: Any) -> Any:
+    first = sentences[0] if isinstance(sentences, list) and sentences else None
+    return first.get("sentence") if isinstance(first, dict) else None
 
 
 def matched(
@@ -125,31 +125,31 @@ def matched(
     without.
     """
     names = _names(items)
-    found: dict[str, str] = {}
+    captions: dict[str, str] = {}
     unknown = []
-    for given, said in predictions.items():
-        plain = next((given[len(p) :] for p in PREFIXES if given.startswith(p)), given)
-        id = names.get(given) or names.get(plain)
+    for name, caption in predictions.items():
+        plain = next((name[len(p) :] for p in PREFIXES if name.startswith(p)), name)
+        id = names.get(name) or names.get(plain)
         if id is None:
-            unknown.append(given)
-        elif id in found:
-            raise UserError(f"{given}: the pair {id} has two predictions", "Give one a pair")
+            unknown.append(name)
+        elif id in captions:
+            raise UserError(f"{name}: the pair {id} has two predictions", "Give one a pair")
         else:
-            found[id] = said
+            captions[id] = caption
     if unknown:
         raise UserError(
             f"{len(unknown)} predictions are of no pair of the references, such as {unknown[0]!r}",
             f"Ids there look like {items[0].name!r}",
         )
-    kept = [item for item in items if item.id in found]
-    if len(kept) < len(items) and not predicted_only:
-        missing = next(item for item in items if item.id not in found)
+    predicted = [item for item in items if item.id in captions]
+    if len(predicted) < len(items) and not predicted_only:
+        missing = next(item for item in items if item.id not in captions)
         raise UserError(
-            f"{len(items) - len(kept)} of {len(items)} pairs have no prediction, such as "
+            f"{len(items) - len(predicted)} of {len(items)} pairs have no prediction, such as "
             f"{missing.name!r}",
             "Predict for all, or score the others with --predicted-only, as COCO's script does",
         )
-    return found, kept
+    return captions, predicted
 
 
 def _names(items: Sequence[Item]) -> dict[str, str]:
@@ -167,27 +167,31 @@ def read_references(place: str) -> list[Item]:
 
     What stands beside an image of `cc-prep references` (kind, change type) becomes groups.
     """
-    found = _json(place)
+    content = _json(place)
     facts: dict[str, dict[str, Any]] = {}
     try:
-        if "annotations" in found:
-            for image in found.get("images", ()):
+        if "annotations" in content:
+            for image in content.get("images", ()):
                 about = {name: image.get(name) for name in ("kind", "change_type")}
                 facts[str(image["id"])] = {**about, "captions": []}
-            for row in found["annotations"]:
+            for row in content["annotations"]:
                 fact = facts.setdefault(str(row["image_id"]), {"captions": []})
                 fact["captions"].append(str(row["caption"]))
         else:
-            for id, said in found.items():
-                facts[id] = {"captions": [said] if isinstance(said, str) else list(map(str, said))}
+            for id, captions in content.items():
+                facts[id] = {
+                    "captions": [captions]
+                    if isinstance(captions, str)
+                    else list(map(str, captions))
+                }
     except (TypeError, KeyError, AttributeError):
         raise UserError(
             f"{place}: no references", "Give COCO annotations or {id: [captions]}"
         ) from None
-    kept = [{"key": id, **fact} for id, fact in facts.items() if fact["captions"]]
-    if not kept:
+    captioned = [{"key": id, **fact} for id, fact in facts.items() if fact["captions"]]
+    if not captioned:
         raise UserError(f"{place}: not one reference caption in it", "Give a captioned split")
-    return items(kept)
+    return items(captioned)
 
 
 def with_types(items: Sequence[Item], place: str) -> list[Item]:
@@ -196,13 +200,13 @@ def with_types(items: Sequence[Item], place: str) -> list[Item]:
     if not isinstance(mapping, dict) or not all(isinstance(v, list) for v in mapping.values()):
         raise UserError(f"{place}: no type mapping", "Give {type: [image ids]}")
     types = {str(name): kind for kind, names in mapping.items() for name in names}
-    found = []
+    grouped = []
     for item in items:
         still = item.name.endswith(STILL_END)
-        of = types.get(item.name)
-        groups = (STILL,) if still else (CHANGE, of) if of else ()
-        found.append(Item(item.id, item.references, groups, item.image_id, item.aliases))
-    return found
+        kind_of_change = types.get(item.name)
+        groups = (STILL,) if still else (CHANGE, kind_of_change) if kind_of_change else ()
+        grouped.append(Item(item.id, item.references, groups, item.image_id, item.aliases))
+    return grouped
 
 
 def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ def meteor(
 ) -> tuple[list[float], dict[str, float]]:
     """Corpus score of each group of ids, and the score of each item, of tokenised captions.
 
-    Raises Unavailable.
+    Scores are from 0 to 1. Raises Unavailable without Java, or if its process fails.
     """
     java = find_java()
     folder = resources.files("pycocoevalcap") / "meteor"
@@ -50,8 +50,10 @@ def meteor(
         return _ask(process, references, candidates, groups)
     except (OSError, ValueError) as error:
         process.kill()
-        said = (process.stderr.read() if process.stderr else "").strip().splitlines()
-        raise Unavailable(f"METEOR's Java process failed: {said[-1] if said else error}") from None
+        last_words = (process.stderr.read() if process.stderr else "").strip().splitlines()
+        raise Unavailable(
+            f"METEOR's Java process failed: {last_words[-1] if last_words else error}"
+        ) from None
     finally:
         timer.cancel()
         process.kill()
@@ -61,11 +63,11 @@ def meteor(
 def find_java() -> str:
     """The Java to run. Raises Unavailable."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin") if home else None
-    found = found or shutil.which("java")
-    if found is None:
+    java = shutil.which("java", path=f"{home}/bin") if home else None
+    java = java or shutil.which("java")
+    if java is None:
         raise Unavailable("no Java on the PATH")
-    return found
+    return java
 
 
 def _ask(
@@ -77,22 +79,22 @@ def _ask(
     assert process.stdin is not None
     assert process.stdout is not None
     lines = [
-        " ||| ".join(("SCORE", *map(_clean, references[id]), _clean(said)))
-        for id, said in candidates.items()
+        " ||| ".join(("SCORE", *map(_clean, references[id]), _clean(caption)))
+        for id, caption in candidates.items()
     ]
     # Written beside the reading: both pipes may fill.
     writer = threading.Thread(target=_write, args=(process.stdin, lines))
     writer.start()
     statistics = {id: _line(process.stdout) for id in candidates}
     writer.join()
-    totals, each = list[float](), dict[str, float]()
+    totals, item_scores = list[float](), dict[str, float]()
     for group in groups:
         ids = [id for id in candidates if id in group]
         process.stdin.write(" ||| ".join(("EVAL", *(statistics[id] for id in ids))) + "\n")
         process.stdin.flush()
-        each |= {id: float(_line(process.stdout)) for id in ids}
+        item_scores |= {id: float(_line(process.stdout)) for id in ids}
         totals.append(float(_line(process.stdout)))
-    return totals, each
+    return totals, item_scores
 
 
 def _write(pipe: IO[str], lines: Sequence[str]) -> None:

@@ -71,11 +71,11 @@ _TOKEN = re.compile(
 def tokenize(caption: str) -> str:
     """The caption's tokens, joined by blanks."""
     text = _ASTRAL.sub("", caption.lower().translate(_NORMAL))
-    found = []
+    tokens = []
     for match in _TOKEN.finditer(text):
         token = match[0]
         if match.lastgroup == "joined":
-            found.append(JOINED[token])
+            tokens.append(JOINED[token])
         elif match.lastgroup not in ("dots", "dashes", "quotes") and token not in DROPPED:
-            found.append(BRACKETS.get(token, token))
-    return " ".join(found)
+            tokens.append(BRACKETS.get(token, token))
+    return " ".join(tokens)

@@ -33,7 +33,10 @@ CONVENTIONS = (
 
 @dataclass
 class Scores:
-    """Scores by measure. corpus: of all; items: of each id; left_out: measures with the reason."""
+    """Scores by measure, × 100: CIDEr from 0 to 1000, all others from 0 to 100.
+
+    corpus: of all items together. items: of each id. left_out: why a measure is not there.
+    """
 
     corpus: dict[str, float] = field(default_factory=dict)
     items: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -57,19 +60,19 @@ def tokenised(references: Mapping[str, Sequence[str]], predictions: Mapping[str,
             )
     if not references:
         raise UserError("nothing to score", "Give pairs that have captions")
-    seen: dict[str, str] = {}
+    cache: dict[str, str] = {}
 
-    def of(text: str) -> str:
-        if text not in seen:
-            seen[text] = ptb.tokenize(text)
-        return seen[text]
+    def tokens_of(text: str) -> str:
+        if text not in cache:
+            cache[text] = ptb.tokenize(text)
+        return cache[text]
 
-    empty = [id for id, said in references.items() if not said]
+    empty = [id for id, captions in references.items() if not captions]
     if empty:
         raise UserError(f"{empty[0]} has no reference", "Leave it out")
     order = sorted(references)
-    return {id: [of(r) for r in references[id]] for id in order}, {
-        id: of(predictions[id]) for id in order
+    return {id: [tokens_of(r) for r in references[id]] for id in order}, {
+        id: tokens_of(predictions[id]) for id in order
     }
 
 
@@ -90,49 +93,54 @@ def score_tokens(tokens: Tokens, measures: Sequence[str] = ORDER) -> Scores:
 def score_groups(
     tokens: Tokens, groups: Mapping[str, Collection[str]], measures: Sequence[str] = ORDER
 ) -> dict[str, Scores]:
-    """Scores of each group of ids by itself; what runs in Java is asked once for all."""
-    found = {}
+    """Scores of each group of ids by itself; what runs in Java is asked once for all.
+
+    A measure that cannot be had here stands in `left_out` of every group, with the reason.
+    """
+    by_group = {}
     for name, ids in groups.items():
         references = {id: tokens[0][id] for id in tokens[0] if id in ids}
         candidates = {id: [tokens[1][id]] for id in references}
-        found[name] = _plain(references, candidates, measures)
+        by_group[name] = _plain(references, candidates, measures)
     outside = {"METEOR": meteor, "SPICE": spice}
     for name, measure in outside.items():
         if name in measures:
             try:
-                totals, each = measure(*tokens, list(groups.values()))
+                totals, item_scores = measure(*tokens, list(groups.values()))
             except Unavailable as error:
-                for scores in found.values():
+                for scores in by_group.values():
                     scores.left_out[name] = without_folders(str(error))
                 continue
-            for scores, total in zip(found.values(), totals, strict=True):
-                _put(scores, name, total, {id: each[id] for id in scores.items})
-    for scores in found.values():
+            for scores, total in zip(by_group.values(), totals, strict=True):
+                _put(scores, name, total, {id: item_scores[id] for id in scores.items})
+    for scores in by_group.values():
         scores.corpus = {name: scores.corpus[name] for name in ORDER if name in scores.corpus}
-    return found
+    return by_group
 
 
 def _plain(
-    references: dict[str, list[str]], given: dict[str, list[str]], measures: Sequence[str]
+    references: dict[str, list[str]], candidates: dict[str, list[str]], measures: Sequence[str]
 ) -> Scores:
     """The measures that run in Python."""
-    found = Scores(items={id: {} for id in given})
+    scores = Scores(items={id: {} for id in candidates})
     if set(measures) & set(BLEU):
         from pycocoevalcap.bleu.bleu import Bleu
 
-        whole, each = Bleu(4).compute_score(references, given, verbose=0)
-        for name, total, one in zip(BLEU, whole, each, strict=True):
+        whole, per_item = Bleu(4).compute_score(references, candidates, verbose=0)
+        for name, total, item_scores in zip(BLEU, whole, per_item, strict=True):
             if name in measures:
-                _put(found, name, total, dict(zip(given, one, strict=True)))
+                _put(scores, name, total, dict(zip(candidates, item_scores, strict=True)))
     if "ROUGE-L" in measures:
         from pycocoevalcap.rouge.rouge import Rouge
 
-        total, one = Rouge().compute_score(references, given)
-        _put(found, "ROUGE-L", total, dict(zip(given, one, strict=True)))
+        total, item_scores = Rouge().compute_score(references, candidates)
+        _put(scores, "ROUGE-L", total, dict(zip(candidates, item_scores, strict=True)))
     if "CIDEr" in measures:
-        total, by_id = cider(references, {id: said for id, [said] in given.items()})
-        _put(found, "CIDEr", total, by_id)
-    return found
+        total, item_scores = cider(
+            references, {id: caption for id, [caption] in candidates.items()}
+        )
+        _put(scores, "CIDEr", total, item_scores)
+    return scores
 
 
 def corpus_cider(references: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> float:
@@ -140,7 +148,7 @@ def corpus_cider(references: Mapping[str, Sequence[str]], predictions: Mapping[s
     return score(references, predictions, ["CIDEr"]).corpus["CIDEr"]
 
 
-def _put(found: Scores, name: str, total: float, each: Mapping[str, float]) -> None:
-    found.corpus[name] = 100 * float(total)
-    for id, value in each.items():
-        found.items[id][name] = 100 * float(value)
+def _put(scores: Scores, name: str, total: float, item_scores: Mapping[str, float]) -> None:
+    scores.corpus[name] = 100 * float(total)
+    for id, value in item_scores.items():
+        scores.items[id][name] = 100 * float(value)

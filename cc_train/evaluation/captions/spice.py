@@ -18,7 +18,8 @@ def spice(
 ) -> tuple[list[float], dict[str, float]]:
     """Corpus score of each group of ids, and the score of each item, of tokenised captions.
 
-    Nothing is downloaded: the models have to lie where pycocoevalcap puts them. Raises Unavailable.
+    Scores are from 0 to 1. Nothing is downloaded: the models have to lie where pycocoevalcap puts
+    them. Raises Unavailable without them or Java, or if its process fails.
     """
     find_java()
     models = resources.files("pycocoevalcap") / "spice" / "lib" / MODELS
@@ -30,12 +31,12 @@ def spice(
 
     ids = sorted(candidates)
     try:
-        _, each = Spice().compute_score(
+        _, details = Spice().compute_score(
             {id: list(references[id]) for id in ids}, {id: [candidates[id]] for id in ids}
         )
     except subprocess.CalledProcessError as error:  # its words hold the whole command
         raise Unavailable(f"its Java process ended with exit code {error.returncode}") from None
     except Exception as error:
         raise Unavailable(f"its Java process failed: {error}") from None
-    found = {id: float(one["All"]["f"]) for id, one in zip(ids, each, strict=True)}
-    return [sum(found[id] for id in ids if id in g) / max(1, len(g)) for g in groups], found
+    scores = {id: float(detail["All"]["f"]) for id, detail in zip(ids, details, strict=True)}
+    return [sum(scores[id] for id in ids if id in g) / max(1, len(g)) for g in groups], scores
