@@ -27,6 +27,7 @@ from lib.measuring import report, turns_apart
 from lib.package import Package
 
 from cc_prep import datasets, manifest, weights
+from cc_prep.formats import sequences
 from cc_prep.inspect.quality import psnr
 from cc_prep.manifest import Interpolate, Manifest
 from cc_prep.records import ImagePair
@@ -34,7 +35,7 @@ from cc_prep.steps.interpolation import RifeInterpolator
 from cc_prep.synth import dataset as synth
 from pipelines import actors
 from pipelines.plan import ShardPlan
-from pipelines.shard_worker import Job, ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 
 PAIRS, THREADS = 12, 2
 
@@ -87,8 +88,8 @@ def our_worker(folder: str) -> tuple[ShardWorker, list[float], list[float]]:
     """A worker, seconds of its network's passes, and its shares outside them."""
     located = weights.locate("rife-v4.0")
     digests = {located.name: located.sha256}
-    make_step = partial(actors.Interpolate, parts(folder)[0], "cpu", digests)
-    worker = ShardWorker(make_step, Job(f"{folder}/out", "bench"))
+    make_step = partial(actors.Interpolate, parts(folder)[0], digests)
+    worker = ShardWorker(make_step, RunInfo(f"{folder}/out", "bench", sequences.FORMAT, "cpu"))
     return worker, timed(worker), []
 
 

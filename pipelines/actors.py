@@ -18,7 +18,7 @@ from cc_prep.media import images
 from cc_prep.models.cpu import allocator
 from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence, interpolation
-from pipelines.shard_worker import Members
+from pipelines.step import Members
 
 PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
 # What the driver found for each weight that a manifest names, so that a node of a cluster that has
@@ -27,22 +27,25 @@ Digests = Mapping[str, str]
 
 
 class Networks:
-    """What every step shares: where networks run, and which files they must come from."""
+    """What every step shares.
+
+    digests: SHA-256 of the driver's weights by name. device: `cpu` or `cuda`, where networks run.
+    """
 
     pairs_per_batch = 1
 
-    def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
+    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
         self.manifest, self.device, self.digests = manifest, device, digests
         allocator.keep_freed_memory()
 
-    def check(self, found: weights.Located) -> weights.Located:
-        """`found`, if it is the file that the driver has. Raises UserError."""
-        if self.digests.get(found.name) != found.sha256:
+    def check(self, file: weights.Located) -> weights.Located:
+        """`file`, if it is the one that the driver has. Raises UserError."""
+        if self.digests.get(file.name) != file.sha256:
             raise UserError(
-                f"{found.path} on this node is not the file that the driver has",
+                f"{file.path} on this node is not the file that the driver has",
                 "Put the same weights on every node",
             )
-        return found
+        return file
 
     def free_memory(self) -> None:
         """Gives the GPU's cached memory back."""
@@ -64,51 +67,57 @@ def use_threads(count: int) -> None:
 
 
 class Interpolate(Networks):
-    """Pairs → sequences. device: `cpu` or `cuda`."""
+    """Pairs → sequences."""
 
-    def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
-        super().__init__(manifest, device, digests)
+    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
+        super().__init__(manifest, digests, device)
         settings = manifest.interpolate
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
-        self.about: dict[str, object] = {"method": settings.method, "depth": settings.depth}
+        self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
         if settings.method == "rife":
             use_threads(settings.threads)
-            found = self.check(weights.locate(settings.weights))
-            tensors = weights.read_tensors(found.path)
-            self.about["weights"] = found.name
+            file = self.check(weights.locate(settings.weights))
+            tensors = weights.read_tensors(file.path)
+            self.meta["weights"] = file.name
         self.interpolator = interpolation.make(settings, tensors, device)
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
         settings = self.manifest.interpolate
         return [
-            made
-            if isinstance(made, RejectedPair)
+            outcome
+            if isinstance(outcome, RejectedPair)
             else sequences.encode(
-                made, settings.codec, settings.quality, self.about, settings.threads
+                outcome, settings.codec, settings.quality, self.meta, settings.threads
             )
-            for made in self.sequences(pairs)
+            for outcome in self.sequences(pairs)
         ]
 
     def sequences(self, pairs: Sequence[ImagePair]) -> list[FrameSequence | RejectedPair]:
         """Each pair's sequence with its truth and mask, or why it was rejected."""
         if self.manifest.interpolate.method == "rife":
             use_threads(self.manifest.interpolate.threads)
-        read = [self._read(pair) for pair in pairs]
-        frames = self._frames({i: r for i, r in enumerate(read) if not isinstance(r, RejectedPair)})
+        before_after = [self._read(pair) for pair in pairs]
+        frames = self._frames(
+            {i: both for i, both in enumerate(before_after) if not isinstance(both, RejectedPair)}
+        )
         return [
-            outcome if isinstance(outcome, RejectedPair) else self._with_truth(pair, frames[i])
-            for i, (pair, outcome) in enumerate(zip(pairs, read, strict=True))
+            both if isinstance(both, RejectedPair) else self._with_truth(pair, frames[i])
+            for i, (pair, both) in enumerate(zip(pairs, before_after, strict=True))
         ]
 
-    def _frames(self, ends: dict[int, tuple[np.ndarray, np.ndarray]]) -> dict[int, np.ndarray]:
-        """Sequences by number; only pairs of one size go through the network together."""
+    def _frames(
+        self, before_after: dict[int, tuple[np.ndarray, np.ndarray]]
+    ) -> dict[int, np.ndarray]:
+        """Frames by the pair's number; only pairs of one size go through the network together."""
         frames: dict[int, np.ndarray] = {}
-        for shape in {before.shape for before, _ in ends.values()}:
-            same = [i for i, (before, _) in ends.items() if before.shape == shape]
-            before, after = (np.stack([ends[i][end] for i in same]) for end in (0, 1))
-            made = self.interpolator.sequence(before, after, self.manifest.interpolate.depth)
-            frames.update(zip(same, made, strict=True))
+        for shape in {before.shape for before, _ in before_after.values()}:
+            same = [i for i, (before, _) in before_after.items() if before.shape == shape]
+            before, after = (np.stack([before_after[i][which] for i in same]) for which in (0, 1))
+            interpolated = self.interpolator.sequence(
+                before, after, self.manifest.interpolate.depth
+            )
+            frames.update(zip(same, interpolated, strict=True))
         return frames
 
     def _read(self, pair: ImagePair) -> tuple[np.ndarray, np.ndarray] | RejectedPair:
@@ -149,14 +158,14 @@ class Interpolate(Networks):
 class Score(Networks):
     """Sequences → scores."""
 
-    def __init__(self, manifest: Manifest, device: str, digests: Digests) -> None:
+    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
         from cc_prep.steps.scoring import Scorer
         from cc_prep.weights import networks
 
-        super().__init__(manifest, device, digests)
+        super().__init__(manifest, digests, device)
         use_threads(manifest.score.threads)
-        network, found = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
-        self.weights = self.check(found)
+        network, file = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
+        self.weights = self.check(file)
         self.scorer = Scorer(network, device)
 
     def __call__(self, stored: Sequence[StoredSequence]) -> list[score_rows.Row | RejectedPair]:
@@ -172,11 +181,11 @@ class Score(Networks):
             frames, captions = stored.frames(), stored.pair().captions
         except (DamagedShard, ValueError) as error:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
-        found = self.score(frames, captions)
+        scores = self.score(frames, captions)
         rule = self.manifest.keyframes
-        penalty = confidence.penalties(*found.similarities(rule.strategy == "visual"))
+        penalty = confidence.penalties(*scores.similarities(rule.strategy == "visual"))
         chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
-        return score_rows.encode(found, penalty, chosen, self.weights.name, self.weights.sha256)
+        return score_rows.encode(scores, penalty, chosen, self.weights.name, self.weights.sha256)
 
 
 class Build(Networks):
@@ -190,27 +199,27 @@ class Build(Networks):
     def __init__(
         self,
         manifest: Manifest,
-        device: str,
         digests: Digests,
         makes: frozenset[str],
         scorer: str,
+        device: str,
     ) -> None:
         from cc_prep.steps.tokenization import Tokenizer
         from cc_prep.weights import networks
 
-        super().__init__(manifest, device, digests)
+        super().__init__(manifest, digests, device)
         self.interpolate, self.score = None, None
         if "interpolate" in makes:
-            self.interpolate = Interpolate(manifest, device, digests)
+            self.interpolate = Interpolate(manifest, digests, device)
             self.pairs_per_batch = self.interpolate.pairs_per_batch
         if "score" in makes:
-            self.score = Score(manifest, device, digests)
+            self.score = Score(manifest, digests, device)
         use_threads(manifest.tokenize.threads)
-        network, found, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+        network, file, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
         self.tokenizer = Tokenizer(network, device)
-        self.about: dict[str, Any] = {
+        self.meta: dict[str, Any] = {
             "scorer": scorer,
-            "tokenizer": self.check(found).name,
+            "tokenizer": self.check(file).name,
             "codes": network.config.codes,
         }
 
@@ -221,20 +230,20 @@ class Build(Networks):
             return [self._from_stored(item) for item in items if isinstance(item, StoredSequence)]
         pairs = [item for item in items if isinstance(item, ImagePair)]
         return [
-            made if isinstance(made, RejectedPair) else self._from_made(made)
-            for made in self.interpolate.sequences(pairs)
+            outcome if isinstance(outcome, RejectedPair) else self._from_interpolated(outcome)
+            for outcome in self.interpolate.sequences(pairs)
         ]
 
-    def _from_made(self, made: FrameSequence) -> Members | RejectedPair:
+    def _from_interpolated(self, sequence: FrameSequence) -> Members | RejectedPair:
         assert self.interpolate is not None
-        settings, about = self.manifest.interpolate, self.interpolate.about
+        settings, interpolator = self.manifest.interpolate, self.interpolate.meta
         if settings.codec == "png":
-            return self._sample(made, None, about)
+            return self._sample(sequence, None, interpolator)
         # Lossy codecs change the frames: what the later steps would read is what they must see.
-        members = sequences.encode(made, settings.codec, settings.quality, about)
-        meta = {"codec": settings.codec, "frames": len(made.frames)}
-        frames = StoredSequence(made.pair.key, meta, members).frames()
-        return self._sample(FrameSequence(made.pair, frames), None, about)
+        members = sequences.encode(sequence, settings.codec, settings.quality, interpolator)
+        meta = {"codec": settings.codec, "frames": len(sequence.frames)}
+        frames = StoredSequence(sequence.pair.key, meta, members).frames()
+        return self._sample(FrameSequence(sequence.pair, frames), None, interpolator)
 
     def _from_stored(self, stored: StoredSequence) -> Members | RejectedPair:
         try:
@@ -264,11 +273,11 @@ class Build(Networks):
         similarities = scores.similarities(visual)
         penalty = confidence.penalties(*similarities)
         chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
-        kept = {"keyframes": chosen, "all": list(range(len(frames))), "none": []}[rule.images]
-        about = {
-            **self.about,
+        shown = {"keyframes": chosen, "all": list(range(len(frames))), "none": []}[rule.images]
+        meta = {
+            **self.meta,
             "interpolator": dict(interpolator),
             "scored_by": "likeness" if visual else "captions",
             "keyframes": chosen,
         }
-        return training_shards.encode(sequence, tokens, similarities, kept, rule.quality, about)
+        return training_shards.encode(sequence, tokens, similarities, shown, rule.quality, meta)

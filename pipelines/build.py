@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from rich.console import Console
@@ -12,12 +12,12 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences, training_shards
 from cc_prep.manifest import Manifest
 from cc_prep.weights import networks
-from pipelines import fingerprint, interpolate, job, score_frames
+from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.actors import Build
-from pipelines.plan import AnyShard, plan, stored
-from pipelines.shard_worker import Step
+from pipelines.plan import plan
+from pipelines.step import Shard
+from pipelines.stored import plan_from_sequences
 
-JPG_SHARE = 0.13  # of the raw pixels, at quality 95: 0.10 of rendered scenes, 0.12 of videos
 # Peak at 224 px, benchmarks/bench_memory.py build: 1.18 and 1.19 GB for 8 and 32 pairs a shard.
 MEMORY = "1.2 GB a worker, measured from pairs with the small weights at 224 px"
 
@@ -29,40 +29,40 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
         What is not there is made on the way, and not written.
     """
     out = storage.absolute(request.out)
-    given, source = source, storage.absolute(source or out)
-    manifest, makes, shards = _plan(request, source)
+    source_folder = storage.absolute(source or out)
+    manifest, makes, shards = _plan(request, source_folder)
     fingerprint.check_keyframes(manifest)
-    if given is not None and "interpolate" in makes:
-        raise UserError(f"{given}: no sequences in it", "Give the --out of an earlier interpolate")
-    digests, scorer = _find_weights(manifest, makes, source, request.console)
-    work = job.Work(
+    if source is not None and "interpolate" in makes:
+        raise UserError(f"{source}: no sequences in it", "Give the --out of an earlier interpolate")
+    digests, scorer = _find_weights(manifest, makes, source_folder, request.console)
+    spec = job.JobSpec(
         format=training_shards.FORMAT,
         folder=storage.join(out, training_shards.FORMAT.folder),
         shards=shards,
-        make_step=partial(_make_step, fingerprint.placed(manifest), digests, makes, scorer),
-        settings=fingerprint.deciding(manifest, fingerprint.TRAINING_SHARDS),
+        make_step=partial(Build, fingerprint.with_absolute_paths(manifest), digests, makes, scorer),
+        settings=fingerprint.fingerprint(manifest, fingerprint.TRAINING_SHARDS),
         weights=digests,
         threads=max(
             manifest.interpolate.threads, manifest.score.threads, manifest.tokenize.threads
         ),
-        bytes_a_pair=_bytes_a_pair(manifest),
+        bytes_a_pair=estimates.training_bytes(manifest),
         memory=MEMORY,
     )
-    return job.run(work, request.options, request.console)
+    return job.run(spec, request.options, request.console)
 
 
-def _plan(request: job.Request, source: str) -> tuple[Manifest, frozenset[str], Sequence[AnyShard]]:
-    """What is gone on with, what has to be made before tokenising, and the shards to make."""
+def _plan(request: job.Request, source: str) -> tuple[Manifest, frozenset[str], Sequence[Shard]]:
+    """The settings, which steps before tokenising are to be done here, and the shards to make."""
     manifest, splits, limit = request.manifest, request.splits, request.limit
-    made, scored = (storage.join(source, f.folder) for f in (sequences.FORMAT, scores.FORMAT))
-    if provenance.read(made) is None:
+    sequence_folder, score_folder = _input_folders(source)
+    if provenance.read(sequence_folder) is None:
         return manifest, frozenset({"interpolate", "score"}), plan(manifest, splits, limit)
-    manifest = fingerprint.adopted(manifest, made)
-    if provenance.read(scored) is None:
-        return manifest, frozenset({"score"}), stored(made, splits, limit)
+    manifest = fingerprint.continue_from(manifest, sequence_folder)
+    if provenance.read(score_folder) is None:
+        return manifest, frozenset({"score"}), plan_from_sequences(sequence_folder, splits, limit)
     # Another keyframe rule needs no new scores.
-    manifest = fingerprint.adopted(manifest, scored, (*fingerprint.SEQUENCES, "score"))
-    return manifest, frozenset(), stored(made, splits, limit, scored)
+    manifest = fingerprint.continue_from(manifest, score_folder, (*fingerprint.SEQUENCES, "score"))
+    return manifest, frozenset(), plan_from_sequences(sequence_folder, splits, limit, score_folder)
 
 
 def _find_weights(
@@ -72,15 +72,15 @@ def _find_weights(
 
     Of what is stored already its provenance knows them: they need not be on this machine.
     """
-    made, scored = (storage.join(source, f.folder) for f in (sequences.FORMAT, scores.FORMAT))
+    sequence_folder, score_folder = _input_folders(source)
     if "interpolate" in makes:
         interpolators = interpolate.find_weights(manifest)
     else:
-        interpolators = (provenance.read(made) or {})["weights"]
+        interpolators = (provenance.read(sequence_folder) or {})["weights"]
     if "score" in makes:
         scorers = score_frames.find_weights(manifest)
     else:
-        scorers = (provenance.read(scored) or {})["weights"]
+        scorers = (provenance.read(score_folder) or {})["weights"]
     network, tokenizer, unused = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
     factor = network.config.factor
     if manifest.image_size is not None and manifest.image_size % factor:
@@ -95,19 +95,9 @@ def _find_weights(
     return digests, next(iter(scorers), fingerprint.IMPORTED)
 
 
-def _make_step(
-    manifest: Manifest,
-    digests: dict[str, str],
-    makes: frozenset[str],
-    scorer: str,
-    device: str,
-) -> Callable[[], Step]:
-    return partial(Build, manifest, device, digests, makes, scorer)
-
-
-def _bytes_a_pair(manifest: Manifest) -> int:
-    frames, rule = 2**manifest.interpolate.depth + 1, manifest.keyframes
-    images = {"keyframes": rule.k + 2, "all": frames, "none": 0}[rule.images]
-    pixels = (manifest.image_size or 512) ** 2
-    tokens = 2 * frames * pixels // 256
-    return int(images * 3 * pixels * JPG_SHARE) + tokens + 8000
+def _input_folders(source: str) -> tuple[str, str]:
+    """Where sequences and scores lie, if there are any."""
+    return (
+        storage.join(source, sequences.FORMAT.folder),
+        storage.join(source, scores.FORMAT.folder),
+    )

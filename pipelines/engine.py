@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ from rich.console import Console
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.models.cpu.allocator import ONE_ARENA
 from cc_prep.weights.download import cache_folder
-from pipelines.plan import AnyShard
-from pipelines.shard_worker import Job, ShardWorker, Step
+from pipelines.shard_worker import RunInfo, ShardWorker
+from pipelines.step import MakeStep, Shard
 
 LOG = cache_folder() / "ray.log"
 CONNECT_SECONDS = 10.0
@@ -80,8 +80,7 @@ def start() -> Resources:
                 )
         except (ConnectionError, ValueError, RuntimeError) as error:
             stop()
-            said = str(error).splitlines()[0]
-            raise _unreachable(address, said) from None
+            raise _unreachable(address, str(error).splitlines()[0]) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     return _settled()
@@ -106,8 +105,8 @@ def _settled() -> Resources:
     moment to give back what it had."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        free, there = ray.available_resources(), ray.cluster_resources()
-        busy = any(free.get(kind, 0) < there.get(kind, 0) for kind in ("CPU", "GPU"))
+        free, total = ray.available_resources(), ray.cluster_resources()
+        busy = any(free.get(kind, 0) < total.get(kind, 0) for kind in ("CPU", "GPU"))
         if not busy or time.monotonic() > deadline:
             return Resources(int(free.get("CPU", 0)), float(free.get("GPU", 0)))
         time.sleep(0.1)
@@ -124,9 +123,9 @@ def _check_reachable(address: str | None) -> None:
         raise _unreachable(address, error.strerror or str(error)) from None
 
 
-def _unreachable(address: str | None, said: str) -> UserError:
+def _unreachable(address: str | None, reason: str) -> UserError:
     return UserError(
-        f"no Ray at RAY_ADDRESS={address} ({said})",
+        f"no Ray at RAY_ADDRESS={address} ({reason})",
         "Start it, or unset it; if it wants a token, set RAY_AUTH_MODE=token",
     )
 
@@ -177,29 +176,26 @@ def size_pool(
     """
     fits = int(free.gpus / share + 1e-6)
     if device == "gpu" and not fits:
-        what = "no free GPU" if share == 1 else f"less than {share:g} of a GPU free"
-        raise UserError(f"--device gpu: Ray has {what}", "Use --device cpu, or free one")
+        lack = "no free GPU" if share == 1 else f"less than {share:g} of a GPU free"
+        raise UserError(f"--device gpu: Ray has {lack}", "Use --device cpu, or free one")
     if device == "gpu" or (device == "auto" and fits):
-        count, there, what = (
-            workers or fits,
-            fits,
-            "GPUs" if share == 1 else f"shares of {share:g} GPU",
-        )
+        count, most = workers or fits, fits
+        unit = "GPUs" if share == 1 else f"shares of {share:g} GPU"
         pool = Pool(count, 1, share)
     else:
-        count, there, what = workers or max(1, free.cpus // threads), free.cpus, "CPUs"
+        count, most, unit = workers or max(1, free.cpus // threads), free.cpus, "CPUs"
         pool = Pool(count, min(threads, max(1, free.cpus // count)), 0)
-    if count > there or count > free.cpus:
-        there, what = (free.cpus, "CPUs") if count > free.cpus else (there, what)
+    if count > most or count > free.cpus:
+        most, unit = (free.cpus, "CPUs") if count > free.cpus else (most, unit)
         raise UserError(
-            f"{count} workers ask for {count} {what}, Ray has {there} free",
-            f"Say --workers {there} or fewer" if there else "Wait until another job has ended",
+            f"{count} workers ask for {count} {unit}, Ray has {most} free",
+            f"Say --workers {most} or fewer" if most else "Wait until another job has ended",
         )
     return pool
 
 
 def run(
-    shards: Sequence[AnyShard], make_step: Callable[[], Step], job: Job, pool: Pool
+    shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
 ) -> Iterator[str]:
     """Names of the shards as they are finished. Raises JobFailed with the worker's last error."""
     context = DataContext.get_current()
@@ -212,7 +208,7 @@ def run(
     rows = [{"shard": json.dumps(shard.to_json())} for shard in shards]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         ShardWorker,
-        fn_constructor_args=(make_step, job),
+        fn_constructor_args=(make_step, run_info),
         batch_size=1,
         compute=ActorPoolStrategy(
             size=min(pool.workers, len(rows)), max_tasks_in_flight_per_actor=1
@@ -241,14 +237,13 @@ def _end_executor(error: BaseException) -> None:
 
 def _cause(error: BaseException) -> Exception:
     """The worker's own error under Ray's wrappings."""
-    seen: BaseException = error
-    while (cause := getattr(seen, "cause", None)) is not None:  # RayTaskError, RayActorError
-        seen = cause
-    if isinstance(seen, UserError):
-        return seen
-    if isinstance(seen, OSError) and seen.errno:
-        return JobFailed(f"a worker met: {os.strerror(seen.errno)}")
-    lines = str(seen).strip().splitlines() or ["no message"]
-    if isinstance(seen, JobFailed):
+    while (cause := getattr(error, "cause", None)) is not None:  # RayTaskError, RayActorError
+        error = cause
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, OSError) and error.errno:
+        return JobFailed(f"a worker met: {os.strerror(error.errno)}")
+    lines = str(error).strip().splitlines() or ["no message"]
+    if isinstance(error, JobFailed):
         return JobFailed(lines[0])  # Ray adds lines of its own to it
-    return JobFailed(f"{type(seen).__name__}: {lines[0]} (Ray's log: {LOG})")
+    return JobFailed(f"{type(error).__name__}: {lines[0]} (Ray's log: {LOG})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from cc_prep import storage, weights
 from cc_prep.datasets.layouts import split_file
@@ -19,19 +20,19 @@ TRAINING_SHARDS = (*SCORES, "tokenize")
 IMPORTED = "imported"
 
 
-def deciding(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
+def fingerprint(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
     """The settings that decide an output's bytes, as they stand in its provenance."""
     chosen = {*keys, *(("video",) if manifest.layout == "video" else ())}
-    found = manifest.model_dump(mode="json", include=chosen)
-    made = split_file.about(manifest)
-    return found if made is None else {**found, "split": made}
+    settings = manifest.model_dump(mode="json", include=chosen)
+    split = split_file.about(manifest)
+    return settings if split is None else {**settings, "split": split}
 
 
-def placed(manifest: Manifest) -> Manifest:
+def with_absolute_paths(manifest: Manifest) -> Manifest:
     """The manifest as a worker on another node finds its places, whose current folder differs."""
     changed = {
         section: getattr(manifest, section).model_copy(
-            update={"weights": _placed(getattr(manifest, section).weights)}
+            update={"weights": _absolute(getattr(manifest, section).weights)}
         )
         for section in ("interpolate", "score", "tokenize")
     }
@@ -51,7 +52,7 @@ def imported(manifest: Manifest, depth: int) -> Manifest:
     return manifest.model_copy(update={"interpolate": changed})
 
 
-def adopted(manifest: Manifest, folder: str, keys: tuple[str, ...] = SEQUENCES) -> Manifest:
+def continue_from(manifest: Manifest, folder: str, keys: tuple[str, ...] = SEQUENCES) -> Manifest:
     """The manifest with which work can go on from what lies in `folder`.
 
     What was imported was made under settings that no manifest names: they are taken over. All
@@ -65,15 +66,20 @@ def adopted(manifest: Manifest, folder: str, keys: tuple[str, ...] = SEQUENCES) 
         if section in keys and there.get("weights") == IMPORTED:
             taken = getattr(manifest, section).model_copy(update=there)
             manifest = manifest.model_copy(update={section: taken})
-    wanted = deciding(manifest, keys)
+    wanted = fingerprint(manifest, keys)
     there = {key: record["settings"].get(key) for key in wanted}
-    different = provenance.differences(there, wanted)
+    check_same(folder, there, wanted)
+    return manifest
+
+
+def check_same(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raises UserError, which names the keys, if `folder` was made with other settings."""
+    different = provenance.differences(old, new)
     if different:
         raise UserError(
             f"{folder} was made with other settings ({'; '.join(different[:5])})",
-            "Use the same settings, or make it anew in another --out",
+            "Use the same settings, or another --out",
         )
-    return manifest
 
 
 def check_keyframes(manifest: Manifest) -> None:
@@ -87,7 +93,7 @@ def check_keyframes(manifest: Manifest) -> None:
         )
 
 
-def _placed(name: str) -> str:
+def _absolute(name: str) -> str:
     if weights.is_known(name) or name == IMPORTED:
         return name
     return storage.absolute(os.path.expanduser(name))

@@ -11,7 +11,7 @@ import errno
 import re
 import signal
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,12 @@ from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance, rejects, training_shards
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.manifest import Manifest
-from pipelines import engine
-from pipelines.plan import AnyShard, remaining
+from pipelines import engine, fingerprint
 from pipelines.progress import Watcher, amount
-from pipelines.shard_worker import Job, Step
+from pipelines.shard_worker import RunInfo
 from pipelines.state import lock
 from pipelines.state.journal import Done, State
+from pipelines.step import MakeStep, Shard, remaining
 
 # Beside the shards: temporary files of shards under way, the state folder, the report.
 DISK_MARGIN = 1.1
@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Work:
+class JobSpec:
     """A step's job: what to make, where, and what decides the bytes.
 
     make_step: builds the step inside a worker, given the device. settings: all that decides the
@@ -68,8 +68,8 @@ class Work:
 
     format: ShardFormat
     folder: str
-    shards: Sequence[AnyShard]
-    make_step: Callable[[str], Callable[[], Step]]
+    shards: Sequence[Shard]
+    make_step: MakeStep
     settings: dict[str, Any]
     weights: dict[str, str]
     threads: int
@@ -94,53 +94,53 @@ class Summary:
         return self.rejected > most * self.planned
 
 
-def run(work: Work, options: Options, console: Console) -> Summary | None:
+def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
     """Brings the folder to what is planned; None for a dry run.
 
     Raises UserError before any work for what a user can mend, JobFailed when workers fail.
     """
     # What can be refused without Ray is refused at once.
-    lock.refuse_if_held(work.folder)
-    _check_same_settings(work)
+    lock.refuse_if_held(spec.folder)
+    _check_same_settings(spec)
     free = engine.start()
     try:
         pool = engine.size_pool(
-            free, options.workers, work.threads, options.device, options.gpus_per_worker
+            free, options.workers, spec.threads, options.device, options.gpus_per_worker
         )
-        _check_same_settings(work, pool.device)
+        _check_same_settings(spec, pool.device)
         if options.dry_run:
-            _print_plan(work, pool, console)
+            _print_plan(spec, pool, console)
             return None
-        with _writable(work.folder), lock.locked(work.folder), _interruptible():
+        with _writable(spec.folder), lock.locked(spec.folder), _interruptible():
             try:
-                return _locked(work, options, pool, console)
+                return _locked(spec, options, pool, console)
             finally:
                 engine.stop()  # the workers first: they may be at a file still
-                storage.remove_temporaries(work.folder)
+                storage.remove_temporaries(spec.folder)
     finally:
         engine.stop()
 
 
-def _locked(work: Work, options: Options, pool: engine.Pool, console: Console) -> Summary:
-    state = State(work.folder)
-    settings = {**work.settings, "device": pool.device}
-    finished = _finished(work)
-    todo = remaining(work.shards, finished, options.retry_rejects)
-    _check_disk(work, todo)
-    storage.remove_temporaries(work.folder)
+def _locked(spec: JobSpec, options: Options, pool: engine.Pool, console: Console) -> Summary:
+    state = State(spec.folder)
+    settings = {**spec.settings, "device": pool.device}
+    finished = _finished(spec)
+    todo = remaining(spec.shards, finished, options.retry_rejects)
+    _check_disk(spec, todo)
+    storage.remove_temporaries(spec.folder)
     storage.remove_temporaries(state.folder)
-    plan = {shard.name: shard.count for shard in work.shards}
+    plan = {shard.name: shard.count for shard in spec.shards}
     state.write_plan({**(state.plan() or {}), **plan})
-    _account(work, settings, state)
-    kept = len(work.shards) - len(todo)
-    if kept:
-        console.print(f"{kept} of {len(work.shards)} shards are done already", highlight=False)
+    _account(spec, settings, state)
+    total = len(spec.shards)
+    if len(todo) < total:
+        console.print(f"{total - len(todo)} of {total} shards are done already", highlight=False)
     made = 0
     try:
         if todo:
-            job = Job(work.folder, uuid.uuid4().hex, work.format)
+            run_info = RunInfo(spec.folder, uuid.uuid4().hex, spec.format, pool.device)
             with Watcher(state, plan, console):
-                for _ in engine.run(todo, work.make_step(pool.device), job, pool):
+                for _ in engine.run(todo, spec.make_step, run_info, pool):
                     made += 1
     except KeyboardInterrupt:
         raise JobFailed(f"stopped; {_resumable(state, plan)}") from None
@@ -149,43 +149,36 @@ def _locked(work: Work, options: Options, pool: engine.Pool, console: Console) -
     finally:
         # On a full disk or without the store the first error is the one to show.
         with contextlib.suppress(OSError, StoreFailed):
-            _account(work, settings, state)
-    return _summary(work.folder, plan, state, made)
+            _account(spec, settings, state)
+    return _summary(spec.folder, plan, state, made)
 
 
-def _check_same_settings(work: Work, device: str | None = None) -> None:
+def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
     """Refuses to mix shards made in different ways in one folder; the device if it is known."""
-    before = provenance.read(work.folder)
+    before = provenance.read(spec.folder)
     if before is None:
-        if _shard_files(work):
+        if _shard_files(spec):
             raise UserError(
-                f"{work.folder} has shards but no {provenance.FILE}", "Give another --out"
+                f"{spec.folder} has shards but no {provenance.FILE}", "Give another --out"
             )
         return
-    made_on = before["settings"].get("device")
-    settings = {**work.settings, "device": device or made_on}
-    old = {"settings": before["settings"], "weights": before.get("weights", {})}
-    new = {"settings": settings, "weights": work.weights}
-    different = provenance.differences(old, new)
-    if different:
-        shown = "; ".join(d.removeprefix("settings.") for d in different[:5])
-        raise UserError(
-            f"{work.folder} was made with other settings ({shown})",
-            "Use the same settings, or another --out",
-        )
+    old = {**before["settings"], "weights": before.get("weights", {})}
+    device = device or before["settings"].get("device")
+    new = {**spec.settings, "device": device, "weights": spec.weights}
+    fingerprint.check_same(spec.folder, old, new)
 
 
-def _shard_files(work: Work) -> list[str]:
-    pattern = re.compile(rf".+-\d{{6}}\.{work.format.extension}")
-    return [name for name in storage.list_files(work.folder) if pattern.fullmatch(name)]
+def _shard_files(spec: JobSpec) -> list[str]:
+    pattern = re.compile(rf".+-\d{{6}}\.{spec.format.extension}")
+    return [name for name in storage.list_files(spec.folder) if pattern.fullmatch(name)]
 
 
-def _finished(work: Work) -> dict[str, Done]:
+def _finished(spec: JobSpec) -> dict[str, Done]:
     """Done shards whose file is there in full; others are made again."""
     finished = {}
-    for name, done in State(work.folder).done().items():
+    for name, done in State(spec.folder).done().items():
         try:
-            place = storage.join(work.folder, work.format.file(name))
+            place = storage.join(spec.folder, spec.format.file(name))
             whole = storage.size(place) == done.bytes
         except FileNotFoundError:
             whole = False
@@ -194,17 +187,17 @@ def _finished(work: Work) -> dict[str, Done]:
     return finished
 
 
-def _check_disk(work: Work, todo: Sequence[AnyShard]) -> None:
-    there = storage.free_bytes(work.folder)
-    need = int(DISK_MARGIN * work.bytes_a_pair * sum(shard.count for shard in todo))
-    if there is not None and need > there:
+def _check_disk(spec: JobSpec, todo: Sequence[Shard]) -> None:
+    free = storage.free_bytes(spec.folder)
+    need = int(DISK_MARGIN * spec.bytes_a_pair * sum(shard.count for shard in todo))
+    if free is not None and need > free:
         raise UserError(
-            f"{work.folder}: about {amount(need)} needed, {amount(there)} free",
+            f"{spec.folder}: about {amount(need)} needed, {amount(free)} free",
             "Free some space, give another --out, or take fewer pairs with --limit",
         )
 
 
-def _account(work: Work, settings: dict[str, Any], state: State) -> None:
+def _account(spec: JobSpec, settings: dict[str, Any], state: State) -> None:
     """Writes provenance and rejects from what is done so far."""
     done, planned = state.done(), state.plan() or {}
     shards = {
@@ -213,26 +206,26 @@ def _account(work: Work, settings: dict[str, Any], state: State) -> None:
             "rejected": len(d.rejects),
             "bytes": d.bytes,
             "sha256": d.sha256,
-            "made_from": d.pairs_digest,
+            "input_digest": d.input_digest,
         }
         for name, d in done.items()
     }
-    found = {
-        "format": work.format.name,
-        "format_version": work.format.version,
+    record = {
+        "format": spec.format.name,
+        "format_version": spec.format.version,
         "settings": settings,
-        "weights": work.weights,
+        "weights": spec.weights,
         "software": provenance.software(),
         "complete": shards.keys() >= planned.keys(),
         "planned": planned,
         "shards": shards,
     }
-    provenance.write(work.folder, found)
-    if work.format.indexed:
+    provenance.write(spec.folder, record)
+    if spec.format.indexed:
         training_shards.write_index(
-            work.folder, {name: (d.offsets, d.bytes) for name, d in done.items()}
+            spec.folder, {name: (d.offsets, d.bytes) for name, d in done.items()}
         )
-    rejects.write(work.folder, [reject for d in done.values() for reject in d.rejects])
+    rejects.write(spec.folder, [reject for d in done.values() for reject in d.rejects])
 
 
 def _resumable(state: State, plan: dict[str, int]) -> str:
@@ -254,21 +247,21 @@ def _summary(folder: str, plan: dict[str, int], state: State, made: int) -> Summ
     )
 
 
-def _print_plan(work: Work, pool: engine.Pool, console: Console) -> None:
-    pairs = sum(shard.count for shard in work.shards)
-    largest = max(shard.count for shard in work.shards)
-    finished = _finished(work)
-    todo = [shard for shard in work.shards if shard.name not in finished]
-    there = storage.free_bytes(work.folder)
+def _print_plan(spec: JobSpec, pool: engine.Pool, console: Console) -> None:
+    pairs = sum(shard.count for shard in spec.shards)
+    largest = max(shard.count for shard in spec.shards)
+    finished = _finished(spec)
+    todo = [shard for shard in spec.shards if shard.name not in finished]
+    free = storage.free_bytes(spec.folder)
     rows = {
-        "output": work.folder,
-        "pairs": f"{pairs:,} in {len(work.shards):,} shards of up to {largest}",
+        "output": spec.folder,
+        "pairs": f"{pairs:,} in {len(spec.shards):,} shards of up to {largest}",
         "to do": f"{sum(s.count for s in todo):,} pairs in {len(todo):,} shards",
-        "disk": f"about {amount(work.bytes_a_pair * pairs)}"
-        + (f", {amount(there)} free" if there is not None else ""),
-        "workers": f"{pool.workers} on {pool.device}, {work.threads} threads each",
-        "memory": work.memory,
-        "weights": ", ".join(f"{n} {d[:12]}" for n, d in work.weights.items()) or "none",
+        "disk": f"about {amount(spec.bytes_a_pair * pairs)}"
+        + (f", {amount(free)} free" if free is not None else ""),
+        "workers": f"{pool.workers} on {pool.device}, {spec.threads} threads each",
+        "memory": spec.memory,
+        "weights": ", ".join(f"{n} {d[:12]}" for n, d in spec.weights.items()) or "none",
     }
     for name, value in rows.items():
         console.print(f"{name:8} {value}", highlight=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,11 +18,10 @@ from cc_prep.manifest import Manifest
 from cc_prep.media.images import resized
 from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
 from cc_prep.steps import confidence
-from pipelines import fingerprint, job
-from pipelines.interpolate import STORED_SHARE
-from pipelines.plan import plan, stored
-from pipelines.score_frames import BYTES_A_SEQUENCE
-from pipelines.shard_worker import Members, Step
+from pipelines import estimates, fingerprint, job
+from pipelines.plan import plan
+from pipelines.step import Members
+from pipelines.stored import plan_from_sequences
 
 
 def export(
@@ -37,12 +35,12 @@ def export(
     record = provenance.read(folder)
     assert record is not None
     names = Names(record["settings"]["name"], record["settings"]["layout"])
-    scored = storage.join(out, scores.FORMAT.folder)
-    with_scores = provenance.read(scored) is not None
+    score_folder = storage.join(out, scores.FORMAT.folder)
+    with_scores = provenance.read(score_folder) is not None
     count = {"sequences": 0, "scores": 0}
     with procap.exporting(target, names) as exporter:
         for done, shard in enumerate(sorted(record["shards"]), 1):
-            table = storage.join(scored, scores.FORMAT.file(shard))
+            table = storage.join(score_folder, scores.FORMAT.file(shard))
             rows = dict(scores.read_shard(table)) if with_scores else {}
             for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(shard))):
                 exporter.add_frames(sample.id, sample.kind, sample.frames())
@@ -66,18 +64,18 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         raise UserError(f"{source}: {what}", "2^depth + 1 frames are wanted, such as 9")
     manifest = fingerprint.imported(manifest, depth)
     shards = plan(manifest, request.splits, request.limit)
-    work = job.Work(
+    spec = job.JobSpec(
         format=sequences.FORMAT,
         folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
         shards=shards,
-        make_step=partial(_make_frames, fingerprint.placed(manifest), source),
-        settings=fingerprint.deciding(manifest, fingerprint.SEQUENCES),
+        make_step=partial(ImportFrames, fingerprint.with_absolute_paths(manifest), source),
+        settings=fingerprint.fingerprint(manifest, fingerprint.SEQUENCES),
         weights={},
         threads=1,
-        bytes_a_pair=int(frames * 3 * STORED_SHARE["png"] * (manifest.image_size or 224) ** 2),
+        bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
         memory="a few sequences",
     )
-    return job.run(work, request.options, request.console)
+    return job.run(spec, request.options, request.console)
 
 
 def import_scores(request: job.Request, source: str) -> job.Summary | None:
@@ -91,29 +89,29 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         request.console.print(f"no {names.scores} in {source}: sequences only", highlight=False)
         return None
     folder = storage.join(out, sequences.FORMAT.folder)
-    manifest = fingerprint.adopted(manifest, folder)
-    rated = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
-    manifest = manifest.model_copy(update={"score": rated})
-    work = job.Work(
+    manifest = fingerprint.continue_from(manifest, folder)
+    imported = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
+    manifest = manifest.model_copy(update={"score": imported})
+    spec = job.JobSpec(
         format=scores.FORMAT,
         folder=storage.join(out, scores.FORMAT.folder),
-        shards=stored(folder, request.splits, request.limit),
-        make_step=partial(_make_scores, manifest, source),
-        settings=fingerprint.deciding(manifest, fingerprint.SCORES),
+        shards=plan_from_sequences(folder, request.splits, request.limit),
+        make_step=partial(ImportScores, manifest, source),
+        settings=fingerprint.fingerprint(manifest, fingerprint.SCORES),
         weights={},
         threads=1,
-        bytes_a_pair=BYTES_A_SEQUENCE,
+        bytes_a_pair=estimates.SCORE_BYTES,
         memory="the JSON file, read whole",
     )
-    return job.run(work, request.options, request.console)
+    return job.run(spec, request.options, request.console)
 
 
 class ImportFrames:
-    """Pairs → sequences out of HDF5 files."""
+    """Pairs → sequences out of HDF5 files. No network runs, so the device does not matter."""
 
     pairs_per_batch = 1
 
-    def __init__(self, manifest: Manifest, source: str) -> None:
+    def __init__(self, manifest: Manifest, source: str, device: str) -> None:
         self.manifest = manifest
         self.videos = procap.Videos(source, Names(manifest.name, manifest.layout))
 
@@ -129,20 +127,21 @@ class ImportFrames:
             frames = self.videos.frames(pair.id, pair.kind)
         except RejectedPair as error:
             return error
-        made = np.stack([resized(frame, self.manifest.image_size) for frame in frames])
-        about: dict[str, Any] = {"method": fingerprint.IMPORTED, "depth": settings.depth}
-        return sequences.encode(FrameSequence(pair, made), settings.codec, settings.quality, about)
+        frames = np.stack([resized(frame, self.manifest.image_size) for frame in frames])
+        interpolator = {"method": fingerprint.IMPORTED, "depth": settings.depth}
+        sequence = FrameSequence(pair, frames)
+        return sequences.encode(sequence, settings.codec, settings.quality, interpolator)
 
 
 class ImportScores:
-    """Sequences → scores out of a JSON file."""
+    """Sequences → scores out of a JSON file. No network runs, so the device does not matter."""
 
     pairs_per_batch = 1
 
-    def __init__(self, manifest: Manifest, source: str) -> None:
+    def __init__(self, manifest: Manifest, source: str, device: str) -> None:
         self.rule = manifest.keyframes
         self.names = Names(manifest.name, manifest.layout)
-        self.found = procap.read_scores(source, self.names)
+        self.by_id = procap.read_scores(source, self.names)
 
     def __call__(self, stored: Sequence[StoredSequence]) -> list[scores.Row | RejectedPair]:
         return [self._one(sequence) for sequence in stored]
@@ -153,19 +152,11 @@ class ImportScores:
     def _one(self, stored: StoredSequence) -> scores.Row | RejectedPair:
         pair, frames = stored.pair(), int(stored.meta["frames"])
         try:
-            found = procap.scores_of(
-                self.found, self.names, pair.id, pair.kind, pair.captions, frames
+            frame_scores = procap.scores_of(
+                self.by_id, self.names, pair.id, pair.kind, pair.captions, frames
             )
         except RejectedPair as error:
             return error
-        penalty = confidence.penalties(found.bef_inter_sim, found.inter_aft_sim)
+        penalty = confidence.penalties(frame_scores.bef_inter_sim, frame_scores.inter_aft_sim)
         chosen = confidence.fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
-        return scores.encode(found, penalty, chosen, fingerprint.IMPORTED, "")
-
-
-def _make_frames(manifest: Manifest, source: str, device: str) -> Callable[[], Step]:
-    return partial(ImportFrames, manifest, source)
-
-
-def _make_scores(manifest: Manifest, source: str, device: str) -> Callable[[], Step]:
-    return partial(ImportScores, manifest, source)
+        return scores.encode(frame_scores, penalty, chosen, fingerprint.IMPORTED, "")

@@ -11,52 +11,35 @@ import json
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
-from cc_prep.formats import sequences
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.shard_format import ShardFormat
-from cc_prep.records import ImagePair
-from pipelines.plan import AnyShard, shard_from_json
+from pipelines.plan import ShardPlan
 from pipelines.state.journal import Done, Journal, State
+from pipelines.step import Item, MakeStep, Sample, Shard, Step, shard_from_json
 
-DEATHS_OF_A_PAIR = 2
-IDLE_DEATHS = 3
+CRASHES_OF_A_PAIR = 2
+CRASHES_OUTSIDE_PAIRS = 3
 # So many unexpected failures one after the other are no longer the pairs' fault.
 FAILURES_IN_A_ROW = 5
 
-Members = dict[str, bytes]
-Item = ImagePair | StoredSequence
-# What a sample is depends on the format: members of a tar, or a row.
-Sample = Any
-
-
-class Step(Protocol):
-    """The work on some pairs, with the weights it needs held inside."""
-
-    pairs_per_batch: int
-
-    def __call__(self, pairs: Any, /) -> list[Any]:
-        """Each pair's sample, or why it was rejected, in the order given."""
-        ...
-
-    def free_memory(self) -> None:
-        """Called after an out-of-memory error, before a smaller batch is tried."""
-        ...
-
 
 @dataclass(frozen=True)
-class Job:
-    """What all workers of a run share: where to write, the run's own name, and what is written."""
+class RunInfo:
+    """What all workers of a run share.
+
+    folder: where shards go. id: the run's own, new in every run. device: where networks run.
+    """
 
     folder: str
-    run: str
-    format: ShardFormat = sequences.FORMAT
+    id: str
+    format: ShardFormat
+    device: str
 
 
 class ShardWorker:
@@ -66,33 +49,32 @@ class ShardWorker:
     actor whose constructor dies. In a shard the journal counts that death like any other.
     """
 
-    def __init__(self, make_step: Callable[[], Step], job: Job) -> None:
-        self.make_step = make_step
-        self.made: Step | None = None
-        self.job = job
-        self.state = State(job.folder)
+    def __init__(self, make_step: MakeStep, run_info: RunInfo) -> None:
+        self.make_step, self.run_info = make_step, run_info
+        self._step: Step | None = None
+        self.state = State(run_info.folder)
         self.batch = 1
         self.failures = 0
 
     def step(self) -> Step:
         """The step, made when first asked for."""
-        if self.made is None:
-            self.made = self.make_step()
-            self.batch = self.made.pairs_per_batch
-        return self.made
+        if self._step is None:
+            self._step = self.make_step(self.run_info.device)
+            self.batch = self._step.pairs_per_batch
+        return self._step
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
         return {"shard": [self.run(shard_from_json(json.loads(row))) for row in rows["shard"]]}
 
-    def run(self, shard: AnyShard) -> str:
+    def run(self, shard: Shard) -> str:
         """Makes the shard and its done file; the shard's name."""
         started = time.monotonic()
         journal = self._open_journal(shard)
         self.state.write_journal(journal)
         self.step()  # if it cannot be made, before anything is written
-        place = storage.join(self.job.folder, self.job.format.file(shard.name))
+        place = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
         rejects: list[Reject] = []
-        with self.job.format.write(place) as (writer, written):
+        with self.run_info.format.write(place) as (writer, written):
             for pair, outcome in self._outcomes(shard, journal, place):
                 if isinstance(outcome, RejectedPair):
                     rejects.append(_reject(pair, shard, outcome))
@@ -112,47 +94,49 @@ class ShardWorker:
                 written.sha256,
                 round(time.monotonic() - started, 3),
                 tuple(rejects),
-                written.offsets if self.job.format.indexed else {},
+                written.offsets if self.run_info.format.indexed else {},
             )
         )
         return shard.name
 
-    def _open_journal(self, shard: AnyShard) -> Journal:
-        """A new journal that remembers the deaths of the one left behind, if there is one."""
-        journal = Journal(shard.name, self.job.run, socket.gethostname())
-        left = self.state.journal(shard.name)
-        if left is None:
+    def _open_journal(self, shard: Shard) -> Journal:
+        """A new journal that remembers the crashes of the one left behind, if there is one."""
+        journal = Journal(shard.name, self.run_info.id, socket.gethostname())
+        previous = self.state.journal(shard.name)
+        if previous is None:
             return journal
-        journal.deaths = left.deaths
-        # Only a death that this run outlived is a worker's: otherwise the whole job was stopped.
-        if left.run == self.job.run:
-            for key in left.in_flight:
-                journal.deaths[key] = journal.deaths.get(key, 0) + 1
-            journal.idle_deaths = left.idle_deaths + (not left.in_flight)
-            if journal.idle_deaths >= IDLE_DEATHS:
-                raise JobFailed(f"{shard.name}: its worker died {IDLE_DEATHS} times between pairs")
+        journal.crashes = previous.crashes
+        # Only a crash that this run outlived is a worker's: otherwise the whole job was stopped.
+        if previous.run == self.run_info.id:
+            for key in previous.in_flight:
+                journal.crashes[key] = journal.crashes.get(key, 0) + 1
+            outside = previous.crashes_outside_pairs + (not previous.in_flight)
+            if outside >= CRASHES_OUTSIDE_PAIRS:
+                raise JobFailed(f"{shard.name}: its worker died {outside} times between pairs")
+            journal.crashes_outside_pairs = outside
         return journal
 
     def _outcomes(
-        self, shard: AnyShard, journal: Journal, place: str
+        self, shard: Shard, journal: Journal, place: str
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
-        kept = _Kept(self.job.format, place if shard.reuse else None)
+        keep = isinstance(shard, ShardPlan) and shard.keep_existing
+        existing = _ExistingSamples(self.run_info.format, place if keep else None)
         waiting: list[Item] = []
         for pair in shard.items():
-            deaths = journal.deaths.get(pair.key, 0)
-            sample = kept.take(pair.key)
-            if sample is None and deaths == 0:
+            crashes = journal.crashes.get(pair.key, 0)
+            sample = existing.take(pair.key)
+            if sample is None and crashes == 0:
                 waiting.append(pair)
                 if len(waiting) < self.batch:
                     continue
             yield from self._batch(waiting, journal)
             if sample is not None:
                 yield pair, sample
-            elif deaths >= DEATHS_OF_A_PAIR:
-                detail = f"{deaths} workers died with it in flight"
+            elif crashes >= CRASHES_OF_A_PAIR:
+                detail = f"{crashes} workers died with it in flight"
                 yield pair, RejectedPair(Reason.KILLED_ITS_PROCESS, detail)
-            elif deaths:
+            elif crashes:
                 yield from self._batch([pair], journal)
             waiting = []
         yield from self._batch(waiting, journal)
@@ -172,7 +156,7 @@ class ShardWorker:
         except StoreFailed:  # no pair's fault
             raise
         except Exception as error:
-            failure = error.with_traceback(error.__traceback__)
+            failure = error
         else:
             self.failures = 0
             return results
@@ -193,17 +177,17 @@ class ShardWorker:
 
     def _failed(self, pair: Item, error: Exception) -> RejectedPair:
         self.failures += 1
-        said = f"{type(error).__name__}: {error}"
+        description = f"{type(error).__name__}: {error}"
         if self.failures >= FAILURES_IN_A_ROW:
             raise JobFailed(
                 f"{self.failures} pairs failed one after the other, the last, {pair.key}, "
-                f"with {said}"
+                f"with {description}"
             ) from error
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return RejectedPair(Reason.FAILED, f"{said} ({where.filename}:{where.lineno})")
+        return RejectedPair(Reason.FAILED, f"{description} ({where.filename}:{where.lineno})")
 
 
-class _Kept:
+class _ExistingSamples:
     """The samples of a shard's present file, taken over one by one in their order."""
 
     def __init__(self, format: ShardFormat, place: str | None) -> None:
@@ -224,6 +208,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-def _reject(pair: Item, shard: AnyShard, error: RejectedPair) -> Reject:
+def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
     message = error.detail.replace("\x00", "")[:500]
     return Reject(pair.key, pair.id, pair.split, pair.kind, shard.name, error.reason.value, message)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cc_prep.formats import sequences
 from pipelines import engine, job
-from tests.fakes import NumberStep, shards
+from tests.fakes import number_step, shards
 
 
-def make(faults: dict[str, Any], device: str) -> Callable[[], NumberStep]:
-    """Makes the step for `work`."""
-    return partial(NumberStep, **faults)
-
-
-def work(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> job.Work:
+def spec(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> job.JobSpec:
     """A job on pairs that exist nowhere, with these faults."""
-    return job.Work(
+    return job.JobSpec(
         format=sequences.FORMAT,
         folder=str(tmp_path / name),
         shards=shards(pairs, 5),
-        make_step=partial(make, {"folder": str(tmp_path), **faults}),
+        make_step=partial(number_step, {"folder": str(tmp_path), **faults}),
         settings={"a": 1},
         weights={},
         threads=1,
@@ -32,8 +26,8 @@ def work(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> j
     )
 
 
-def run(work: job.Work, **options: Any) -> job.Summary:
+def run(spec: job.JobSpec, **options: Any) -> job.Summary:
     """Runs it with two workers."""
-    summary = job.run(work, job.Options(workers=2, **options), engine.messages())
+    summary = job.run(spec, job.Options(workers=2, **options), engine.messages())
     assert summary is not None
     return summary

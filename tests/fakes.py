@@ -7,13 +7,14 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
 from pipelines.plan import ShardPlan
-from pipelines.shard_worker import Members
+from pipelines.step import Members
 
 CHANGE_CAPTIONS = ("the ball moved", "a ball is elsewhere")
 
@@ -32,7 +33,7 @@ def shards(pairs: int, per_shard: int, split: str = "train") -> list[ShardPlan]:
 class BrokenStep:
     """A step that cannot even start: its weights are missing, or take the process along."""
 
-    def __init__(self, how: str) -> None:
+    def __init__(self, how: str, device: str) -> None:
         if how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         raise UserError("no weights on this node", "Put them there")
@@ -43,7 +44,8 @@ class NumberStep:
 
     kills: pairs that SIGKILL the process, for ever. kills_once: only the first time, which a file
     in `folder` remembers. rejects, fails: pairs that are rejected, that raise. allocates: bytes
-    that a pair asks for, little by little where they can be had.
+    that a pair asks for, little by little where they can be had. device: it computes nothing, but a
+    file in `folder` tells which one it was made for.
     """
 
     def __init__(
@@ -57,7 +59,10 @@ class NumberStep:
         most_at_once: int = 10**9,
         seconds: float = 0.0,
         allocates: Mapping[int, int] | None = None,
+        device: str = "",
     ) -> None:
+        if device:
+            Path(folder, f"made-for-{device}").touch()
         self.folder, self.pairs_per_batch, self.seconds = folder, batch, seconds
         self.kills, self.kills_once = set(kills), set(kills_once)
         self.rejects, self.fails, self.most_at_once = set(rejects), set(fails), most_at_once
@@ -99,3 +104,8 @@ class NumberStep:
             return False
         mark.touch()
         return True
+
+
+def number_step(settings: Mapping[str, Any], device: str) -> NumberStep:
+    """A `NumberStep` with these settings, as a worker makes it on a device."""
+    return NumberStep(**settings, device=device)

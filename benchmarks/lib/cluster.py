@@ -52,7 +52,7 @@ def measured(root: Path, pairs: int) -> Costs:
     settings = manifest.load(jobs.NAME, [jobs.LAYOUT, *threads], root=str(root))
     names = (settings.interpolate.weights, settings.score.weights, settings.tokenize.weights)
     digests = {found.name: found.sha256 for found in map(weights.locate, names)}
-    work = actors.Build(settings, "cpu", digests, frozenset({"interpolate", "score"}), names[1])
+    work = actors.Build(settings, digests, frozenset({"interpolate", "score"}), names[1], "cpu")
     assert work.interpolate is not None
     assert work.score is not None
     seconds: dict[str, float] = {}

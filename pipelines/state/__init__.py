@@ -1,1 +1,19 @@
-"""What a job knows of itself on disk: finished shards, pairs in progress, the lock."""
+"""The folder `.state/` of an output folder: what a job knows of itself, on disk.
+
+    OUT/shards/
+    ├── train-000000.tar
+    ├── provenance.json …
+    └── .state/
+        ├── plan.json                    pairs by shard, as planned
+        ├── train-000000.done.json       written after the shard itself: a shard is done if and
+        │                                only if both are there (`journal.Done`)
+        ├── train-000001.journal.json    while a worker is at it: pairs in flight, done and rejected
+        │                                so far, and which pairs were in flight when a process
+        │                                crashed (`journal.Journal`)
+        ├── lock.json                    the running job's host and process (`lock.Holder`)
+        └── lock.json.guard              locked for the moment in which lock.json is taken
+
+Every file is a few kilobytes and written whole, so the folder can be read at any time.
+"""
+
+FOLDER = ".state"

@@ -1,14 +1,4 @@
-"""`.state/` in an output folder: what is done, what is under way, and who is at work.
-
-    plan.json              pairs by shard, as planned
-    <shard>.done.json      written after the shard itself: a shard is done if and only if both
-                           are there
-    <shard>.journal.json   while a worker is at it: pairs in flight, done and rejected so far,
-                           and which pairs were in flight when a process died
-    lock.json              the running job's host and process
-
-Every file is a few kilobytes and written whole, so the folder can be read at any time.
-"""
+"""Done files and journals: which shards are finished, and what workers are at."""
 
 from __future__ import annotations
 
@@ -18,17 +8,21 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.formats.rejects import Reject
-
-FOLDER = ".state"
+from pipelines.state import FOLDER
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished shard. offsets: where each sample begins in it, for formats with an index."""
+    """A finished shard.
+
+    pairs: so many were planned for it; each is a sample or a reject. input_digest: SHA-256 over
+        what it was made from, pairs or stored sequences. bytes, sha256: of its file. seconds: that
+        a worker took. offsets: where each sample begins in it, for formats with an index.
+    """
 
     shard: str
     pairs: int
-    pairs_digest: str
+    input_digest: str
     samples: int
     bytes: int
     sha256: str
@@ -39,7 +33,12 @@ class Done:
 
 @dataclass
 class Journal:
-    """A shard under way. `deaths`: how often a pair's process died with it in flight."""
+    """A shard under way.
+
+    in_flight: keys of the pairs that the worker is at. done, rejected: pairs so far. crashes: how
+        often a process died with a pair in flight, by key. crashes_outside_pairs: how often one
+        died with none in flight, during this run.
+    """
 
     shard: str
     run: str
@@ -47,8 +46,8 @@ class Journal:
     in_flight: list[str] = field(default_factory=list)
     done: int = 0
     rejected: int = 0
-    idle_deaths: int = 0
-    deaths: dict[str, int] = field(default_factory=dict)
+    crashes_outside_pairs: int = 0
+    crashes: dict[str, int] = field(default_factory=dict)
 
 
 class State:
@@ -66,15 +65,15 @@ class State:
 
     def done(self) -> dict[str, Done]:
         """Finished shards by name."""
-        found = {}
+        finished = {}
         for name in storage.list_files(self.folder, ".done.json"):
             value = self._read(name)
             with contextlib.suppress(AttributeError, KeyError, TypeError):  # then it is made again
                 rejects = tuple(Reject(**row) for row in value.pop("rejects"))
                 done = Done(**value, rejects=rejects)
                 if f"{done.shard}.done.json" == name and type(done.bytes) is int:
-                    found[done.shard] = done
-        return found
+                    finished[done.shard] = done
+        return finished
 
     def write_journal(self, journal: Journal) -> None:
         place = self.path(f"{journal.shard}.journal.json")
@@ -90,16 +89,16 @@ class State:
     def journals(self) -> list[Journal]:
         """Shards under way, or left so by a crash."""
         names = storage.list_files(self.folder, ".journal.json")
-        found = (self.journal(name.removesuffix(".journal.json")) for name in names)
-        return [journal for journal in found if journal is not None]
+        journals = (self.journal(name.removesuffix(".journal.json")) for name in names)
+        return [journal for journal in journals if journal is not None]
 
     def write_plan(self, plan: dict[str, int]) -> None:
         storage.write_json(self.path("plan.json"), plan)
 
     def plan(self) -> dict[str, int] | None:
         """Pairs by shard; None where no job ever started."""
-        found = self._read("plan.json")
-        return found if isinstance(found, dict) else None
+        plan = self._read("plan.json")
+        return plan if isinstance(plan, dict) else None
 
     def _read(self, name: str) -> Any:
         """A file's value; None if it is not there (any more) or damaged by a dying disk."""

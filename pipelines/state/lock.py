@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
+from pipelines.state import FOLDER
 
 HEARTBEAT_SECONDS = 10.0
 # A holder on another host cannot be asked whether it lives; this long without a sign, it does not.
@@ -43,8 +44,8 @@ class Holder:
 
 def holder(folder: str) -> Holder | None:
     """Who works in `folder` now, as far as one look tells; None if nobody does."""
-    found = _read(folder)
-    return found if found is not None and found.alive() else None
+    recorded = _read(folder)
+    return recorded if recorded is not None and recorded.alive() else None
 
 
 def refuse_if_held(folder: str) -> None:
@@ -124,7 +125,7 @@ def _read(folder: str) -> Holder | None:
 
 
 def _place(folder: str) -> str:
-    return storage.join(folder, ".state", "lock.json")
+    return storage.join(folder, FOLDER, "lock.json")
 
 
 def _born(pid: int) -> str:

@@ -83,18 +83,12 @@ def listens() -> bool:
     return True
 
 
-def make(folder: str, seconds: float, device: str) -> partial:
-    # A logical GPU computes nothing: the step only tells that it was asked for one.
-    Path(folder, f"asked-for-{device}").touch()
-    return partial(fakes.NumberStep, folder=folder, seconds=seconds)
-
-
-def work(tmp_path: Path, name: str, seconds: float = 0.0) -> job.Work:
-    return job.Work(
+def spec(tmp_path: Path, name: str, seconds: float = 0.0) -> job.JobSpec:
+    return job.JobSpec(
         format=sequences.FORMAT,
         folder=str(tmp_path / name),
         shards=fakes.shards(40, 5),
-        make_step=partial(make, str(tmp_path), seconds),
+        make_step=partial(fakes.number_step, {"folder": str(tmp_path), "seconds": seconds}),
         settings={},
         weights={},
         threads=1,
@@ -117,18 +111,18 @@ def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Clu
     """A node is killed in the middle; the job ends on the other one, with the same bytes."""
     cluster.add_node(gpus=1)
     lost = cluster.add_node(gpus=2)
-    summary = job.run(work(tmp_path, "whole"), job.Options(), engine.messages())
+    summary = job.run(spec(tmp_path, "whole"), job.Options(), engine.messages())
     assert summary is not None
     assert (summary.samples, summary.rejected) == (40, 0)
-    assert (tmp_path / "asked-for-cuda").exists(), "GPUs are taken where there are some"
+    assert (tmp_path / "made-for-cuda").exists(), "GPUs are taken where there are some"
     shared = job.Options(workers=3, gpus_per_worker=0.5)
-    halves = job.run(work(tmp_path, "halves"), shared, engine.messages())
+    halves = job.run(spec(tmp_path, "halves"), shared, engine.messages())
     assert halves is not None
     assert halves.samples == 40, "three workers on two GPUs, half a GPU each"
     with pytest.raises(job.UserError, match="3 workers ask for 3 GPUs, Ray has 2 free"):
-        job.run(work(tmp_path, "greedy"), job.Options(workers=3), engine.messages())
+        job.run(spec(tmp_path, "greedy"), job.Options(workers=3), engine.messages())
 
-    lossy = work(tmp_path, "lossy", seconds=0.3)
+    lossy = spec(tmp_path, "lossy", seconds=0.3)
     kill = subprocess.Popen(
         ["sh", "-c", 'while [ ! -e "$0"/*-000001.tar ]; do sleep 0.1; done; kill -9 -"$1"',
          lossy.folder, str(lost.pid)]
@@ -146,5 +140,5 @@ def test_an_unreachable_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     started = time.monotonic()
     with pytest.raises(job.UserError, match=r"no Ray at RAY_ADDRESS=127\.0\.0\.1:1"):
-        job.run(work(tmp_path, "out"), job.Options(), engine.messages())
+        job.run(spec(tmp_path, "out"), job.Options(), engine.messages())
     assert time.monotonic() - started < 60, "Ray by itself waits for many minutes"

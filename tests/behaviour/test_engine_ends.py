@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from cc_prep.errors import JobFailed, UserError
 from tests import fakes
 from tests.conftest import ROOT
-from tests.fake_jobs import run, work
+from tests.fake_jobs import run, spec
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +20,15 @@ def workers_find_the_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broken_machine_ends_the_job_with_its_error_and_resumes(tmp_path: Path) -> None:
     with pytest.raises(JobFailed) as caught:
-        run(work(tmp_path, fails=range(10, 20), seconds=0.05))
+        run(spec(tmp_path, fails=range(10, 20), seconds=0.05))
     said = str(caught.value)
     assert "ZeroDivisionError" in said
     assert "the same command resumes" in said
     assert "\n" not in said
-    summary = run(work(tmp_path))
+    summary = run(spec(tmp_path))
     assert (summary.samples, summary.rejected) == (20, 0)
     assert 1 <= summary.made_now <= 3
     assert not list((tmp_path / "out").glob("*.tmp"))
-
-
-def broken(how: str, device: str) -> Callable[[], fakes.BrokenStep]:
-    return partial(fakes.BrokenStep, how)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +40,8 @@ def test_a_worker_that_cannot_start_ends_the_job(
     tmp_path: Path, how: str, error: type[Exception], said: str
 ) -> None:
     """Keeps away: Ray's silent restarts of an actor whose constructor dies."""
-    hopeless = work(tmp_path)
-    object.__setattr__(hopeless, "make_step", partial(broken, how))
+    hopeless = spec(tmp_path)
+    object.__setattr__(hopeless, "make_step", partial(fakes.BrokenStep, how))
     with pytest.raises(error) as caught:
         run(hopeless)
     assert said in str(caught.value)

@@ -12,7 +12,7 @@ from cc_prep.formats import rejects
 from cc_prep.formats.tar import read_shard
 from pipelines import engine, job
 from tests.commands import one_ray
-from tests.fake_jobs import run, work
+from tests.fake_jobs import run, spec
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -28,7 +28,7 @@ def numbers(folder: str) -> list[str]:
 
 def test_a_pair_that_kills_its_process_twice_is_set_aside_and_named(tmp_path: Path) -> None:
     """Keeps away: Ray Data's retries without end."""
-    faulty = work(tmp_path, kills=[5, 6, 13], batch=4)
+    faulty = spec(tmp_path, kills=[5, 6, 13], batch=4)
     summary = run(faulty)
     assert (summary.samples, summary.rejected) == (17, 3)
     found = rejects.read(faulty.folder)
@@ -38,45 +38,45 @@ def test_a_pair_that_kills_its_process_twice_is_set_aside_and_named(tmp_path: Pa
 
 
 def test_a_worker_killed_once_costs_nothing(tmp_path: Path) -> None:
-    summary = run(work(tmp_path, kills_once=[3, 9, 17], batch=2))
+    summary = run(spec(tmp_path, kills_once=[3, 9, 17], batch=2))
     assert (summary.samples, summary.rejected) == (20, 0)
-    undisturbed = run(work(tmp_path, "other"))
+    undisturbed = run(spec(tmp_path, "other"))
     for shard in sorted((tmp_path / "out").glob("*.tar")):
         assert shard.read_bytes() == (tmp_path / "other" / shard.name).read_bytes()
     assert undisturbed.bytes == summary.bytes
 
 
 def test_a_second_run_does_nothing_and_other_settings_are_refused(tmp_path: Path) -> None:
-    first = run(work(tmp_path, rejects=[2]))
+    first = run(spec(tmp_path, rejects=[2]))
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.tar")}
-    second = run(work(tmp_path))
+    second = run(spec(tmp_path))
     assert second.made_now == 0
     assert (second.samples, second.rejected) == (first.samples, first.rejected) == (19, 1)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.tar")} == before
-    other = work(tmp_path)
+    other = spec(tmp_path)
     other.settings["a"] = 2
     with pytest.raises(UserError, match="a: 1 → 2"):
         run(other)
 
 
 def test_rejects_are_retried_only_when_asked(tmp_path: Path) -> None:
-    faulty = work(tmp_path, rejects=[2, 11])
+    faulty = spec(tmp_path, rejects=[2, 11])
     assert run(faulty).rejected == 2
-    mended = run(work(tmp_path), retry_rejects=True)
+    mended = run(spec(tmp_path), retry_rejects=True)
     assert (mended.samples, mended.rejected, mended.made_now) == (20, 0, 2)
     assert rejects.read(faulty.folder) == []
-    run(work(tmp_path, "other"))
+    run(spec(tmp_path, "other"))
     for shard in sorted((tmp_path / "out").glob("*.tar")):
         assert shard.read_bytes() == (tmp_path / "other" / shard.name).read_bytes()
 
 
 def test_a_lost_shard_is_made_again(tmp_path: Path) -> None:
-    first = run(work(tmp_path))
+    first = run(spec(tmp_path))
     lost = tmp_path / "out" / "train-000002.tar"
     data = lost.read_bytes()
     lost.unlink()
     (tmp_path / "out" / "train-000001.tar").write_bytes(b"cut")
-    again = run(work(tmp_path))
+    again = run(spec(tmp_path))
     assert again.made_now == 2
     assert again.samples == first.samples
     assert lost.read_bytes() == data
@@ -84,18 +84,18 @@ def test_a_lost_shard_is_made_again(tmp_path: Path) -> None:
 
 def test_more_workers_than_cpus_and_gpus_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Ray has 2 free"):
-        job.run(work(tmp_path), job.Options(workers=1000), engine.messages())
+        job.run(spec(tmp_path), job.Options(workers=1000), engine.messages())
     with pytest.raises(UserError, match="no free GPU"):
-        job.run(work(tmp_path), job.Options(device="gpu"), engine.messages())
+        job.run(spec(tmp_path), job.Options(device="gpu"), engine.messages())
     assert not (tmp_path / "out").exists(), "a refused run leaves nothing behind"
 
 
 def test_no_room_and_no_permission(tmp_path: Path) -> None:
-    huge = work(tmp_path)
+    huge = spec(tmp_path)
     object.__setattr__(huge, "bytes_a_pair", 10**15)
     with pytest.raises(UserError, match="GB free"):
         run(huge)
     (tmp_path / "file").write_text("")
-    blocked = work(tmp_path, "file/out")
+    blocked = spec(tmp_path, "file/out")
     with pytest.raises(UserError, match="cannot write there"):
         run(blocked)

@@ -66,7 +66,7 @@ SCORES = {
 }  # fmt: skip
 REJECT = rejects.Reject("a", "b", "c", "d", "e", "f", "g").__dict__
 STATE = {
-    "shard": "train-000000", "pairs": 1, "pairs_digest": "x", "samples": 1, "bytes": 9,
+    "shard": "train-000000", "pairs": 1, "input_digest": "x", "samples": 1, "bytes": 9,
     "sha256": "y", "seconds": 1.0, "rejects": [REJECT], "offsets": {"a": 0},
 }  # fmt: skip
 ROWS = [{"before": "a.png", "after": "b.png", "caption": "a dog", "id": "1", "split": "train"}]

@@ -10,7 +10,7 @@ import ray
 
 from cc_prep.formats import rejects
 from tests.conftest import ROOT
-from tests.fake_jobs import run, work
+from tests.fake_jobs import run, spec
 
 ROOM, APPETITE = 3 * 2**30, 5 * 2**30
 
@@ -32,7 +32,7 @@ def test_memory_that_is_refused_and_that_ray_takes_back(
     ray.init(address="local", num_cpus=2, num_gpus=0, include_dashboard=False,
              log_to_driver=False, object_store_memory=128 * 2**20)  # fmt: skip
     try:
-        greedy = work(tmp_path, allocates={2: 2**50, 7: APPETITE})
+        greedy = spec(tmp_path, allocates={2: 2**50, 7: APPETITE})
         summary = run(greedy)
     finally:
         ray.shutdown()

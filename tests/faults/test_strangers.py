@@ -193,7 +193,7 @@ def test_a_caption_of_100_mb_is_a_reject(tmp_path: Path) -> None:
     lists_of_captions(tmp_path, '"' + "x" * 100_000_000 + '"')
     settings = manifest.load("spot", ["interpolate.method=dissolve"], root=str(tmp_path))
     [pair] = datasets.pairs(settings, "train")
-    [found] = Interpolate(settings, "cpu", {})([pair])
+    [found] = Interpolate(settings, {}, "cpu")([pair])
     assert isinstance(found, RejectedPair)
     assert found.reason is Reason.CAPTION_TOO_LONG
     assert "100,000,000" in found.detail

@@ -13,7 +13,7 @@ from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.records import ImagePair
 from pipelines.actors import Interpolate
-from pipelines.fingerprint import placed
+from pipelines.fingerprint import with_absolute_paths
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 def step(root: Path, *overrides: str) -> Interpolate:
     settings = ["interpolate.method=dissolve", "interpolate.depth=2", *overrides]
-    return Interpolate(manifest.load("synth", settings, str(root)), "cpu", {})
+    return Interpolate(manifest.load("synth", settings, str(root)), {}, "cpu")
 
 
 def pair(before: str, after: str, **more: object) -> ImagePair:
@@ -83,10 +83,10 @@ def test_workers_get_absolute_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Keeps away: a relative --root that a node of a cluster looks for in its own folder."""
     monkeypatch.chdir(tmp_path)
     settings = ["interpolate.weights=mine.pkl"]
-    found = placed(manifest.load("synth", settings, "data"))
+    found = with_absolute_paths(manifest.load("synth", settings, "data"))
     assert found.root == str(tmp_path / "data")
     assert found.interpolate.weights == str(tmp_path / "mine.pkl")
-    named = placed(manifest.load("synth", root="s3://bucket/data"))
+    named = with_absolute_paths(manifest.load("synth", root="s3://bucket/data"))
     assert (named.root, named.interpolate.weights) == ("s3://bucket/data", "rife-v4.0")
 
 

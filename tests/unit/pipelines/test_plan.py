@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.formats.rejects import Reject
-from pipelines.plan import ShardPlan, ordered, plan, remaining
+from pipelines.plan import ShardPlan, ordered, plan
 from pipelines.state.journal import Done
+from pipelines.step import remaining
 from tests import fakes
 
 IDS = st.lists(st.text(min_size=1, max_size=8), max_size=30, unique=True)
@@ -72,9 +73,9 @@ def test_remaining() -> None:
     there = {s.name: d for s, d in ((one, done(one)), (two, done(two, rejects=1)))}
     assert [s.name for s in remaining(listed, there, False)] == [three.name]
     again = remaining(listed, there, True)
-    assert [(s.name, s.reuse) for s in again] == [(two.name, True), (three.name, False)]
+    assert [(s.name, s.keep_existing) for s in again] == [(two.name, True), (three.name, False)]
     grown = remaining([three], {three.name: done(three, count=2)}, False)
-    assert [(s.name, s.reuse) for s in grown] == [(three.name, True)]
+    assert [(s.name, s.keep_existing) for s in grown] == [(three.name, True)]
 
 
 def test_changed_data_is_refused() -> None:

@@ -9,24 +9,28 @@ from pathlib import Path
 import pytest
 
 from cc_prep.errors import JobFailed
+from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from pipelines.plan import ShardPlan
-from pipelines.shard_worker import Job, ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state.journal import Done, Journal, State
 from tests import fakes
 
 
 def worker(folder: Path, run: str = "run", **faults: object) -> ShardWorker:
-    step = fakes.NumberStep(str(folder), **faults)  # type: ignore[arg-type]
-    return ShardWorker(lambda: step, Job(str(folder), run))
+    return with_step(fakes.NumberStep(str(folder), **faults), run)  # type: ignore[arg-type]
+
+
+def with_step(step: fakes.NumberStep, run: str = "run") -> ShardWorker:
+    return ShardWorker(lambda device: step, RunInfo(step.folder, run, sequences.FORMAT, "cpu"))
 
 
 def work(worker: ShardWorker, shard: ShardPlan) -> tuple[list[int], Done]:
     rows = {"shard": [json.dumps(shard.to_json())]}
     assert worker(rows) == {"shard": [shard.name]}
-    place = f"{worker.job.folder}/{shard.name}.tar"
+    place = f"{worker.run_info.folder}/{shard.name}.tar"
     numbers = [json.loads(members["json"])["number"] for _, members in read_shard(place)]
-    return numbers, State(worker.job.folder).done()[shard.name]
+    return numbers, State(worker.run_info.folder).done()[shard.name]
 
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
@@ -65,7 +69,7 @@ class Sizes(fakes.NumberStep):
 
 def test_out_of_memory_halves_and_remembers(tmp_path: Path) -> None:
     step = Sizes(str(tmp_path), batch=8, most_at_once=2)
-    numbers, _ = work(ShardWorker(lambda: step, Job(str(tmp_path), "run")), fakes.shards(16, 16)[0])
+    numbers, _ = work(with_step(step), fakes.shards(16, 16)[0])
     assert numbers == list(range(16))
     assert step.sizes == [8, 4, 2, 2, 4, 2, 2, 2, 2, 2, 2]
     assert step.freed == 3
@@ -84,9 +88,9 @@ def journal(shard: ShardPlan, run: str, in_flight: Sequence[int], **more: object
 def test_suspects_go_alone_and_the_second_death_rejects(tmp_path: Path) -> None:
     shard = fakes.shards(8, 8)[0]
     state = State(str(tmp_path))
-    state.write_journal(journal(shard, "run", [2, 3], deaths={fakes.pair(3).key: 1}))
+    state.write_journal(journal(shard, "run", [2, 3], crashes={fakes.pair(3).key: 1}))
     step = Sizes(str(tmp_path), batch=4)
-    numbers, done = work(ShardWorker(lambda: step, Job(str(tmp_path), "run")), shard)
+    numbers, done = work(with_step(step), shard)
     assert numbers == [0, 1, 2, 4, 5, 6, 7]
     assert [reject.id for reject in done.rejects] == ["0003"]
     assert "2 workers died" in done.rejects[0].message
@@ -105,7 +109,7 @@ def test_a_stopped_job_accuses_nobody(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_between_pairs_ends_the_job(tmp_path: Path) -> None:
     shard = fakes.shards(4, 4)[0]
-    State(str(tmp_path)).write_journal(journal(shard, "run", [], idle_deaths=2))
+    State(str(tmp_path)).write_journal(journal(shard, "run", [], crashes_outside_pairs=2))
     with pytest.raises(JobFailed, match="3 times between pairs"):
         work(worker(tmp_path), shard)
 
@@ -116,8 +120,8 @@ def test_retry_makes_only_what_is_missing(tmp_path: Path, batch: int) -> None:
     shard = fakes.shards(10, 10)[0]
     work(worker(tmp_path, rejects=[0, 4, 9]), shard)
     step = Sizes(str(tmp_path), batch=batch, rejects=[4])
-    again = ShardPlan(shard.split, shard.index, shard.pairs, reuse=True)
-    numbers, done = work(ShardWorker(lambda: step, Job(str(tmp_path), "run")), again)
+    again = ShardPlan(shard.split, shard.index, shard.pairs, keep_existing=True)
+    numbers, done = work(with_step(step), again)
     assert numbers == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert sum(step.sizes) == 3
     fresh = tmp_path / "fresh"

@@ -1,0 +1,48 @@
+"""What a step is to the engine: shards of items in, a sample or a rejection of each item out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.records import ImagePair
+from pipelines.plan import ShardPlan
+from pipelines.state.journal import Done
+from pipelines.stored import ShardFromSequences
+
+Shard = ShardPlan | ShardFromSequences
+Item = ImagePair | StoredSequence
+# A sample of a tar: its members by extension.
+Members = dict[str, bytes]
+# What a sample is depends on the format: members of a tar, or a row of a table.
+Sample = Any
+
+
+class Step(Protocol):
+    """The work on some items, with the weights it needs held inside."""
+
+    pairs_per_batch: int
+
+    def __call__(self, items: Any, /) -> list[Any]:
+        """Each item's sample, or why it was rejected, in the order given."""
+        ...
+
+    def free_memory(self) -> None:
+        """Called after an out-of-memory error, before a smaller batch is tried."""
+        ...
+
+
+# Builds the step inside a worker, on the device given: `cpu` or `cuda`.
+MakeStep = Callable[[str], Step]
+
+
+def shard_from_json(value: dict[str, Any]) -> Shard:
+    """A shard back from its JSON."""
+    return ShardPlan.from_json(value) if "pairs" in value else ShardFromSequences.from_json(value)
+
+
+def remaining(shards: Iterable[Shard], done: dict[str, Done], retry_rejects: bool) -> list[Shard]:
+    """The shards that still want work, given those that are finished. Raises UserError."""
+    left = (shard.remaining(done.get(shard.name), retry_rejects) for shard in shards)
+    return [shard for shard in left if shard is not None]

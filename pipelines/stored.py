@@ -1,0 +1,123 @@
+"""Shards to make from finished sequences: what an earlier job stored decides what they are."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats import provenance, scores, sequences
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats.shard_format import ShardFormat
+from pipelines.state.journal import Done
+
+
+@dataclass(frozen=True)
+class ShardFromSequences:
+    """A shard to make from a finished shard of sequences, and of their scores where it has some.
+
+    count: so many of its samples, from the first. input_digest: SHA-256 over what decides the
+        result's bytes. sequences, scores: the files.
+    """
+
+    split: str
+    name: str
+    count: int
+    input_digest: str
+    sequences: str
+    scores: str | None = None
+
+    def items(self) -> Iterator[StoredSequence]:
+        """The sequences one by one, each with its scores. Raises DamagedShard."""
+        rows = dict(scores.read_shard(self.scores)) if self.scores is not None else {}
+        for sequence in itertools.islice(sequences.read(self.sequences), self.count):
+            row = rows.get(sequence.key)
+            yield sequence if row is None else replace(sequence, scores=scores.decode(row))
+
+    def digest(self) -> str:
+        return self.input_digest
+
+    def remaining(self, done: Done | None, retry_rejects: bool) -> ShardFromSequences | None:
+        """The whole shard where it is to be made or its input changed; None if it is finished.
+
+        Nothing of it is kept: what failed in it may be any of its sequences.
+        """
+        if done is None or done.input_digest != self.input_digest:
+            return self
+        return self if retry_rejects and done.rejects else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ShardFromSequences:
+        return cls(**value)
+
+
+def plan_from_sequences(
+    folder: str, splits: Sequence[str], limit: int | None, score_folder: str | None = None
+) -> list[ShardFromSequences]:
+    """The shards to make from finished sequences; of each split at most `limit` samples.
+
+    score_folder: the folder of their scores. Raises UserError if there are none, if the job that
+    makes them has not ended, or if scores are missing or belong to other sequences.
+    """
+    records = finished_shards(folder, sequences.FORMAT, "interpolate")
+    score_records = (
+        finished_shards(score_folder, scores.FORMAT, "score-frames") if score_folder else None
+    )
+    shards, planned = [], dict.fromkeys(splits, 0)
+    for name, record in sorted(records.items()):
+        split = name.rpartition("-")[0]
+        if split not in planned:
+            continue
+        count = record["samples"]
+        if limit is not None:
+            count = min(count, limit - planned[split])
+        if not count:
+            continue
+        planned[split] += count
+        digest = _digest(record["sha256"], count)
+        table = None
+        if score_records is not None and score_folder is not None:
+            table = storage.join(score_folder, scores.FORMAT.file(name))
+            digest = _digest_with_scores(name, record, count, score_records, score_folder)
+        place = storage.join(folder, sequences.FORMAT.file(name))
+        shards.append(ShardFromSequences(split, name, count, digest, place, table))
+    if not shards:
+        raise UserError(
+            f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"
+        )
+    return shards
+
+
+def finished_shards(folder: str, kind: ShardFormat, command: str) -> dict[str, dict[str, Any]]:
+    """The provenance of each shard in `folder` by name. Raises UserError unless all are there."""
+    record = provenance.read(folder)
+    if record is None or record.get("format") != kind.name:
+        raise UserError(f"{folder}: no {kind.folder} there", f"Run: cc-prep {command}")
+    if not record.get("complete"):
+        raise UserError(f"{folder}: not all planned shards are there", f"Run: cc-prep {command}")
+    shards: dict[str, dict[str, Any]] = record["shards"]
+    return shards
+
+
+def _digest_with_scores(
+    name: str, record: dict[str, Any], count: int, score_records: dict[str, Any], folder: str
+) -> str:
+    """The digest of sequences and scores. Raises UserError if the scores are of other sequences."""
+    remedy = "Run cc-prep score-frames again"
+    whole, part = (_digest(record["sha256"], n) for n in (record["samples"], count))
+    if name not in score_records:
+        raise UserError(f"{folder}: no scores of {name}", remedy)
+    if score_records[name].get("input_digest") not in (whole, part):
+        raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
+    return _digest(part, score_records[name]["sha256"])
+
+
+def _digest(one: str, other: object) -> str:
+    return hashlib.sha256(f"{one}:{other}".encode()).hexdigest()
