@@ -15,8 +15,8 @@ JAVA    := $(VENV)/.java-done
 DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser java demo test faults docs lint format check bench interpolate score shards stage1 stage2 \
-  evaluate ablation assets
+.PHONY: help setup browser java demo test faults mutants docs lint format check bench interpolate score shards \
+  stage1 stage2 evaluate ablation assets
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -113,6 +113,9 @@ test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
 
 faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see docs/reliability.md
 	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)
+
+mutants: $(SETUP) $(JAVA)  ## change operators and constants: do the nearest tests notice?
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 docs: $(DOCS)  ## the documentation as a site: build/docs/index.html
 	$(BIN)/mkdocs build --quiet --strict

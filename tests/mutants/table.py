@@ -1,0 +1,41 @@
+"""The two lists that a run reads: which tests are nearest to a module, and what cannot matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Row:
+    """tests: the files nearest to a module. slow: those that only survivors of these have to pass.
+
+    Both are paths from the root.
+    """
+
+    tests: tuple[str, ...]
+    slow: tuple[str, ...] = ()
+
+
+def modules() -> dict[str, Row]:
+    """Rows by the module's path from the root."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "modules.yaml").read_text())
+    return {
+        module: Row(tuple(row["tests"]), tuple(row.get("slow", ())))
+        for module, row in found.items()
+    }
+
+
+def equivalent() -> dict[tuple[str, str, str], str]:
+    """Why a mutant cannot matter, by (module, line, what it becomes)."""
+    found: dict[str, list[dict[str, str]]] = yaml.safe_load((HERE / "equivalent.yaml").read_text())
+    return {
+        (module, entry["line"], entry["becomes"]): entry["because"]
+        for module, entries in (found or {}).items()
+        for entry in entries
+    }
