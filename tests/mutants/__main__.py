@@ -31,7 +31,7 @@ def main() -> None:
     results: dict[str, Counter[str]] = {}
     with scratch(ROOT) as copy:
         for module, row in table.modules().items():
-            if fnmatch.fnmatch(module, options.modules):
+            if any(fnmatch.fnmatch(module, pattern) for pattern in options.modules):
                 tries = Module(copy, module, row, options.slow, earlier)
                 results[module] = tries.run(options.sample, options.seed, known, options.results)
     report(results)
@@ -45,7 +45,9 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """The command line's."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
-    parser.add_argument("--modules", default="*", help="only these, such as 'cc_prep/formats/*'")
+    parser.add_argument(
+        "--modules", nargs="+", default=["*"], help="only these, such as 'cc_prep/formats/*'"
+    )
     parser.add_argument("--sample", type=int, default=10, help="mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--slow", action="store_true", help="survivors meet the slow tests, too")

@@ -20,6 +20,9 @@ def test_differences_are_named() -> None:
         "d: 3 → None",
         "e: None → 4",
     ]
+    # A section that one of them lacks, or has as a plain value.
+    assert provenance.differences({"a": {"b": 1}}, {}) == ["a: {'b': 1} → None"]
+    assert provenance.differences({"a": 1}, {"a": {"b": 1}}) == ["a: 1 → {'b': 1}"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"settings": 3}', "[" * 10**5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,23 @@ def test_lists_that_do_not_fit() -> None:
         scores.decode(bad)
 
 
+@pytest.mark.parametrize(
+    "name", ["penalty", "captions", "bef_inter_sim", "bef_inter_visual", "inter_aft_visual"]
+)
+def test_a_missing_list_is_not_an_empty_one(name: str) -> None:
+    """Keeps away: a null in a table of strangers that is read as a score."""
+    with pytest.raises(tar.DamagedShard):
+        scores.decode({**row(frame_scores(2)), name: None})
+
+
+@pytest.mark.parametrize("length", [1, 4, 6])
+def test_likeness_without_words_has_a_value_a_frame_or_none(length: int) -> None:
+    values = row(frame_scores(2))
+    assert scores.decode({**values, "bef_inter_visual": []}).bef_inter_visual.shape == (0,)
+    with pytest.raises(tar.DamagedShard):
+        scores.decode({**values, "bef_inter_visual": [0.5] * length})
+
+
 def sample() -> dict[str, bytes]:
     pair = ImagePair("d", "train", "1", "change", "b", "a", ("it moved",))
     frames = np.arange(5 * 32 * 32 * 3).reshape(5, 32, 32, 3).astype(np.uint8)
@@ -138,3 +156,45 @@ def test_the_index_finds_every_sample(tmp_path: Path) -> None:
         assert found is not None
         assert found.key == name
     assert training_shards.lookup(str(tmp_path), "d") is None
+
+
+def test_equal_samples_equal_bytes() -> None:
+    """Keeps away: JSON whose keys stand in the order in which the code happens to build it."""
+    json_bytes = sample()["json"]
+    assert json_bytes == json.dumps(json.loads(json_bytes), sort_keys=True).encode()
+    assert list(sample()) == ["json", "tokens.npy", "scores.npy", "f00.jpg", "f04.jpg"]
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("member", "array"),
+    [
+        ("tokens.npy", np.zeros((5, 2, 2), np.int32)),
+        ("tokens.npy", np.zeros((5, 4), np.int16)),
+        ("tokens.npy", np.zeros((4, 2, 2), np.int16)),
+        ("scores.npy", np.zeros((2, 1, 5), np.float64)),
+        ("scores.npy", np.zeros((2, 5), np.float32)),
+        ("scores.npy", np.zeros((2, 1, 4), np.float32)),
+        ("scores.npy", np.zeros((1, 1, 5), np.float32)),
+    ],
+)
+def test_arrays_of_another_kind_or_shape(member: str, array: np.ndarray) -> None:
+    """Keeps away: one wrong property of an array that only counts beside another."""
+    with pytest.raises(tar.DamagedShard, match=member.partition(".")[0]):
+        training_shards.decode("k", {**sample(), member: npy(array)})
+
+
+def test_the_index_counts_every_byte_once(tmp_path: Path) -> None:
+    """Keeps away: rows that overlap, or that leave out what ends a tar."""
+    shards = {"b": ({"k3": 0}, 4096), "a": ({"k2": 1024, "k1": 0}, 5120)}
+    training_shards.write_index(str(tmp_path), shards)
+    assert [tuple(row.values()) for row in training_shards.read_index(str(tmp_path))] == [
+        ("k1", "a", 0, 1024),
+        ("k2", "a", 1024, 4096),
+        ("k3", "b", 0, 4096),
+    ]

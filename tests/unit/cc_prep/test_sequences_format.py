@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +71,43 @@ def test_missing_and_broken_frames_are_named(tmp_path: Path) -> None:
     for sample in sequences.read(str(tmp_path / "a.tar")):
         with pytest.raises(DamagedShard, match=f"{sample.key}.*f00"):
             sample.frames()
+
+
+@pytest.mark.parametrize(("count", "fits"), [(1, False), (2, True), (99, True), (100, False)])
+def test_how_many_frames_a_sample_may_have(count: int, fits: bool) -> None:
+    """Keeps away: a sample of one frame, and one whose frames' names have three digits."""
+    members = {"json": f'{{"frames": {count}, "codec": "png"}}'.encode()}
+    if fits:
+        assert sequences.decode("k", members).meta["frames"] == count
+    else:
+        with pytest.raises(DamagedShard, match=f"{count} frames"):
+            sequences.decode("k", members)
+
+
+def test_members_in_their_order_and_json_sorted() -> None:
+    """Keeps away: bytes that depend on the order in which the code builds a dictionary."""
+    truth = {3: FRAMES[3], 1: FRAMES[1]}
+    mask = np.zeros((24, 32), np.uint8)
+    members = sequences.encode(FrameSequence(pair(3), FRAMES, truth, mask), "png", 90, {"b": 1})
+    frames = [f"f{i:02d}.png" for i in range(5)]
+    assert list(members) == ["json", *frames, "t01.png", "t03.png", "mask.png"]
+    meta = members["json"]
+    assert meta == json.dumps(json.loads(meta), sort_keys=True, ensure_ascii=False).encode()
+
+
+def test_captions_are_stored_as_they_are_read() -> None:
+    """Keeps away: a caption of another script as six bytes of escapes a letter."""
+    sequence = FrameSequence(replace(pair(3), captions=("Ünïcode 变化",)), FRAMES)
+    assert "Ünïcode 变化".encode() in sequences.encode(sequence, "png", 90, {})["json"]
+
+
+@pytest.mark.parametrize("codec", ["jpg", "webp"])
+def test_quality_is_a_codecs_own(codec: str) -> None:
+    """Keeps away: a quality that is ignored, or given under another codec's number."""
+    sizes = [len(sequences.encode_image(FRAMES[0], codec, quality)) for quality in (20, 95)]
+    assert sizes[0] < 0.7 * sizes[1]
+
+
+def test_threads_change_no_byte() -> None:
+    sequence = FrameSequence(pair(3), FRAMES)
+    assert sequences.encode(sequence, "png", 90, {}, 3) == sequences.encode(sequence, "png", 90, {})

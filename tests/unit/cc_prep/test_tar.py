@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cc_prep.formats import tar
 from cc_prep.formats.tar import DamagedShard, Written, read_shard, write_shard
 
 KEYS = st.from_regex(r"[A-Za-z0-9_-]{1,60}", fullmatch=True)
@@ -75,3 +77,54 @@ def test_bad_keys_never_get_in(tmp_path: Path) -> None:
         with pytest.raises(AssertionError), write_shard(str(tmp_path / "a.tar")) as (writer, _):
             writer.add(key, {"json": b""})
     assert not (tmp_path / "a.tar").exists()
+
+
+def test_members_say_nothing_of_who_wrote_them_when(tmp_path: Path) -> None:
+    """Keeps away: shards whose bytes differ between two users, hosts or days."""
+    write(tmp_path / "a.tar", {"k": {"json": b"{}", "f00.png": b"x"}})
+    with tarfile.open(tmp_path / "a.tar") as opened:
+        for member in opened:
+            assert (member.mode, member.mtime) == (0o644, 0)
+            assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("k.json", tar.LARGEST_JSON), ("k.f00.png", tar.LARGEST_MEMBER)]
+)
+def test_declared_sizes_are_bounded(name: str, most: int) -> None:
+    """Keeps away: a header of a stranger that makes a reader ask for gigabytes of JSON."""
+    member = tarfile.TarInfo(name)
+    member.size = most
+    assert tar.parts_of(member, "a.tar") == tuple(name.split(".", 1))
+    member.size = most + 1
+    with pytest.raises(DamagedShard, match=f"declares {most + 1:,} bytes"):
+        tar.parts_of(member, "a.tar")
+    assert tar.LARGEST_JSON == 16 * 2**20 < tar.LARGEST_MEMBER == 2**30
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a.json", "b.json", "a.f00.png"], "the members of a are not adjacent"),
+        (["a.json", "b.json", "a.json"], "the members of a are not adjacent"),
+        (["a.json", "a.json"], "a.json twice"),
+        (["a"], "not key.extension"),
+        (["a/b.json"], "not key.extension"),
+    ],
+)
+def test_what_breaks_the_convention_is_named(tmp_path: Path, names: list[str], said: str) -> None:
+    """Keeps away: a sample that silently replaces another one."""
+    with tarfile.open(tmp_path / "a.tar", "w") as opened:
+        for name in names:
+            opened.addfile(tarfile.TarInfo(name))
+    with pytest.raises(DamagedShard, match=said):
+        list(read_shard(str(tmp_path / "a.tar")))
+
+
+def test_offsets_point_at_headers(tmp_path: Path) -> None:
+    """Keeps away: an index that points a block before or after its sample."""
+    samples = {f"k{i}": {"json": b"{}", "f00.png": b"x" * 700 * i} for i in range(4)}
+    written = write(tmp_path / "a.tar", samples)
+    with tarfile.open(tmp_path / "a.tar") as opened:
+        starts = {m.name.partition(".")[0]: m.offset for m in opened if m.name.endswith("json")}
+    assert written.offsets == starts
