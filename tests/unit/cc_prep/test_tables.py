@@ -45,5 +45,5 @@ def test_an_error_without_words_is_named_by_its_type(monkeypatch: pytest.MonkeyP
         raise MemoryError
 
     monkeypatch.setattr(pq, "ParquetFile", fail)
-    with pytest.raises(DamagedShard, match="^x: MemoryError$"):
+    with pytest.raises(DamagedShard, match=r"^x: MemoryError$"):
         tables.rows(b"", SCHEMA, "x")

@@ -188,3 +188,47 @@ def test_object_stores_are_read_by_ranges(tmp_path: Path) -> None:
     local = stream(str(tmp_path / "train-*.tar"), 2)
     remote = stream("memory://stream-test/train-{000000..000001}.tar", 2)
     assert [local(i) for i in range(4)] == [remote(i) for i in range(4)]
+
+
+def test_every_sample_has_the_dice_of_its_place(tmp_path: Path) -> None:
+    """Keeps away: two samples of a scene, or of a batch, whose draws are alike."""
+    pattern = write_shards(tmp_path, [6, 6])
+    alone = [int(order.rng_at(7, 4 + i).integers(1 << 30)) for i in range(4)]
+    assert stream(pattern, 4)(1)["dice"] == alone
+    pairs = [r for i in range(2) for r in order.rng_at(7, 2 + i).spawn(2)]
+    drawn = [int(rng.integers(1 << 30)) for rng in pairs]
+    assert stream(pattern, 2, together=True)(1)["dice"] == drawn
+    assert len(set(drawn)) == 4
+
+
+def test_skipped_samples_may_be_as_many_as_the_settings_say(tmp_path: Path) -> None:
+    """Keeps away: a run that ends at the share that is allowed, or goes on beyond it."""
+    found = stream(write_shards(tmp_path, [6, 4]), 4, skip_bad=0.2)
+    found.trained({SKIPPED: ["a"]})
+    found.trained({SKIPPED: ["a", "b"]})
+    with pytest.raises(JobFailed, match=r"3 of 10 samples .*, the last is d:"):
+        found.trained({SKIPPED: ["c", "d"][1:]})
+    found.trained({SKIPPED: ["a"]})  # what was counted before ends nothing
+
+
+def test_as_many_items_as_a_step_needs_are_enough(tmp_path: Path) -> None:
+    assert stream(write_shards(tmp_path, [4]), 2, Ranks(1, 2))(0)["seen"]
+
+
+def test_when_nothing_can_be_read(tmp_path: Path) -> None:
+    """Keeps away: an endless search for a sample."""
+    pattern = write_shards(tmp_path, [4])
+    found = stream(pattern, 2, skip_bad=1.0)
+    (tmp_path / "train-000000.tar").write_bytes(b"\xff" * 20_000)
+    with pytest.raises(JobFailed, match="not one sample"):
+        found(0)
+
+
+def test_damaged_samples_give_way_to_those_that_follow(tmp_path: Path) -> None:
+    """Keeps away: a damaged sample replaced by one that stands before it, or by itself."""
+    pattern = write_shards(tmp_path, [12])
+    whole = stream(pattern, 12)(0)["seen"]
+    damage(tmp_path, f"set-train-{whole[2] // 2:06d}-{('change', 'nochange')[whole[2] % 2]}")
+    damage(tmp_path, f"set-train-{whole[3] // 2:06d}-{('change', 'nochange')[whole[3] % 2]}")
+    seen = stream(pattern, 12, skip_bad=0.5)(0)["seen"]
+    assert seen == [*whole[:2], whole[4], whole[4], *whole[4:]]

@@ -1,0 +1,82 @@
+"""The order of samples, written down: a resumed run has to go on in the order that it began in."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from cc_train.data import order
+
+
+def test_orders_stay_as_they_are() -> None:
+    """Keeps away: a release whose resumed runs see some samples twice and others never."""
+    counts = (3, 2, 4)
+    assert order.epoch_order(counts, 0, 7, 4).tolist() == [7, 8, 5, 6, 4, 3, 1, 0, 2]
+    assert order.epoch_order(counts, 1, 7, 4).tolist() == [7, 8, 5, 6, 0, 1, 3, 4, 2]
+    assert order.epoch_order(counts, 0, 7, 9).tolist() == [6, 4, 8, 3, 0, 1, 5, 2, 7]
+    steps = [order.items_of_step(step, 4, 6, 7).tolist() for step in range(3)]
+    assert steps == [[5, 2, 0, 4], [1, 3, 2, 3], [4, 1, 0, 5]]
+
+
+def test_dice_stay_as_they_are() -> None:
+    assert order.rng_at(7, 5).integers(1000, size=3).tolist() == [547, 49, 604]
+    assert order.rng_of(7, 5).integers(1000, size=3).tolist() == [147, 550, 117]
+    assert order.rng_of(7, 5, 1).integers(1000, size=3).tolist() == [563, 418, 766]
+
+
+def test_shards_come_in_another_order_each_epoch() -> None:
+    """Keeps away: a window that moves over the shards always in their own order."""
+    counts = (3, 2, 4, 1, 5)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    shard_of = np.repeat(np.arange(len(counts)), counts)
+    orders = []
+    for epoch in range(6):
+        found = order.epoch_order(counts, epoch, 0, 1)  # nothing is shuffled within a shard
+        shards = [int(shard) for shard, _ in itertools.groupby(shard_of[found])]
+        assert sorted(shards) == list(range(len(counts))), "each shard is read in one go"
+        expected = [i for s in shards for i in range(starts[s], starts[s + 1])]
+        assert found.tolist() == expected
+        orders.append(tuple(shards))
+    assert len(set(orders)) > 4
+
+
+def test_windows_begin_elsewhere_each_epoch() -> None:
+    """Keeps away: two samples that are never shuffled together, because a window ends there."""
+    together = np.zeros(39, bool)
+    for epoch in range(30):
+        found = order.epoch_order((40,), epoch, 0, 8)
+        places = np.argsort(found)
+        together |= places[:-1] > places[1:]
+    assert together.all(), "some epoch swaps any two neighbours"
+
+
+def test_a_window_is_no_longer_than_the_buffer() -> None:
+    """Keeps away: more samples in memory, or shards open, than the settings say."""
+    for epoch in range(10):
+        found = order.epoch_order((40,), epoch, 0, 8)
+        assert np.abs(found - np.arange(40)).max() < 8
+
+
+def test_streams_of_chance_are_apart() -> None:
+    """Keeps away: a caption that is always drawn with the same mask, as both use one stream."""
+    drawn = [
+        order.rng_at(5, 2).integers(1 << 60),
+        order.rng_of(5, 2).integers(1 << 60),
+        order.rng_of(5, 2, 1).integers(1 << 60),
+        np.random.default_rng([5, 0, 2]).integers(1 << 60),  # the order of the items
+        np.random.default_rng([5, 2, 2]).integers(1 << 60),  # the order of an epoch
+    ]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_who_is_held_out_stays_as_it_is() -> None:
+    """Keeps away: a resumed run whose validation has samples that it was trained on."""
+    items, ids = list(range(8)), list("aabbccde")
+    assert order.hold_out(items, ids, 0.25) == ([0, 1, 2, 3, 4, 5, 7], [6])
+    assert order.hold_out(items, ids, 0.0) == ([0, 1, 2, 3, 4, 5, 7], [6]), "at least one"
+    train, held_out = order.hold_out(items, ids, 0.6)
+    assert len({ids[i] for i in held_out}) == 3
+    train, _ = order.hold_out(items, ids, 1.0)
+    assert len({ids[i] for i in train}) == 1, "at least one for training"
+    assert order.hold_out([1], ["a"], 0.5) == ([1], [])
