@@ -32,13 +32,14 @@ METHODS = {
     "rife, refined": Interpolate(refine=True),
 }
 SYNTHETIC_SCENES = 100
-HEADER = """# Interpolators against true frames
+HEADER = """# Interpolators compared with true frames
 
-Made by `python benchmarks/interpolation_quality.py --write docs/interpolation.md`.
-224×224 px, depth 3: 7 frames between the ends, each compared with the true one; PSNR in dB over
-8-bit RGB, SSIM with 7×7 windows, means over all frames. *Moves* are synthetic scenes in which one
-object and the camera move; the videos are those of `cc-prep videos`, ends 8 frames apart, every
-pair of the film.
+This page is written by `python benchmarks/interpolation_quality.py --write docs/interpolation.md`.
+
+The images have 224×224 px and the depth is 3: each of the 7 frames between the ends is compared
+with the true frame. PSNR is in dB over 8-bit RGB, SSIM uses 7×7 windows, and the values are means
+over all frames. *Moves* are synthetic scenes in which one object and the camera move. The videos
+are those of `cc-prep videos`, with ends 8 frames apart and every pair of the film.
 
 """
 

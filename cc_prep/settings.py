@@ -44,18 +44,18 @@ def parse(text: str, source: str) -> dict[str, Any]:
         values = yaml.load(text, _Loader)
     except (RecursionError, ValueError) as error:  # such as 2026-99-99, which looks like a date
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise UserError(f"{source}: {what}", "Mend the YAML there") from None
+        raise UserError(f"{source}: {what}", "Fix the file") from None
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
         what = getattr(error, "problem", None) or "not YAML"
-        raise UserError(f"{source}{line}: {what}", "Mend the YAML there") from None
+        raise UserError(f"{source}{line}: {what}", "Fix the file") from None
     if not isinstance(values, dict):
         raise UserError(f"{source}: holds no keys", "See manifests/README.md for them")
     try:
         expanded: dict[str, Any] = _expand(values, source, iter(range(MOST_VALUES)))
     except RecursionError:
-        raise UserError(f"{source}: nested too deeply", "Mend the YAML there") from None
+        raise UserError(f"{source}: nested too deeply", "Fix the file") from None
     return expanded
 
 
@@ -64,7 +64,9 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
     for given in overrides:
         key, equals, text = given.partition("=")
         if not equals or not key:
-            raise UserError(f"--set {given}: not key=value", "Say, --set interpolate.depth=2")
+            raise UserError(
+                f"--set {given}: not key=value", "Use, for example, --set interpolate.depth=2"
+            )
         *parents, last = key.split(".")
         inner = values
         for parent in parents:

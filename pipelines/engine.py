@@ -189,7 +189,7 @@ def size_pool(
         most, unit = (free.cpus, "CPUs") if count > free.cpus else (most, unit)
         raise UserError(
             f"{count} workers ask for {count} {unit}, Ray has {most} free",
-            f"Say --workers {most} or fewer" if most else "Wait until another job has ended",
+            f"Use --workers {most} or fewer" if most else "Wait until another job has ended",
         )
     return pool
 

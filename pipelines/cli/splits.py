@@ -111,7 +111,7 @@ def _shares(text: str) -> dict[str, float]:
         except ValueError:
             share = 0.0
         if not re.fullmatch(r"[A-Za-z0-9_]+", name) or not 0 < share < float("inf"):
-            raise UserError(f"--shares {text}", "Say, --shares train=85,val=5,test=10")
+            raise UserError(f"--shares {text}", "Use, for example, --shares train=85,val=5,test=10")
         shares[name] = share
     return shares
 

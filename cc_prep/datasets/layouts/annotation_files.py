@@ -49,7 +49,7 @@ def rows(place: str, found: list[Any], wanted: Mapping[str, Callable[[Any], bool
     for number, row in enumerate(found):
         for key, right in wanted.items():
             if not isinstance(row, dict) or key not in row or not right(row[key]):
-                raise UserError(f"{place}: row {number} has no usable {key!r}", "Mend it there")
+                raise UserError(f"{place}: row {number} has no usable {key!r}", "Fix the file")
 
 
 def is_id(value: Any) -> bool:

@@ -129,7 +129,7 @@ def _captions(root: str, kind: str) -> dict[str, list[str]]:
     value: dict[str, list[str]] = annotation_files.parsed(place, dict, LAYOUT)
     for name, captions in value.items():
         if not isinstance(captions, list) or not all(isinstance(c, str) for c in captions):
-            raise UserError(f"{place}: {name} has no list of captions", "Mend it there")
+            raise UserError(f"{place}: {name} has no list of captions", "Fix the file")
     return value
 
 
@@ -138,10 +138,10 @@ def _types(root: str) -> dict[int, str]:
     types: dict[int, str] = {}
     for name, files in annotation_files.parsed(place, dict, LAYOUT).items():
         if not isinstance(files, list):
-            raise UserError(f"{place}: {name} is not a list of file names", "Mend it there")
+            raise UserError(f"{place}: {name} is not a list of file names", "Fix the file")
         for file in files:
             stem = str(file).removesuffix(".png")
             if not stem.isdecimal():
-                raise UserError(f"{place}: {name}: {file!r} is not NNNNNN.png", "Mend it there")
+                raise UserError(f"{place}: {name}: {file!r} is not NNNNNN.png", "Fix the file")
             types[int(stem)] = name
     return types

@@ -132,7 +132,7 @@ def _captions(root: str) -> dict[int, tuple[str, ...]]:
     for name, said in annotation_files.parsed(place, dict, LAYOUT).items():
         number = _number(name)
         if number is None or not annotation_files.are_captions(said):
-            raise UserError(f"{place}: {name!r} has no list of captions", "Mend it there")
+            raise UserError(f"{place}: {name!r} has no list of captions", "Fix the file")
         found[number] = tuple(one.strip() for one in said if one.strip())
     return found
 
@@ -146,6 +146,6 @@ def _types(root: str) -> dict[int, str]:
         for name in names if isinstance(names, list) else [None]:
             number = _number(name)
             if number is None:
-                raise UserError(f"{place}: {kind}: {name!r} is no index", "Mend it there")
+                raise UserError(f"{place}: {kind}: {name!r} is no index", "Fix the file")
             found[number] = str(kind)
     return found

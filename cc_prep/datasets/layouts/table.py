@@ -131,7 +131,7 @@ def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> I
         raise UserError(f"{place}: row {number}: no before or no after", REMEDY)
     kind = KINDS.get(text("kind").lower())
     if kind is None:
-        raise UserError(f"{place}: row {number}: kind {text('kind')!r}", "Say change or no_change")
+        raise UserError(f"{place}: row {number}: kind {text('kind')!r}", "Use change or no_change")
     return ImagePair(
         dataset=manifest.name,
         split=text("split") or manifest.splits[0],

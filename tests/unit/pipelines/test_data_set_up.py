@@ -236,7 +236,10 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--shares", "train"], "--shares train. Say, --shares train=85,val=5,test=10"),
+        (
+            ["--shares", "train"],
+            "--shares train. Use, for example, --shares train=85,val=5,test=10",
+        ),
         (["--distance", "x"], "--distance x. Give 0 to 64 bits, or none"),
         (["--group-by", "("], "Give a regular expression"),
         (["--group-by", "zzz"], "finds nothing in 30 paths"),
