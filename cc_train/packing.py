@@ -22,8 +22,8 @@ from cc_prep import storage
 from cc_prep.records import NO_CHANGE
 from cc_prep.steps import confidence
 from cc_prep.steps.scoring import Scorer
+from cc_prep.storage import sha256
 from cc_prep.weights import networks
-from cc_prep.weights.download import sha256
 from cc_train.data.sequence_index import Sample, read_index
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.clip4idc import recipe as pairs

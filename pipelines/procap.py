@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.inspect import verification
 from cc_prep.manifest import Manifest
 from cc_prep.media.images import resized
+from cc_prep.progress import Progress, no_progress
 from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from pipelines import estimates, fingerprint, job
@@ -24,9 +25,7 @@ from pipelines.step import Members
 from pipelines.stored import plan_from_sequences
 
 
-def export(
-    out: str, target: str, progress: Callable[[int, int], None] = lambda done, total: None
-) -> dict[str, int]:
+def export(out: str, target: str, progress: Progress = no_progress) -> dict[str, int]:
     """Writes what lies in OUT/sequences and OUT/scores as ProCap's files; how much of each.
 
     Raises UserError and DamagedShard.

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cc_prep import weights
+from cc_prep import storage, weights
 from cc_prep.weights import download
 
 PAD = 128
@@ -62,7 +62,7 @@ def _module(name: str) -> ModuleType:
     ]
     targets = [folder / file for file in SOURCES]
     if not all(
-        target.exists() and download.sha256(target) == file.sha256
+        target.exists() and storage.sha256(target) == file.sha256
         for file, target in zip(files, targets, strict=True)
     ):
         download.fetch(files, targets)

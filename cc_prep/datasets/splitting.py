@@ -8,10 +8,8 @@ cluster; whole clusters are dealt out.
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,16 +19,14 @@ from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from cc_prep import storage
-from cc_prep.errors import RejectedPair, UserError
+from cc_prep.datasets.every_image import read_every_image
+from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
-from cc_prep.media import images
+from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 
 AT_ONCE = 2**23  # comparisons of hashes in one go: 64 MB, however many images there are
 HASH_SIDE = 256  # px; a photograph is made smaller before it is hashed
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -41,9 +37,6 @@ class Splitting:
     about: dict[str, Any]
     faults: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"about": self.about, "splits": self.splits}
-
 
 def split(
     manifest: Manifest,
@@ -52,7 +45,7 @@ def split(
     seed: int = 0,
     distance: int | None = 4,
     groups: Mapping[str, str] | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> Splitting:
     """Deals the pairs out; the same seed gives the same splits.
 
@@ -73,7 +66,7 @@ def split(
             "Lower --distance, or say --distance none",
         )
     dealt = _dealt(clusters, {name: share / total for name, share in shares.items()}, seed)
-    found = {
+    splits = {
         name: [pair.id for pair, to in zip(pairs, dealt, strict=True) if to == name]
         for name in shares
     }
@@ -82,39 +75,24 @@ def split(
         "shares": {name: round(share / total, 4) for name, share in shares.items()},
         "distance": distance,
         "groups": len(set(groups.values())) if groups else None,
-        "pairs": {name: len(ids) for name, ids in found.items()},
+        "pairs": {name: len(ids) for name, ids in splits.items()},
         "clusters": len(sizes),
         "largest cluster": largest,
         "pairs with near duplicates": len({i for edge in alike for i in edge}),
     }
-    return Splitting(found, about, faults)
+    return Splitting(splits, about, faults)
 
 
 def _hashes(
     manifest: Manifest, pairs: Sequence[ImagePair], progress: Progress
 ) -> tuple[dict[str, int], list[str]]:
     """The hash of every image that can be read, by its reference, and the others' faults."""
-    references = sorted({ref for pair in pairs for ref in (pair.before, pair.after)})
 
-    def look(reference: str) -> tuple[int | None, str]:
-        try:
-            pixels = images.read(storage.resolve(manifest.root, reference), HASH_SIDE)
-        except RejectedPair as error:
-            return None, str(error)
+    def look(pixels: np.ndarray) -> int:
         bits = imagehash.phash(Image.fromarray(pixels)).hash.reshape(-1)
-        return int("".join("01"[bool(bit)] for bit in bits), 2), ""
+        return int("".join("01"[bool(bit)] for bit in bits), 2)
 
-    found: dict[str, int] = {}
-    faults = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        looked = zip(references, pool.map(look, references), strict=True)
-        for done, (reference, (value, fault)) in enumerate(looked, 1):
-            if value is None:
-                faults.append(fault)
-            else:
-                found[reference] = value
-            progress(done, len(references))
-    return found, faults
+    return read_every_image(manifest, pairs, look, HASH_SIDE, progress)
 
 
 def _alike(
@@ -126,12 +104,12 @@ def _alike(
         for reference in (pair.before, pair.after):
             if reference in hashes:
                 owners[hashes[reference]].add(number)
-    found: set[tuple[int, int]] = set()
+    couples: set[tuple[int, int]] = set()
     for one, other in _near(np.array(sorted(owners), dtype=np.uint64), distance):
         both = sorted(owners[one] | owners[other])
         # A chain joins them as well as every couple would.
-        found.update(itertools.pairwise(both))
-    return found
+        couples.update(itertools.pairwise(both))
+    return couples
 
 
 def _near(values: np.ndarray, distance: int) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import cv2
 import numpy as np
 
 from cc_prep.formats import tar
@@ -26,13 +25,6 @@ from cc_prep.records import FrameScores, FrameSequence, ImagePair
 FORMAT = ShardFormat("cc-sequences", 1, "sequences", "tar", tar.write_shard, tar.read_shard)
 PAIR_FIELDS = ("dataset", "split", "id", "kind", "before", "after", "captions", "change_type")
 CODECS = ("png", "jpg", "webp")
-# One filter and run lengths: 1.8 times as fast as level 1 alone, which tries all filters, for as
-# many bytes of video frames and a tenth more of rendered ones.
-PNG = (
-    *(cv2.IMWRITE_PNG_COMPRESSION, 1),
-    *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE),
-    *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP),
-)
 
 
 @dataclass(frozen=True)
@@ -115,12 +107,12 @@ def encode(
     }
     members = {"json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()}
     with ThreadPoolExecutor(threads) as pool:
-        encoded = pool.map(partial(encode_image, codec=codec, quality=quality), frames)
+        encoded = pool.map(partial(images.encode_image, codec=codec, quality=quality), frames)
         members |= {f"f{i:02d}.{codec}": data for i, data in enumerate(encoded)}
     for i, frame in sorted(sequence.truth.items()):
-        members[f"t{i:02d}.png"] = encode_image(frame, "png", quality)
+        members[f"t{i:02d}.png"] = images.encode_image(frame, "png", quality)
     if sequence.mask is not None:
-        members["mask.png"] = encode_image(sequence.mask, "png", quality)
+        members["mask.png"] = images.encode_image(sequence.mask, "png", quality)
     return members
 
 
@@ -145,21 +137,6 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
     if not known or type(count) is not int or not 2 <= count <= 99:
         raise tar.DamagedShard(f"{key}: {count!r} frames of codec {meta['codec']!r}")
     return StoredSequence(key, meta, rest)
-
-
-def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
-    """uint8 [H, W, 3] RGB or [H, W] → the encoded bytes, the same ones every time."""
-    options = {
-        "png": PNG,
-        "jpg": (cv2.IMWRITE_JPEG_QUALITY, quality),
-        "webp": (cv2.IMWRITE_WEBP_QUALITY, quality),
-    }[codec]
-    if image.ndim == 3:
-        image = image[..., ::-1]
-    done, data = cv2.imencode(f".{codec}", np.ascontiguousarray(image), options)
-    assert done
-    encoded: bytes = data.tobytes()
-    return encoded
 
 
 def facts(pair: ImagePair) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from cc_prep import storage
 from cc_prep.formats import tables, tar
-from cc_prep.formats.sequences import encode_image, facts
+from cc_prep.formats.sequences import facts
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.media import images
 from cc_prep.records import FrameSequence
@@ -80,7 +80,7 @@ def encode(
         "scores.npy": _npy(scores.astype(np.float32)),
     }
     for frame in kept:
-        members[f"f{frame:02d}.jpg"] = encode_image(frames[frame], "jpg", quality)
+        members[f"f{frame:02d}.jpg"] = images.encode_image(frames[frame], "jpg", quality)
     return members
 
 

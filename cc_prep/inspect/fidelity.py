@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, sequences, training_shards
 from cc_prep.media.images import resized
 from cc_prep.models.efficientnet import EfficientNetLite0
+from cc_prep.progress import Progress, no_progress
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 
@@ -122,7 +123,7 @@ def figures(
     path: str,
     folders: dict[str, str],
     inception: str | None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Fidelity of interpolated frames and of reconstructions, as far as both sides lie in `path`.
 
@@ -148,9 +149,7 @@ def figures(
     return {"features": INCEPTION if inception else EXTRACTOR, **found}
 
 
-def _sides(
-    pairs: Iterator[Pair], progress: Callable[[int, int], None]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _sides(pairs: Iterator[Pair], progress: Progress) -> tuple[list[np.ndarray], list[np.ndarray]]:
     made: list[np.ndarray] = []
     real: list[np.ndarray] = []
     for one, other in pairs:

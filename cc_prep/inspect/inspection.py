@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cc_prep import datasets, storage
-from cc_prep.errors import RejectedPair
+import numpy as np
+
+from cc_prep import datasets
+from cc_prep.datasets.every_image import read_every_image
 from cc_prep.inspect import data_warnings
 from cc_prep.manifest import Manifest
-from cc_prep.media import images
+from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 
 
@@ -39,62 +39,49 @@ def inspect(
     manifest: Manifest,
     splits: Iterable[str],
     limit: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> Inspection:
     """Reads every annotation and decodes every image once.
 
     limit: look at the images of at most so many pairs of a split. progress is told how many images
     of how many are done. Raises UserError if the data set is not there.
     """
-    found = Inspection(manifest.name)
+    inspection = Inspection(manifest.name)
     pairs = {split: datasets.pairs(manifest, split) for split in splits}
     every = [pair for split in pairs.values() for pair in split]
-    found.splits = {split: len(listed) for split, listed in pairs.items()}
-    found.kinds = _counted(pair.kind for pair in every)
-    found.change_types = _counted(pair.change_type for pair in every if pair.change_type)
-    found.captions = _caption_figures(every)
-    found.faults = datasets.reader(manifest).faults(manifest)
-    found.faults += [f"split {split} has no pairs" for split, listed in pairs.items() if not listed]
-    found.faults += list(_caption_faults(every))
+    inspection.splits = {split: len(listed) for split, listed in pairs.items()}
+    inspection.kinds = _count(pair.kind for pair in every)
+    inspection.change_types = _count(pair.change_type for pair in every if pair.change_type)
+    inspection.captions = _caption_figures(every)
+    inspection.faults = datasets.reader(manifest).faults(manifest)
+    inspection.faults += [
+        f"split {split} has no pairs" for split, listed in pairs.items() if not listed
+    ]
+    inspection.faults += list(_caption_faults(every))
     for split, listed in pairs.items():
-        found.notes += data_warnings.of_captions(split, listed)
+        inspection.notes += data_warnings.of_captions(split, listed)
     looked_at = [pair for listed in pairs.values() for pair in listed[:limit]]
-    _look_at_images(manifest, looked_at, found, progress)
-    return found
+    _look_at_images(manifest, looked_at, inspection, progress)
+    return inspection
 
 
 def _look_at_images(
     manifest: Manifest,
     pairs: list[ImagePair],
-    found: Inspection,
-    progress: Callable[[int, int], None],
+    inspection: Inspection,
+    progress: Progress,
 ) -> None:
-    # An image of two pairs is looked at once. Frames of videos come from one decoder anyway.
-    references = sorted({ref for pair in pairs for ref in (pair.before, pair.after)})
-    sizes: Counter[str] = Counter()
-    digests: dict[str, str] = {}
-
-    def look(reference: str) -> tuple[str, str, str]:
-        try:
-            pixels = images.read(storage.resolve(manifest.root, reference))
-        except RejectedPair as error:
-            return "", "", str(error)
+    def look(pixels: np.ndarray) -> tuple[str, str]:
         size = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        return size, hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size, ""
+        return size, hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        looked = zip(references, pool.map(look, references), strict=True)
-        for done, (reference, (size, digest, fault)) in enumerate(looked, 1):
-            if fault:
-                found.faults.append(fault)
-            else:
-                sizes[size] += 1
-                digests[reference] = digest
-            progress(done, len(references))
-    found.image_sizes = dict(sizes.most_common())
+    results, unreadable = read_every_image(manifest, pairs, look, None, progress)
+    inspection.faults += unreadable
+    inspection.image_sizes = dict(Counter(size for size, _ in results.values()).most_common())
+    digests = {reference: digest for reference, (_, digest) in results.items()}
     notes, faults = data_warnings.of_images(pairs, digests)
-    found.notes += notes
-    found.faults += faults
+    inspection.notes += notes
+    inspection.faults += faults
 
 
 def _caption_figures(pairs: list[ImagePair]) -> dict[str, float]:
@@ -122,5 +109,5 @@ def _caption_faults(pairs: list[ImagePair]) -> Iterable[str]:
             yield f"{pair.key}: {empty} empty captions"
 
 
-def _counted(values: Iterable[str]) -> dict[str, int]:
+def _count(values: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(values).items()))

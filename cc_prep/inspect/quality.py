@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 from skimage.metrics import structural_similarity
+
+from cc_prep.media.flow import FAST, OpticalFlow, grey
 
 # Two equal 8-bit images have no finite PSNR; this stands for "equal" and keeps means finite.
 EQUAL_PSNR_DB = 100.0
@@ -25,9 +26,5 @@ def motion(before: np.ndarray, after: np.ndarray) -> float:
     """Mean length in px of the DIS optical flow between two uint8 [H, W, 3] images."""
     if np.array_equal(before, after):
         return 0.0
-    grey_before, grey_after = (
-        cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY) for image in (before, after)
-    )
-    dis = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
-    flow = dis.calc(grey_before, grey_after, None)
+    flow = OpticalFlow(FAST)(grey(before), grey(after))
     return float(np.linalg.norm(flow, axis=2).mean())

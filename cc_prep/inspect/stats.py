@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.formats import provenance, rejects, scores, sequences, training_shards
 from cc_prep.inspect import quality
+from cc_prep.progress import Progress, no_progress
 
 MOTION_EDGES_PX = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -19,7 +19,7 @@ MOTION_EDGES_PX = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 def sequence_figures(
     folder: str,
     most: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Counts, sizes, motion, and quality against the true frames where there are any.
 
@@ -99,7 +99,7 @@ def motion_histogram(values: list[float]) -> dict[str, int]:
 def score_figures(
     folder: str,
     most: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Mean penalty by frame, and how often each frame is a keyframe of the rule without its dice.
 
@@ -132,7 +132,7 @@ def score_figures(
 def token_figures(
     folder: str,
     most: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """How the codebook is used. perplexity: 2 to the entropy of the codes' frequencies.
 

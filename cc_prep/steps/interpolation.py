@@ -14,6 +14,7 @@ import numpy as np
 
 from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate
+from cc_prep.media.flow import MEDIUM, OpticalFlow, grey
 
 MIDPOINTS_A_PAIR = 4
 HOW_TO_GET = "Give interpolate.weights=rife-v4.0, or a file with that network's tensors"
@@ -75,7 +76,7 @@ class DenseFlow:
 
     def __init__(self, threads: int = 1) -> None:
         cv2.setNumThreads(threads)  # DIS splits its work by threads, and its result with it
-        self.flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+        self.flow = OpticalFlow(MEDIUM)
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         pairs = zip(before, after, strict=True)
@@ -84,9 +85,9 @@ class DenseFlow:
     def _one(self, before: np.ndarray, after: np.ndarray, when: list[float]) -> np.ndarray:
         if np.array_equal(before, after):
             return np.stack([before] * len(when))
-        grey_before, grey_after = (cv2.cvtColor(x, cv2.COLOR_RGB2GRAY) for x in (before, after))
-        forward = self.flow.calc(grey_before, grey_after, None)
-        backward = self.flow.calc(grey_after, grey_before, None)
+        grey_before, grey_after = grey(before), grey(after)
+        forward = self.flow(grey_before, grey_after)
+        backward = self.flow(grey_after, grey_before)
         frames = [before]
         for t in when[1:-1]:
             # The flow at time t is taken at the same place of an end: good for small motion.

@@ -8,6 +8,7 @@ put of a finished file.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import posixpath
@@ -121,6 +122,15 @@ def open_read(place: str) -> BinaryIO:
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from None
     return object_store.open_read(place)
+
+
+def sha256(place: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file in hexadecimal, read in pieces. Raises FileNotFoundError."""
+    digest = hashlib.sha256()
+    with open_read(os.fspath(place)) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def read_bytes(place: str) -> bytes:

@@ -21,7 +21,7 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.formats.sequences import encode_image
+from cc_prep.media.images import encode_image
 from cc_prep.synth import captions, scenes
 
 VERSION = 1

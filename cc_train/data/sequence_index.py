@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import tar
 from cc_prep.media import images
+from cc_prep.progress import Progress, no_progress
 
 ADVICE = "Give shards that `cc-prep interpolate` wrote"
 END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
@@ -60,9 +61,7 @@ def expand(patterns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def read_index(
-    patterns: Sequence[str], progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[Sample]:
+def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> list[Sample]:
     """All samples of some sequence shards, in the order given.
 
     Raises UserError for a file that is no whole shard of sequences.

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.weights.download import sha256
+from cc_prep.storage import sha256
 
 FOLDER = "checkpoints"
 DAMAGED = "Restore it, or train on: the same command goes on from the one before"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from cc_prep.errors import UserError
+from cc_prep.progress import Progress
 
 
 @contextmanager
-def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(description: str) -> Iterator[Progress]:
     """A callback (done, total) that moves a bar on a terminal, and is silent elsewhere."""
     from rich.console import Console
     from rich.progress import Progress

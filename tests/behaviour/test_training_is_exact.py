@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from cc_prep.storage import sha256
 from cc_prep.weights import networks
-from cc_prep.weights.download import sha256
 from cc_train.training import checkpoints
 from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command

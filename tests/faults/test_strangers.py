@@ -22,7 +22,7 @@ from cc_prep import datasets, manifest, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import sequences, tar, training_shards
 from cc_prep.records import LONGEST_CAPTION
-from cc_prep.weights.download import sha256
+from cc_prep.storage import sha256
 from cc_train.data import sequence_index, shard_index
 from cc_train.training import checkpoints
 from tests import fakes, miniatures, planted

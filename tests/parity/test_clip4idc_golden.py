@@ -51,7 +51,7 @@ def test_scores_are_the_plain_way_s(folder: Path) -> None:
     network, io, _ = load(folder)
     frames = io["images"].flatten(0, 1)
     text = network.encode_text(io["tokens"])
-    found = network.score(frames, text)
+    found = network.score_tokens(network.visual.encode_frames(frames), text)
     for i, frame in enumerate(frames):
         for ends, scores in zip(((frames[0], frame), (frame, frames[-1])), found, strict=True):
             tokens = [network.visual.encode_frames(image[None]) for image in ends]

@@ -21,6 +21,7 @@ from cc_prep.formats import provenance, rejects, scores, sequences, training_sha
 from cc_prep.inspect import stats, verification
 from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import STRIP_PX, Strip
+from cc_prep.progress import Progress, no_progress
 from cc_prep.redaction import values_without_folders, without_folders
 
 MOST_REJECTS = 200
@@ -28,12 +29,9 @@ MOST_REJECTS = 200
 MOST_LOOKED_AT = 2000
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
 
 
-def write(
-    path: str, target: str, samples: int = 24, progress: Progress = lambda done, total: None
-) -> int:
+def write(path: str, target: str, samples: int = 24, progress: Progress = no_progress) -> int:
     """Writes the page on all that lies in `path` to `target`; how many strips it shows.
 
     Strips are spread evenly over the pairs. Raises UserError and DamagedShard.

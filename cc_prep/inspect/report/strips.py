@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 
 from cc_prep.formats import scores as score_rows
-from cc_prep.formats.sequences import StoredSequence, encode_image
+from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.inspect import stats
-from cc_prep.media.images import resized
+from cc_prep.media.images import encode_image, resized
 from cc_prep.steps import confidence
 
 STRIP_PX = 128

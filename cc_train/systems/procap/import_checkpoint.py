@@ -16,8 +16,8 @@ from torch import Tensor
 from cc_prep import storage, weights
 from cc_prep.errors import UserError, naming
 from cc_prep.models.vqgan import VQGAN
+from cc_prep.storage import sha256
 from cc_prep.weights import networks
-from cc_prep.weights.download import sha256
 from cc_train.layers import caption_decoder
 from cc_train.systems.procap import procedure_encoder, runs
 from cc_train.systems.procap.captioner import Captioner

@@ -17,8 +17,8 @@ from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.settings import Section
+from cc_prep.storage import sha256
 from cc_prep.weights import networks
-from cc_prep.weights.download import sha256
 from cc_train.data import order, shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.systems.procap import procedure_encoder

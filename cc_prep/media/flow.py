@@ -1,0 +1,28 @@
+"""Dense optical flow between two images: OpenCV's DIS on grey pixels."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+FAST = cv2.DISOPTICAL_FLOW_PRESET_FAST
+MEDIUM = cv2.DISOPTICAL_FLOW_PRESET_MEDIUM
+
+
+def grey(image: np.ndarray) -> np.ndarray:
+    """uint8 [H, W] of an image uint8 [H, W, 3] RGB."""
+    return cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY)
+
+
+class OpticalFlow:
+    """The flow from one grey image to another, float32 [H, W, 2] (x, y in px).
+
+    preset: FAST or MEDIUM.
+    """
+
+    def __init__(self, preset: int) -> None:
+        self._dis = cv2.DISOpticalFlow.create(preset)
+
+    def __call__(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """start, end: uint8 [H, W]."""
+        return self._dis.calc(start, end, None)
