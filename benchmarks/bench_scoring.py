@@ -20,7 +20,7 @@ from lib.reference import torchs_products
 from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.models.cpu.allocator import keep_freed_memory
-from cc_prep.steps.scoring import Scorer, normalised
+from cc_prep.steps.scoring import Scorer, normalize
 
 FRAMES, THREADS = 9, 2
 CAPTIONS = ("the small red cube has moved to the left of the sphere", "a cube is gone")
@@ -60,7 +60,7 @@ def plain() -> np.ndarray:
     """All 18 pairs, both images of each from the pixels on; the captions with either half."""
     torchs_products()
     network, frames = parts()
-    images = normalised(frames, network.config.resolution)
+    images = normalize(frames, network.config.resolution)
     found = []
     for firsts, seconds in (
         (images[:1].expand_as(images), images), (images, images[-1:].expand_as(images))

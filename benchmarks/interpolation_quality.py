@@ -25,7 +25,7 @@ from cc_prep.steps import interpolation
 from cc_prep.synth import dataset as synth
 
 METHODS = {
-    "dissolve": Interpolate(method="dissolve"),
+    "crossfade": Interpolate(method="crossfade"),
     "dis": Interpolate(method="dis"),
     "rife, padded to 128": Interpolate(pad_multiple=128),
     "rife, padded to 32": Interpolate(pad_multiple=32),

@@ -20,8 +20,8 @@ class UserError(Exception):
 
 
 @contextmanager
-def naming(place: object) -> Iterator[None]:
-    """Puts the file before what a UserError of the block says, which knows its content only."""
+def prefix_error_with(place: object) -> Iterator[None]:
+    """Puts the file before the message of a UserError raised in the block."""
     try:
         yield
     except UserError as error:

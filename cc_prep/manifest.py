@@ -48,7 +48,7 @@ class Table(Section):
 class Interpolate(Section):
     """How frames are interpolated; every key changes the bytes that are written."""
 
-    method: Literal["rife", "dis", "dissolve", "imported"] = "rife"
+    method: Literal["rife", "dis", "crossfade", "imported"] = "rife"
     weights: str = "rife-v4.0"
     depth: Annotated[int, Field(ge=1, le=6)] = 3
     pad_multiple: Annotated[int, Field(ge=32, multiple_of=32)] = 32

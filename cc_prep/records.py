@@ -83,7 +83,7 @@ class FrameScores:
     """How well (before, frame) and (frame, after) fit each caption, for every frame of a sequence.
 
     bef_inter_sim, inter_aft_sim: logits, float32 [captions, F]; no rows where there are none.
-    bef_inter_visual, inter_aft_visual: likeness of frame and end without words, float32 [F], or [0]
+    bef_inter_visual, inter_aft_visual: similarity of the images alone, logits, float32 [F], or [0]
         where others made the scores.
     """
 

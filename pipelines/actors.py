@@ -268,7 +268,8 @@ class Build(Networks):
         visual = rule.strategy == "visual" or not scores.captions
         if visual and not len(scores.bef_inter_visual):
             return RejectedPair(
-                Reason.UNREADABLE_SEQUENCE, "imported scores hold no likeness; run score-frames"
+                Reason.UNREADABLE_SEQUENCE,
+                "imported scores lack image similarity; run score-frames",
             )
         similarities = scores.similarities(visual)
         penalty = confidence.penalties(*similarities)

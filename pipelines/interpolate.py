@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from cc_prep import storage, weights
-from cc_prep.errors import UserError, naming
+from cc_prep.errors import UserError, prefix_error_with
 from cc_prep.formats import sequences
 from cc_prep.manifest import Manifest
 from cc_prep.steps import interpolation
@@ -49,6 +49,6 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
     file = weights.locate(settings.weights)
     if not weights.is_known(settings.weights):  # those have a digest to be known by
         tensors = weights.read_tensors(file.path)
-        with naming(file.path):
+        with prefix_error_with(file.path):
             interpolation.make(settings, tensors, "cpu")
     return {file.name: file.sha256}

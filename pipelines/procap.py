@@ -15,7 +15,7 @@ from cc_prep.formats.procap import Names
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.inspect import verification
 from cc_prep.manifest import Manifest
-from cc_prep.media.images import resized
+from cc_prep.media.images import resize
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
 from cc_prep.steps import confidence
@@ -126,7 +126,7 @@ class ImportFrames:
             frames = self.videos.frames(pair.id, pair.kind)
         except RejectedPair as error:
             return error
-        frames = np.stack([resized(frame, self.manifest.image_size) for frame in frames])
+        frames = np.stack([resize(frame, self.manifest.image_size) for frame in frames])
         interpolator = {"method": fingerprint.IMPORTED, "depth": settings.depth}
         sequence = FrameSequence(pair, frames)
         return sequences.encode(sequence, settings.codec, settings.quality, interpolator)

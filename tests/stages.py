@@ -22,7 +22,7 @@ STEPS = 8
 def build(out: Path, weights: Path, synth_root: Path, prep: Command) -> str:
     """All splits of six scenes, with all frames as images; the pattern that names their shards."""
     given = [*small_weights.settings(weights), "image_size=32", "interpolate.depth=2"]
-    more = ["interpolate.method=dissolve", "keyframes.images=all", "shards.pairs_per_shard=3"]
+    more = ["interpolate.method=crossfade", "keyframes.images=all", "shards.pairs_per_shard=3"]
     options = [part for value in (*given, *more) for part in ("--set", value)]
     done = prep("build", "synth", "--root", synth_root, "--out", out, *options)
     assert done.returncode == 0, done.stderr

@@ -1,10 +1,11 @@
 """Scores: `scores/<split>-000000.parquet`, a row a sequence.
 
 key, captions; bef_inter_sim, inter_aft_sim   logits, float [captions, frames]
-bef_inter_visual, inter_aft_visual            likeness without words, [frames], or empty (imported)
+bef_inter_visual, inter_aft_visual            similarity of the images alone, [frames], or empty
+                                              (imported)
 penalty                                       [frames], of the captions, or without words
                                               where there are none
-keyframes                                     of the manifest's rule without its dice
+keyframes                                     of the manifest's rule in its deterministic form
 scorer, scorer_sha256                         the weights
 """
 

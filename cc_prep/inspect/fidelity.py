@@ -22,7 +22,7 @@ from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
 from cc_prep import storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, sequences, training_shards
-from cc_prep.media.images import resized
+from cc_prep.media.images import resize
 from cc_prep.models.efficientnet import EfficientNetLite0
 from cc_prep.progress import Progress, no_progress
 from cc_prep.steps.tokenization import Tokenizer
@@ -71,7 +71,7 @@ class Images(torch.utils.data.Dataset[Tensor]):
     """Images uint8 [H, W, 3] as torch-fidelity wants them: of one size, which `size` sets."""
 
     def __init__(self, images: list[np.ndarray], size: int | None) -> None:
-        self.images = [resized(image, size) for image in images]
+        self.images = [resize(image, size) for image in images]
 
     def __len__(self) -> int:
         return len(self.images)

@@ -101,7 +101,7 @@ def score_figures(
     most: int | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Mean penalty by frame, and how often each frame is a keyframe of the rule without its dice.
+    """Mean penalty by frame, and how often each frame is a keyframe of the deterministic rule.
 
     Raises DamagedShard.
     """

@@ -36,7 +36,7 @@ def read(reference: str, size: int | None = None) -> np.ndarray:
     """
     place, is_frame, frame = reference.rpartition("#frame=")
     if is_frame:
-        return resized(video.read_frame(place, int(frame)), size)
+        return resize(video.read_frame(place, int(frame)), size)
     try:
         data = storage.read_bytes(reference)
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
     except Exception as error:  # Pillow raises nearly every type for some damaged file
         said = str(error).replace("<_io.BytesIO object", "<bytes")
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {said}") from None
-    return resized(np.asarray(rgb), size)
+    return resize(np.asarray(rgb), size)
 
 
 def decode_stored(data: bytes) -> np.ndarray | None:
@@ -96,7 +96,7 @@ def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
     return encoded
 
 
-def resized(image: np.ndarray, size: int | None) -> np.ndarray:
+def resize(image: np.ndarray, size: int | None) -> np.ndarray:
     """`image` uint8 [H, W, 3] as a size × size square: bicubic with antialiasing, as ProCap."""
     if size is None or image.shape[:2] == (size, size):
         return np.ascontiguousarray(image)

@@ -26,7 +26,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 @contextmanager
-def remade(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
+def recompute_in_backward(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
     """f(x) for what follows within; the backward pass makes it again, nothing keeps it until then.
 
     For an f that is cheap beside the layer it is for, and that needs x itself for its gradient:
@@ -94,7 +94,7 @@ class MLP(nn.Module):
         self.c_proj = Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        with remade(_gated, self.c_fc(x).mul_(1.702)) as gated:
+        with recompute_in_backward(_gated, self.c_fc(x).mul_(1.702)) as gated:
             out: Tensor = self.c_proj(gated)
         return out
 
@@ -113,9 +113,9 @@ class Block(nn.Module):
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
-        with remade(self.ln_1, x) as normed:
+        with recompute_in_backward(self.ln_1, x) as normed:
             x = x + self.attn(normed, causal, mask)
-        with remade(self.ln_2, x) as normed:
+        with recompute_in_backward(self.ln_2, x) as normed:
             out: Tensor = x + self.mlp(normed)
         return out
 

@@ -156,16 +156,16 @@ class CLIP4IDC(TextEncoder):
         similarity = self.similarity(text, self.visual.encode_pairs(lefts, rights))
         return similarity[:, : len(tokens)], similarity[:, len(tokens) - 1 :]
 
-    def visual_likeness(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """How alike each frame and either end look, without words: logits [F] each.
+    def image_similarity(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """How similar each frame is to either end by the images alone: logits [F] each.
 
         tokens: of `encode_frames`, [F, T, W]. The cosine between the frames' mean tokens, on the
         scale of the captions' logits, so that the same keyframe rule fits both.
         """
         mean = tokens.mean(dim=1)
         mean = mean / mean.norm(dim=-1, keepdim=True)
-        likeness = self.logit_scale.exp() * mean @ mean[[0, -1]].T
-        return likeness[:, 0], likeness[:, 1]
+        similarity = self.logit_scale.exp() * mean @ mean[[0, -1]].T
+        return similarity[:, 0], similarity[:, 1]
 
 
 def _with_all_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

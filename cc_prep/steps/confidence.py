@@ -74,12 +74,12 @@ def keyframes(
 
 
 def fixed_keyframes(penalty: np.ndarray, k: int, strategy: Strategy) -> list[int]:
-    """The keyframes of a rule without its dice: where it draws, the `k` smallest penalties.
+    """The keyframes of a rule's deterministic form: where it draws, the `k` smallest penalties.
 
     `random` has nothing to go by and spaces evenly.
     """
-    undiced: dict[Strategy, Strategy] = {"random": "uniform", "uniform": "uniform"}
-    return keyframes(penalty, k, undiced.get(strategy, "top"))
+    deterministic: dict[Strategy, Strategy] = {"random": "uniform", "uniform": "uniform"}
+    return keyframes(penalty, k, deterministic.get(strategy, "top"))
 
 
 def _draw(frames: np.ndarray, chance: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:

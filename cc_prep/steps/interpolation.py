@@ -62,7 +62,7 @@ def recurse(
     return frames
 
 
-class Dissolve:
+class CrossFade:
     """Linear cross-fade: the floor that every interpolator has to beat."""
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
@@ -163,8 +163,8 @@ def _fitting(weights: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str,
 
 def make(settings: Interpolate, weights: Mapping[str, Any] | None, device: str) -> Interpolator:
     """The interpolator that a manifest asks for; `weights` are RIFE's tensors by name."""
-    if settings.method == "dissolve":
-        return Dissolve()
+    if settings.method == "crossfade":
+        return CrossFade()
     if settings.method == "dis":
         return DenseFlow(settings.threads)
     assert weights is not None

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cc_prep.media.images import resized
+from cc_prep.media.images import resize
 from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip import MEAN, STD
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.records import FrameScores
 
 
-def normalised(images: Sequence[np.ndarray] | np.ndarray, resolution: int) -> Tensor:
+def normalize(images: Sequence[np.ndarray] | np.ndarray, resolution: int) -> Tensor:
     """Images uint8 [H, W, 3] each → float32 [N, 3, R, R] as CLIP wants them."""
-    square = np.stack([resized(image, resolution) for image in images])
+    square = np.stack([resize(image, resolution) for image in images])
     pixels = torch.tensor(square).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     return (pixels - mean) / std
@@ -39,10 +39,10 @@ class Scorer:
     def __call__(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
         """Scores of frames uint8 [F, H, W, 3], before first and after last."""
         network, count = self.network, len(frames)
-        images = normalised(frames, network.config.resolution).to(self.device)
+        images = normalize(frames, network.config.resolution).to(self.device)
         with torch.inference_mode():
             tokens = network.visual.encode_frames(images)
-            bef_visual, aft_visual = network.visual_likeness(tokens)
+            bef_visual, aft_visual = network.image_similarity(tokens)
             bef = aft = torch.zeros((0, count))
             if captions:
                 ids = clip_tokenizer.batch(

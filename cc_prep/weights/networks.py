@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from cc_prep import weights
-from cc_prep.errors import UserError, naming
+from cc_prep.errors import UserError, prefix_error_with
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights.registry import Located
@@ -29,7 +29,7 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
         written = _settings(found.path).get("network")
         said = written.get("intra_layers") if isinstance(written, dict) else None
         intra_layers = said if type(said) is int else REFERENCE_INTRA_LAYERS
-    with naming(found.path):
+    with prefix_error_with(found.path):
         network = CLIP4IDC.from_tensors(tensors, intra_layers)
     if not 0 < intra_layers < network.config.vision_layers:
         raise UserError(
@@ -49,7 +49,7 @@ def vqgan(name_or_file: str, config: str | None = None) -> tuple[VQGAN, Located,
     found = weights.locate(name_or_file)
     wanted = read_config(config) if config is not None else {}
     tensors = weights.read_tensors(found.path)
-    with naming(found.path):
+    with prefix_error_with(found.path):
         network, unused = VQGAN.from_tensors(tensors, wanted.get("ddconfig"))
     sizes = {"n_embed": network.config.codes, "embed_dim": network.config.code_width}
     for key, size in sizes.items():

@@ -21,9 +21,9 @@ $prep interpolate synth --root "$at/large" --out "$at/large-seq" --split train -
 $prep interpolate video --root "$at/videos" --out "$at/video-seq" \
   --set interpolate.depth=1 --set video.stride=4
 $prep interpolate synth --root "$at/small" --out "$at/small-seq" --set image_size=112 \
-  --set interpolate.method=dissolve --set interpolate.depth=1
+  --set interpolate.method=crossfade --set interpolate.depth=1
 $prep interpolate synth --root "$at/truth" --out "$at/truth-seq" --set image_size=112 \
-  --set interpolate.method=dissolve
+  --set interpolate.method=crossfade
 $prep interpolate synth --root "$at/fresh" --out "$at/fresh-seq"
 
 $train vqgan --out "$at/runs/vqgan" --config vqgan-mini ${STEPS:+--steps $STEPS} \

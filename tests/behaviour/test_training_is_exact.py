@@ -44,7 +44,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Com
     out = tmp_path_factory.mktemp("train") / "out"
     done = prep(
         "interpolate", "synth", "--root", synth_root, "--out", out, "--set", "image_size=48",
-        "--set", "interpolate.depth=1", "--set", "interpolate.method=dissolve",
+        "--set", "interpolate.depth=1", "--set", "interpolate.method=crossfade",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return f"{out}/sequences/*-000000.tar"

@@ -15,7 +15,7 @@ from PIL import Image
 from cc_prep.formats import rejects, sequences
 from tests.conftest import BIN, ROOT, Command
 
-FAST = ("--set", "interpolate.method=dissolve", "--set", "image_size=64")
+FAST = ("--set", "interpolate.method=crossfade", "--set", "image_size=64")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory, prep: Command) -> str:
     assert len(list(made)) == 10
     done = prep(
         "interpolate", "synth", "--root", folder / "root", "--out", folder / "out",
-        "--set", "image_size=112", "--set", "interpolate.method=dissolve",
+        "--set", "image_size=112", "--set", "interpolate.method=crossfade",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return f"{folder}/out/sequences/*.tar"

@@ -62,7 +62,7 @@ def test_a_spreadsheet_with_faults(folder: Path, cc_prep: Command) -> None:
 
     done = cc_prep(
         "interpolate", "mine", "--out", "out",
-        "--set", "interpolate.method=dissolve", "--set", "image_size=32", cwd=folder,
+        "--set", "interpolate.method=crossfade", "--set", "image_size=32", cwd=folder,
     )  # fmt: skip
     assert done.returncode == 1
     assert "1 of 5 pairs rejected" in done.stderr

@@ -17,7 +17,7 @@ import torch
 from tests import commands, small_weights, stages
 from tests.commands import Done
 
-FAST = "--set interpolate.method=dissolve --set image_size=32"
+FAST = "--set interpolate.method=crossfade --set image_size=32"
 
 # In a folder with: `data`, six rendered scenes; `out`, their sequences, scores and shards; `run`, a
 # stage 1; `own`, tables of pairs; and some files that are not what their names say.
@@ -101,7 +101,7 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
         (folder / name).mkdir()
     pattern = stages.build(folder / "out", folder / "weights", synth_root, prep)
     small = [*small_weights.settings(folder / "weights"), "image_size=32", "interpolate.depth=2"]
-    small += ["interpolate.method=dissolve", "shards.pairs_per_shard=3"]
+    small += ["interpolate.method=crossfade", "shards.pairs_per_shard=3"]
     options = [part for value in small for part in ("--set", value)]
     for step in ("interpolate", "score-frames"):
         done = prep(step, "synth", "--root", synth_root, "--out", folder / "out", *options)

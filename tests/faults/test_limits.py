@@ -52,7 +52,7 @@ def measured(root: Path, out: Path) -> dict[str, int]:
     """The largest memory in MB, and files, of the worker and of the driver of a job."""
     job = processes.start(
         "interpolate", "own", "--root", root, "--out", out, "--split", "train", "--workers", "1",
-        "--set", "interpolate.method=dissolve", "--set", "image_size=224",
+        "--set", "interpolate.method=crossfade", "--set", "image_size=224",
         "--set", f"shards.pairs_per_shard={MANY}",
     )  # fmt: skip
     most = {"worker MB": 0, "worker files": 0, "driver MB": 0, "driver files": 0}
@@ -112,7 +112,7 @@ def test_the_disk_that_a_job_asks_for(
     """The estimate is enough for rendered scenes, and not many times too much."""
     given = (
         "interpolate", "synth", "--root", synth_root, "--out", tmp_path / "out",
-        "--set", "interpolate.method=dissolve", "--set", "image_size=96",
+        "--set", "interpolate.method=crossfade", "--set", "image_size=96",
     )  # fmt: skip
     assert prep(*given, "--dry-run").returncode == 0
     found = re.search(r"disk +about ([\d.]+) (\w?B)", capfd.readouterr().err)

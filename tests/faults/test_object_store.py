@@ -21,7 +21,7 @@ from tests.conftest import BIN
 from tests.faults import bad_store, tries
 
 JOB = (
-    "--set", "interpolate.method=dissolve", "--set", "interpolate.depth=2",
+    "--set", "interpolate.method=crossfade", "--set", "interpolate.depth=2",
     "--set", "image_size=48", "--set", "shards.pairs_per_shard=2", "--workers", "1",
 )  # fmt: skip
 TRAIN = (

@@ -23,7 +23,7 @@ FEW = 4
 JOB = (
     *("--set", "shards.pairs_per_shard=2", "--set", "interpolate.threads=1"),
     *(
-        ("--set", "interpolate.method=dissolve", "--set", "interpolate.depth=5")
+        ("--set", "interpolate.method=crossfade", "--set", "interpolate.depth=5")
         if tries(FEW) == FEW
         else ("--set", "interpolate.depth=3", "--set", "image_size=96")
     ),

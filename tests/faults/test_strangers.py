@@ -191,7 +191,7 @@ def test_a_caption_of_100_mb_is_a_reject(tmp_path: Path) -> None:
     from pipelines.actors import Interpolate
 
     lists_of_captions(tmp_path, '"' + "x" * 100_000_000 + '"')
-    settings = manifest.load("spot", ["interpolate.method=dissolve"], root=str(tmp_path))
+    settings = manifest.load("spot", ["interpolate.method=crossfade"], root=str(tmp_path))
     [pair] = datasets.pairs(settings, "train")
     [found] = Interpolate(settings, {}, "cpu")([pair])
     assert isinstance(found, RejectedPair)
@@ -304,7 +304,7 @@ def test_html_in_captions_does_not_run(tmp_path: Path, prep: Command) -> None:
     (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     made = prep(
         "interpolate", "own", "--root", root, "--out", tmp_path / "out", "--split", "train",
-        "--set", "interpolate.method=dissolve",
+        "--set", "interpolate.method=crossfade",
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     page = tmp_path / "prep.html"

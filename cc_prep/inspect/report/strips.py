@@ -13,7 +13,7 @@ from cc_prep.formats import scores as score_rows
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.inspect import stats
-from cc_prep.media.images import encode_image, resized
+from cc_prep.media.images import encode_image, resize
 from cc_prep.steps import confidence
 
 STRIP_PX = 128
@@ -155,7 +155,7 @@ def _frame(
 ) -> Frame:
     height, width = image.shape[:2]
     if min(height, width) > 2 * STRIP_PX:  # a page of full-size photographs cannot be mailed
-        image = resized(image, 2 * STRIP_PX)
+        image = resize(image, 2 * STRIP_PX)
     data = encode_image(image, "jpg", 82)
     return Frame(f"data:image/jpeg;base64,{base64.b64encode(data).decode()}", label, psnr, ssim)
 

@@ -22,7 +22,7 @@ from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
-from cc_prep.steps.scoring import normalised
+from cc_prep.steps.scoring import normalize
 from cc_train.data import order
 from cc_train.data.sequence_index import Sample, about, read_index
 from cc_train.data.stream import Plain
@@ -158,8 +158,8 @@ def collate(
     """Images and captions as the network takes them, and the captions themselves."""
     before, after = zip(*pairs, strict=True)
     return {
-        "before": normalised(before, resolution),
-        "after": normalised(after, resolution),
+        "before": normalize(before, resolution),
+        "after": normalize(after, resolution),
         "tokens": torch.tensor(clip_tokenizer.batch(said)),
         "captions": said,
     }

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from cc_prep import storage, weights
-from cc_prep.errors import UserError, naming
+from cc_prep.errors import UserError, prefix_error_with
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
@@ -94,7 +94,7 @@ def make_run(
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
     tensors = weights.read_tensors(Path(file))
-    with naming(file):
+    with prefix_error_with(file):
         parts = split(tensors)
     ddconfig = networks.read_config(config)["ddconfig"] if config is not None else None
     vqgan, unused = VQGAN.from_tensors(parts.vqgan, ddconfig)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models.clip import Block, remade
+from cc_prep.models.clip import Block, recompute_in_backward
 
 
 def plain(block: Block, x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def test_what_is_remade_is_not_kept() -> None:
         return out
 
     layer, x = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
-    with remade(noted, x) as given:
+    with recompute_in_backward(noted, x) as given:
         out = layer(given)
     del given
     assert [ref() for ref in made] == [None]

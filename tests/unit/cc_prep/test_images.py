@@ -101,7 +101,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_resize_and_mask(tmp_path: Path) -> None:
-    assert images.resized(GREEN, 24).shape == (24, 24, 3)
+    assert images.resize(GREEN, 24).shape == (24, 24, 3)
     mask = np.zeros((8, 8), np.uint8)
     mask[2:4] = 255
     Image.fromarray(np.kron(mask, np.ones((4, 4), np.uint8))).save(tmp_path / "m.png")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cc_prep.steps import interpolation
-from cc_prep.steps.interpolation import DenseFlow, Dissolve, recurse, times
+from cc_prep.steps.interpolation import CrossFade, DenseFlow, recurse, times
 
 
 def constant(value: int, height: int = 4, width: int = 5) -> np.ndarray:
@@ -42,8 +42,8 @@ def test_recursion_is_ordered_and_level_batched(depth: int, pairs: int, most: in
     assert sum(calls) == pairs * (2**depth - 1)
 
 
-def test_dissolve_is_linear() -> None:
-    frames = Dissolve().sequence(constant(0), constant(80), 3)[0]
+def test_crossfade_is_linear() -> None:
+    frames = CrossFade().sequence(constant(0), constant(80), 3)[0]
     assert [int(frame.mean()) for frame in frames] == [0, 10, 20, 30, 40, 50, 60, 70, 80]
     assert times(3) == [i / 8 for i in range(9)]
 
@@ -64,12 +64,12 @@ def test_dis_follows_a_shift() -> None:
     inner = np.s_[16:-16, 16:-16]
     error = np.abs(frames[1][inner].astype(int) - true[inner]).mean()
     faded = np.abs(
-        Dissolve().sequence(before, after, 1)[0][1][inner].astype(int) - true[inner]
+        CrossFade().sequence(before, after, 1)[0][1][inner].astype(int) - true[inner]
     ).mean()
     assert error < faded / 4
 
 
-@pytest.mark.parametrize("maker", [Dissolve, DenseFlow])
+@pytest.mark.parametrize("maker", [CrossFade, DenseFlow])
 def test_ends_are_kept_bit_for_bit(maker: type) -> None:
     before, after = texture(40, 24)[None], texture(40, 24)[None, ::-1]
     frames = maker().sequence(before, after, 2)[0]
@@ -78,7 +78,7 @@ def test_ends_are_kept_bit_for_bit(maker: type) -> None:
     assert frames.shape[0] == 5
 
 
-@pytest.mark.parametrize("maker", [Dissolve, DenseFlow])
+@pytest.mark.parametrize("maker", [CrossFade, DenseFlow])
 def test_equal_ends_give_equal_frames(maker: type) -> None:
     """Keeps away: a static pair whose frames are dropped or blurred."""
     image = texture(32, 24)[None]
@@ -89,4 +89,4 @@ def test_make_knows_every_method() -> None:
     from cc_prep.manifest import Interpolate
 
     assert isinstance(interpolation.make(Interpolate(method="dis"), None, "cpu"), DenseFlow)
-    assert isinstance(interpolation.make(Interpolate(method="dissolve"), None, "cpu"), Dissolve)
+    assert isinstance(interpolation.make(Interpolate(method="crossfade"), None, "cpu"), CrossFade)

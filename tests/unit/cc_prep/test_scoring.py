@@ -12,7 +12,7 @@ import torch
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.models import clip_tokenizer
 from cc_prep.steps import confidence
-from cc_prep.steps.scoring import Scorer, normalised
+from cc_prep.steps.scoring import Scorer, normalize
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from tests import small_weights
@@ -37,7 +37,7 @@ def test_scores_are_the_plain_way_s(scorer: Scorer) -> None:
     """Each of the 2 F pairs through the whole network, each caption alone."""
     found = scorer(FRAMES, SAID)
     network = scorer.network
-    images = normalised(FRAMES, network.config.resolution)
+    images = normalize(FRAMES, network.config.resolution)
     with torch.inference_mode():
         for row, said in enumerate(SAID):
             text = network.encode_text(torch.tensor(clip_tokenizer.batch([said])))
@@ -56,7 +56,7 @@ def test_scores_are_the_plain_way_s(scorer: Scorer) -> None:
 def test_images_go_straight_to_a_square(scorer: Scorer) -> None:
     from PIL import Image
 
-    found = normalised(FRAMES[:1], 32)[0].permute(1, 2, 0).numpy()
+    found = normalize(FRAMES[:1], 32)[0].permute(1, 2, 0).numpy()
     square = np.asarray(Image.fromarray(FRAMES[0]).resize((32, 32), Image.Resampling.BICUBIC))
     mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
     assert np.allclose(found, (square / 255 - mean) / std, atol=1e-5)

@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def step(root: Path, *overrides: str) -> Interpolate:
-    settings = ["interpolate.method=dissolve", "interpolate.depth=2", *overrides]
+    settings = ["interpolate.method=crossfade", "interpolate.depth=2", *overrides]
     return Interpolate(manifest.load("synth", settings, str(root)), {}, "cpu")
 
 
