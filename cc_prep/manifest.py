@@ -80,10 +80,10 @@ class Keyframes(Section):
 
 
 class Tokenize(Section):
-    """How frames become tokens."""
+    """How frames become tokens. config: a YAML file, or its content."""
 
     weights: str = "vqgan-mini"
-    config: str | None = None
+    config: str | dict[str, Any] | None = None
     threads: Positive = 2
 
 

@@ -12,8 +12,81 @@ import numpy as np
 
 CHANGE = "change"
 NO_CHANGE = "no_change"
+FACT_TYPES = ("none", "color", "material", "add", "drop", "move")
 LONGEST_CAPTION = 10_000  # characters; the longest of the field's data sets has under 1,000
-LONGEST_PART = 28  # of a key, so that a member's name stays under the 100 bytes of plain tar
+# Of a key, so that a member's name fits into the 100 bytes of plain tar: three parts, `no_change`,
+# three hyphens and `.features.npy`.
+LONGEST_PART = 25
+DIGEST_DIGITS = 16
+# What `ImagePair.digest` covers, by name: a field that is added to the record does not change it.
+DIGEST_VERSION = 1
+DIGEST_FIELDS = (
+    "dataset",
+    "split",
+    "id",
+    "kind",
+    "before",
+    "after",
+    "captions",
+    "change_type",
+    "mask",
+    "truth",
+    "image_id",
+    "facts",
+)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How an object looks in one image: words, and its centre's place (u, v) in the image.
+
+    u runs from 0 at the left edge to 1 at the right, v from 0 at the top to 1 at the bottom.
+    """
+
+    color: str
+    shape: str
+    material: str
+    size: str
+    place: tuple[float, float]
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Looks:
+        """Raises ValueError where a value is missing, surplus or of another type."""
+        words = ("color", "shape", "material", "size")
+        if not isinstance(value, dict) or value.keys() != {*words, "place"}:
+            raise ValueError("looks are color, shape, material, size and place")
+        place = value["place"]
+        numbers = isinstance(place, list | tuple) and all(type(x) in (int, float) for x in place)
+        if not numbers or len(place) != 2 or not all(isinstance(value[w], str) for w in words):
+            raise ValueError("looks are four words and a place [u, v]")
+        u, v = (float(x) for x in place)
+        return cls(**{word: value[word] for word in words}, place=(u, v))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What truly changed in a rendered pair.
+
+    type: `none`, `color`, `material`, `add`, `drop` or `move`. before, after: the looks of the
+    object that changed; None where it is not in that image, and for `none`.
+    """
+
+    type: str
+    before: Looks | None = None
+    after: Looks | None = None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Facts:
+        """Raises ValueError where a value is missing, surplus or of another type."""
+        if not isinstance(value, dict) or value.keys() != {"type", "before", "after"}:
+            raise ValueError("facts are type, before and after")
+        if value["type"] not in FACT_TYPES:
+            raise ValueError(f"{value['type']!r} is no type of change")
+        before, after = (
+            None if value[end] is None else Looks.from_json(value[end])
+            for end in ("before", "after")
+        )
+        return cls(value["type"], before, after)
 
 
 @dataclass(frozen=True)
@@ -26,6 +99,7 @@ class ImagePair:
     mask: an image that is non-zero where something changed, where the data set has one.
     truth: true frames in between, as (time in (0, 1), image), where the data set has them.
     image_id: the pair's id in the data set's official reference file, where there is one.
+    facts: what truly changed, where the data set was rendered.
     """
 
     dataset: str
@@ -39,15 +113,16 @@ class ImagePair:
     mask: str | None = None
     truth: tuple[tuple[float, str], ...] = ()
     image_id: str | None = None
+    facts: Facts | None = None
 
     @property
     def key(self) -> str:
         """`<dataset>-<split>-<id>-<kind>` in letters, digits, `_` and `-`: a tar member's stem.
 
-        WebDataset ends a key at its first dot, so other characters in an id are replaced, long
-        ids cut, and a digest of the true id appended to stay unique.
+        WebDataset ends a key at its first dot, so other characters in a part are replaced, parts
+        longer than LONGEST_PART are cut, and a digest of the true part is appended to such a part.
         """
-        return "-".join((_plain(self.dataset), self.split, _plain(self.id), self.kind))
+        return "-".join((*map(_plain, (self.dataset, self.split, self.id)), self.kind))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,11 +130,24 @@ class ImagePair:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ImagePair:
         truth = tuple((float(time), image) for time, image in value["truth"])
-        return cls(**{**value, "captions": tuple(value["captions"]), "truth": truth})
+        facts = value["facts"]
+        return cls(
+            **{
+                **value,
+                "captions": tuple(value["captions"]),
+                "truth": truth,
+                "facts": None if facts is None else Facts.from_json(facts),
+            }
+        )
 
     def digest(self) -> str:
-        """SHA-256 of the record, to notice that a data set changed between two runs."""
-        text = json.dumps(self.to_json(), sort_keys=True)
+        """SHA-256 of DIGEST_VERSION and DIGEST_FIELDS, to notice that a data set changed.
+
+        It covers the names of images and not their content.
+        """
+        record = self.to_json()
+        values = {name: record[name] for name in DIGEST_FIELDS}
+        text = json.dumps({"version": DIGEST_VERSION, **values}, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -104,7 +192,8 @@ class FrameScores:
 
 
 def _plain(text: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:LONGEST_PART]
-    if plain == text and text:
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
+    if plain == text and 0 < len(text) <= LONGEST_PART:
         return text
-    return f"{plain}_{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_DIGITS]
+    return f"{plain[: LONGEST_PART - DIGEST_DIGITS - 1]}_{digest}"

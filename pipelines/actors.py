@@ -150,6 +150,7 @@ class Interpolate(Networks):
                 if pair.mask is not None:
                     place = storage.resolve(self.manifest.root, pair.mask)
                     mask = images.read_mask(place, self.manifest.image_size)
+                    mask = images.fitted_mask(mask, *frames.shape[1:3])
         except RejectedPair as error:
             return error
         return FrameSequence(pair, frames, truth, mask)
@@ -220,6 +221,7 @@ class Build(Networks):
         self.meta: dict[str, Any] = {
             "scorer": scorer,
             "tokenizer": self.check(file).name,
+            "tokenizer_sha256": file.sha256,
             "codes": network.config.codes,
         }
 
@@ -243,11 +245,12 @@ class Build(Networks):
         members = sequences.encode(sequence, settings.codec, settings.quality, interpolator)
         meta = {"codec": settings.codec, "frames": len(sequence.frames)}
         frames = StoredSequence(sequence.pair.key, meta, members).frames()
-        return self._sample(FrameSequence(sequence.pair, frames), None, interpolator)
+        sequence = FrameSequence(sequence.pair, frames, mask=sequence.mask)
+        return self._sample(sequence, None, interpolator)
 
     def _from_stored(self, stored: StoredSequence) -> Members | RejectedPair:
         try:
-            sequence = FrameSequence(stored.pair(), stored.frames())
+            sequence = FrameSequence(stored.pair(), stored.frames(), mask=stored.mask())
         except (DamagedShard, ValueError) as error:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
         return self._sample(sequence, stored.scores, stored.meta.get("interpolator", {}))

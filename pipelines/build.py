@@ -31,6 +31,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     out = storage.absolute(request.out)
     source_folder = storage.absolute(source or out)
     manifest, makes, shards = _plan(request, source_folder)
+    manifest = fingerprint.with_config(manifest)
     fingerprint.check_keyframes(manifest)
     if source is not None and "interpolate" in makes:
         raise UserError(f"{source}: no sequences in it", "Give the --out of an earlier interpolate")
@@ -42,6 +43,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
         make_step=partial(Build, fingerprint.with_absolute_paths(manifest), digests, makes, scorer),
         settings=fingerprint.fingerprint(manifest, fingerprint.TRAINING_SHARDS),
         weights=digests,
+        weight_files=fingerprint.weight_files(manifest, digests),
         threads=max(
             manifest.interpolate.threads, manifest.score.threads, manifest.tokenize.threads
         ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from cc_prep import storage, weights
@@ -16,14 +18,21 @@ from cc_prep.manifest import Manifest
 SEQUENCES = ("name", "layout", "image_size", "interpolate", "shards")
 SCORES = (*SEQUENCES, "score", "keyframes")
 TRAINING_SHARDS = (*SCORES, "tokenize")
+WITH_WEIGHTS = ("interpolate", "score", "tokenize")
 # Stands where weights would, for what others made.
 IMPORTED = "imported"
 
 
 def fingerprint(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
-    """The settings that decide an output's bytes, as they stand in its provenance."""
+    """The settings that decide an output's bytes, as they stand in its provenance.
+
+    A file of weights stands there by its name and digest, so that it may be moved.
+    """
     chosen = {*keys, *(("video",) if manifest.layout == "video" else ())}
     settings = manifest.model_dump(mode="json", include=chosen)
+    for section in WITH_WEIGHTS:
+        if section in settings:
+            settings[section]["weights"] = _identity(settings[section]["weights"])
     split = split_file.about(manifest)
     return settings if split is None else {**settings, "split": split}
 
@@ -34,14 +43,24 @@ def with_absolute_paths(manifest: Manifest) -> Manifest:
         section: getattr(manifest, section).model_copy(
             update={"weights": _absolute(getattr(manifest, section).weights)}
         )
-        for section in ("interpolate", "score", "tokenize")
+        for section in WITH_WEIGHTS
     }
-    config = manifest.tokenize.config
-    if config is not None:
-        place = storage.absolute(os.path.expanduser(config))
-        changed["tokenize"] = changed["tokenize"].model_copy(update={"config": place})
     root = storage.absolute(manifest.root)
     return manifest.model_copy(update={"root": root, **changed})
+
+
+def with_config(manifest: Manifest) -> Manifest:
+    """The manifest with the content of `tokenize.config` in place of the file.
+
+    So an edited file is noticed, and no other node needs it. Raises UserError.
+    """
+    if manifest.tokenize.config is None:
+        return manifest
+    from cc_prep.weights import networks  # which brings torch
+
+    content = networks.read_config(manifest.tokenize.config)
+    changed = manifest.tokenize.model_copy(update={"config": content})
+    return manifest.model_copy(update={"tokenize": changed})
 
 
 def imported(manifest: Manifest, depth: int) -> Manifest:
@@ -65,6 +84,10 @@ def continue_from(manifest: Manifest, folder: str, keys: tuple[str, ...] = SEQUE
         there = record["settings"].get(section, {})
         if section in keys and there.get("weights") == IMPORTED:
             taken = getattr(manifest, section).model_copy(update=there)
+            manifest = manifest.model_copy(update={section: taken})
+        # What was made with a file need not have that file here: then its name must be the same.
+        elif section in keys and _is_recorded(getattr(manifest, section).weights, there):
+            taken = getattr(manifest, section).model_copy(update={"weights": there["weights"]})
             manifest = manifest.model_copy(update={section: taken})
     wanted = fingerprint(manifest, keys)
     there = {key: record["settings"].get(key) for key in wanted}
@@ -91,6 +114,33 @@ def check_keyframes(manifest: Manifest) -> None:
             f"{interior} frames in between",
             "Lower keyframes.k or raise interpolate.depth",
         )
+
+
+def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
+    """Where each file of weights lies whose name is in `digests`."""
+    files = (getattr(manifest, section).weights for section in WITH_WEIGHTS)
+    named = {_identity(file): _absolute(file) for file in files if not weights.is_known(file)}
+    return {name: place for name, place in named.items() if name in set(digests)}
+
+
+def _identity(name_or_file: str) -> str:
+    """A name of ours as it is; a file of weights by its own name and digest, wherever it lies."""
+    path = Path(name_or_file).expanduser()
+    if weights.is_known(name_or_file) or name_or_file == IMPORTED or not path.is_file():
+        return name_or_file
+    facts = path.stat()
+    return _located_name(str(path), facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache
+def _located_name(file: str, size: int, changed: int) -> str:
+    return weights.locate(file).name
+
+
+def _is_recorded(file: str, there: dict[str, Any]) -> bool:
+    """Whether a file that is not here has the name of the one that a provenance names."""
+    path, recorded = Path(file).expanduser(), str(there.get("weights"))
+    return not path.exists() and recorded.rpartition("@")[0] == path.name
 
 
 def _absolute(name: str) -> str:

@@ -29,6 +29,7 @@ def interpolate(request: job.Request) -> job.Summary | None:
         make_step=partial(Interpolate, fingerprint.with_absolute_paths(manifest), digests),
         settings=fingerprint.fingerprint(manifest, fingerprint.SEQUENCES),
         weights=digests,
+        weight_files=fingerprint.weight_files(manifest, digests),
         threads=manifest.interpolate.threads,
         bytes_a_pair=estimates.interpolated_bytes(manifest, shards[0].pairs[0]),
         memory=MEMORY,

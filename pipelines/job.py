@@ -12,7 +12,7 @@ import re
 import signal
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -63,7 +63,7 @@ class JobSpec:
 
     make_step: builds the step inside a worker, given the device. settings: all that decides the
         bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: what a worker
-        was measured to take, in words.
+        was measured to take, in words. weight_files: see `provenance`.
     """
 
     format: ShardFormat
@@ -75,6 +75,7 @@ class JobSpec:
     threads: int
     bytes_a_pair: int
     memory: str
+    weight_files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,7 @@ def _account(spec: JobSpec, settings: dict[str, Any], state: State) -> None:
         "format_version": spec.format.version,
         "settings": settings,
         "weights": spec.weights,
+        "weight_files": spec.weight_files,
         "software": provenance.software(),
         "complete": shards.keys() >= planned.keys(),
         "planned": planned,
@@ -222,9 +224,7 @@ def _account(spec: JobSpec, settings: dict[str, Any], state: State) -> None:
     }
     provenance.write(spec.folder, record)
     if spec.format.indexed:
-        training_shards.write_index(
-            spec.folder, {name: (d.offsets, d.bytes) for name, d in done.items()}
-        )
+        training_shards.write_index(spec.folder, {name: d.index for name, d in done.items()})
     rejects.write(spec.folder, [reject for d in done.values() for reject in d.rejects])
 
 

@@ -64,7 +64,7 @@ class ShardPlan:
             )
         if done.input_digest != self.digest(done.pairs):
             raise UserError(
-                f"the pairs of {self.name} changed since it was made (images or captions)",
+                f"the pairs of {self.name} changed since it was made (names or captions)",
                 "Give another --out for the changed data",
             )
         if done.pairs < len(self.pairs) or (retry_rejects and done.rejects):

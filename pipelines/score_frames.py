@@ -30,6 +30,7 @@ def score_frames(request: job.Request) -> job.Summary | None:
         make_step=partial(Score, fingerprint.with_absolute_paths(manifest), digests),
         settings=fingerprint.fingerprint(manifest, fingerprint.SCORES),
         weights=digests,
+        weight_files=fingerprint.weight_files(manifest, digests),
         threads=manifest.score.threads,
         bytes_a_pair=estimates.SCORE_BYTES,
         memory=MEMORY,

@@ -94,7 +94,7 @@ class ShardWorker:
                 written.sha256,
                 round(time.monotonic() - started, 3),
                 tuple(rejects),
-                written.offsets if self.run_info.format.indexed else {},
+                written.index,
             )
         )
         return shard.name

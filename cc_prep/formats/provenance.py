@@ -3,6 +3,7 @@
 format, format_version   what lies in the folder
 settings                 every key that decides its bytes
 weights                  SHA-256 of each by name
+weight_files             where each file of weights lay that has no name of ours; noted only
 software                 versions; noted, not enforced
 complete                 whether every planned shard is there
 planned                  pairs by shard
@@ -17,6 +18,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.formats.shard_format import VERSIONS
 
 FILE = "provenance.json"
 PACKAGES = (
@@ -41,7 +43,10 @@ def write(folder: str, provenance: dict[str, Any]) -> None:
 
 
 def read(folder: str) -> dict[str, Any] | None:
-    """A folder's provenance; None where it has none. Raises UserError for a damaged one."""
+    """A folder's provenance; None where it has none.
+
+    Raises UserError for a damaged one, and for a format of another version than this package's.
+    """
     place = storage.join(folder, FILE)
     try:
         found = storage.read_json(place)
@@ -51,7 +56,20 @@ def read(folder: str) -> dict[str, Any] | None:
         raise UserError(f"{place}: not JSON ({error})", "Restore it, or start anew") from None
     if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
         raise UserError(f"{place}: no provenance of ours", "Give a folder that cc-prep wrote")
+    name, version = found.get("format"), found.get("format_version")
+    if not isinstance(name, str) or name not in VERSIONS:
+        raise UserError(f"{place}: no format of ours ({name})", "Give a folder that cc-prep wrote")
+    if version != VERSIONS[name]:
+        raise UserError(
+            f"{place}: {name} of version {version}, and this package reads {VERSIONS[name]}",
+            "Make the folder anew in another --out",
+        )
     return found
+
+
+def weights_at(record: dict[str, Any], name: str) -> str:
+    """The name of weights of ours, or where the file that a provenance names lay."""
+    return str(record.get("weight_files", {}).get(name, name))
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:

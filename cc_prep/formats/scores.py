@@ -115,4 +115,4 @@ def read_shard(place: str) -> Iterator[tuple[str, Row]]:
         yield row.pop("key"), row
 
 
-FORMAT = ShardFormat("cc-scores", 1, "scores", "parquet", write_shard, read_shard)
+FORMAT = ShardFormat("cc-scores", "scores", "parquet", write_shard, read_shard)

@@ -1,6 +1,6 @@
 """Sequence shards: `sequences/<split>-000000.tar`, a sample a pair.
 
-<key>.json      ids, kind, change type, captions, sizes, interpolator
+<key>.json      ids, kind, change type, captions, facts, sizes, interpolator
 <key>.f00.png … frames, before first and after last (png, jpg or webp)
 <key>.t01.png … true frames at the same times, where the data set has them
 <key>.mask.png  255 where something changed, where the data set has it
@@ -22,8 +22,19 @@ from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.media import images
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 
-FORMAT = ShardFormat("cc-sequences", 1, "sequences", "tar", tar.write_shard, tar.read_shard)
-PAIR_FIELDS = ("dataset", "split", "id", "kind", "before", "after", "captions", "change_type")
+FORMAT = ShardFormat("cc-sequences", "sequences", "tar", tar.write_shard, tar.read_shard)
+PAIR_FIELDS = (
+    "dataset",
+    "split",
+    "id",
+    "image_id",
+    "kind",
+    "change_type",
+    "before",
+    "after",
+    "captions",
+    "facts",
+)
 CODECS = ("png", "jpg", "webp")
 
 
@@ -56,11 +67,8 @@ class StoredSequence:
         """The pair as it was read, but for its truth and mask. Raises DamagedShard."""
         try:
             known = {name: self.meta[name] for name in PAIR_FIELDS}
-            return ImagePair(
-                **{**known, "captions": tuple(known["captions"])},
-                image_id=self.meta.get("image_id"),  # shards of earlier versions have none
-            )
-        except (KeyError, TypeError):
+            return ImagePair.from_json({**known, "truth": ()})
+        except (KeyError, TypeError, ValueError):
             raise tar.DamagedShard(f"{self.key}: its .json does not describe a pair") from None
 
     def frames(self) -> np.ndarray:
@@ -98,7 +106,7 @@ def encode(
     """
     pair, frames = sequence.pair, sequence.frames
     meta = {
-        **facts(pair),
+        **pair_meta(pair),
         "frames": len(frames),
         "height": frames.shape[1],
         "width": frames.shape[2],
@@ -139,17 +147,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
     return StoredSequence(key, meta, rest)
 
 
-def facts(pair: ImagePair) -> dict[str, Any]:
-    """What a sample's JSON says of its pair."""
-    return {
-        "key": pair.key,
-        "dataset": pair.dataset,
-        "split": pair.split,
-        "id": pair.id,
-        "image_id": pair.image_id,
-        "kind": pair.kind,
-        "change_type": pair.change_type,
-        "captions": list(pair.captions),
-        "before": pair.before,
-        "after": pair.after,
-    }
+def pair_meta(pair: ImagePair) -> dict[str, Any]:
+    """What a sample's JSON says of its pair: its key and PAIR_FIELDS."""
+    record = pair.to_json()
+    return {"key": pair.key, **{name: record[name] for name in PAIR_FIELDS}}

@@ -9,23 +9,30 @@ from typing import Any
 
 from cc_prep.formats.tar import Written
 
+# Of each format by its name in the provenance; a folder of another version is refused.
+VERSIONS = {"cc-sequences": 2, "cc-scores": 2, "cc-training-shards": 2}
+
 
 @dataclass(frozen=True)
 class ShardFormat:
     """A kind of shard.
 
-    name, version: as they stand in the provenance. folder: below an --out. write: a place → a
+    name: as it stands in the provenance. folder: below an --out. write: a place → a
     writer with `add(key, sample)`, and what was written once the block ends. read: a place → (key,
     sample) in order, as `add` takes them. indexed: whether `index.parquet` says where samples lie.
     """
 
     name: str
-    version: int
     folder: str
     extension: str
     write: Callable[[str], AbstractContextManager[tuple[Any, Written]]]
     read: Callable[[str], Iterator[tuple[str, Any]]]
     indexed: bool = False
+
+    @property
+    def version(self) -> int:
+        """As it stands in the provenance."""
+        return VERSIONS[self.name]
 
     def file(self, shard: str) -> str:
         """File name of a shard named `<split>-000000`."""

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from cc_prep import storage
 
@@ -28,12 +28,16 @@ class DamagedShard(Exception):
 
 @dataclass
 class Written:
-    """What a finished shard holds."""
+    """What a finished shard holds. spans: offset and bytes of each sample's members by its key.
+
+    index: a row a sample, in order, for a format with an index.
+    """
 
     samples: int = 0
     bytes: int = 0
     sha256: str = ""
-    offsets: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    index: list[dict[str, Any]] = field(default_factory=list)
 
 
 class ShardWriter:
@@ -44,23 +48,24 @@ class ShardWriter:
         self._tar = tarfile.open(  # noqa: SIM115, closed by `close`
             fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT
         )
-        self._offsets: dict[str, int] = {}
+        self._spans: dict[str, tuple[int, int]] = {}
 
     def add(self, key: str, members: Mapping[str, bytes]) -> None:
         """A sample: its members by extension, written in the order given."""
         assert KEY.fullmatch(key), key
-        assert key not in self._offsets, f"{key} twice"
-        self._offsets[key] = self._file.count
+        assert key not in self._spans, f"{key} twice"
+        start = self._file.count
         for extension, data in members.items():
             member = tarfile.TarInfo(f"{key}.{extension}")
             member.size, member.mode, member.mtime = len(data), 0o644, 0
             self._tar.addfile(member, io.BytesIO(data))
+        self._spans[key] = (start, self._file.count - start)
 
     def close(self) -> Written:
         """Ends the tar; what it holds."""
         self._tar.close()
         digest = self._file.digest.hexdigest()
-        return Written(len(self._offsets), self._file.count, digest, self._offsets)
+        return Written(len(self._spans), self._file.count, digest, self._spans)
 
 
 @contextmanager

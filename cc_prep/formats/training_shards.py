@@ -1,18 +1,22 @@
 """Training shards: `shards/<split>-000000.tar`, a sample a pair.
 
-<key>.json         ids, kind, change type, captions, sizes, networks, keyframes
-<key>.tokens.npy   int16 [F, h, w], codebook indices of all frames
-<key>.scores.npy   float32 [2, captions, F], what keyframes are drawn from
-<key>.f00.jpg …    images of the keyframes, or of all frames, named by frame number
+<key>.json           ids, kind, change type, captions, facts, sizes, networks, keyframes
+<key>.tokens.npy     int16 [F, h, w], codebook indices of all frames
+<key>.scores.npy     float32 [2, captions, F], what keyframes are drawn from
+<key>.features.npy   float16 [frames, channels, h, w], a frozen backbone's, where they were made
+<key>.mask.png       255 where something changed, where the data set has it
+<key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
-`index.parquet` says where each sample lies.
+`index.parquet` says where each sample lies, and what a trainer asks of all samples beforehand.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +26,58 @@ import pyarrow.parquet as pq
 
 from cc_prep import storage
 from cc_prep.formats import tables, tar
-from cc_prep.formats.sequences import facts
+from cc_prep.formats.sequences import pair_meta
 from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.media import images
 from cc_prep.records import FrameSequence
 
 INDEX = "index.parquet"
+# What the index takes over of a sample's JSON.
+INDEX_META = (
+    ("dataset", pa.string()),
+    ("split", pa.string()),
+    ("id", pa.string()),
+    ("image_id", pa.string()),
+    ("kind", pa.string()),
+    ("change_type", pa.string()),
+    ("captions", pa.list_(pa.string())),
+    ("before", pa.string()),
+    ("after", pa.string()),
+    ("frames", pa.int32()),
+    ("height", pa.int32()),
+    ("width", pa.int32()),
+    ("tokenizer", pa.string()),
+    ("tokenizer_sha256", pa.string()),
+)
 INDEX_SCHEMA = pa.schema(
-    [("key", pa.string()), ("shard", pa.string()), ("offset", pa.int64()), ("bytes", pa.int64())]
+    [
+        ("key", pa.string()),
+        ("shard", pa.string()),
+        ("offset", pa.int64()),
+        ("bytes", pa.int64()),
+        *INDEX_META,
+    ]
 )
-FORMAT = ShardFormat(
-    "cc-training-shards", 1, "shards", "tar", tar.write_shard, tar.read_shard, indexed=True
-)
+MEMBERS = ("json", "tokens.npy", "scores.npy", "features.npy", "mask.png")  # and the images
+HEADER_SIZE = 10_000  # characters of an array's header, of which ours has under 128
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a frozen backbone makes of some frames.
+
+    backbone, sha256: the name and the digest of its weights. frames: their numbers, ascending.
+    values: float16 [frames, channels, h, w].
+    """
+
+    backbone: str
+    sha256: str
+    frames: tuple[int, ...]
+    values: np.ndarray
+
+    def meta(self) -> dict[str, Any]:
+        """As it stands in a sample's JSON."""
+        return {"backbone": self.backbone, "sha256": self.sha256, "frames": list(self.frames)}
 
 
 @dataclass(frozen=True)
@@ -41,6 +85,7 @@ class TrainingSample:
     """A sample of a shard, its arrays decoded.
 
     tokens: int16 [F, h, w]. scores: float32 [2, captions, F]. images: still encoded, by frame.
+    features: of some frames, where the shard has them. mask_png: still encoded, where it has one.
     """
 
     key: str
@@ -48,6 +93,8 @@ class TrainingSample:
     tokens: np.ndarray
     scores: np.ndarray
     images: dict[int, bytes]
+    features: Features | None = None
+    mask_png: bytes | None = None
 
     def image(self, frame: int) -> np.ndarray:
         """uint8 [H, W, 3] RGB. Raises DamagedShard."""
@@ -55,6 +102,25 @@ class TrainingSample:
         if pixels is None:
             raise tar.DamagedShard(f"{self.key}: no image of frame {frame}")
         return pixels
+
+    def mask(self) -> np.ndarray | None:
+        """uint8 [H, W], 255 where something changed; None where there is none.
+
+        Raises DamagedShard for one that is no image of the frames' size, of 0 and 255 alone.
+        """
+        if self.mask_png is None:
+            return None
+        pixels = images.decode_stored(self.mask_png)
+        if pixels is None:
+            raise tar.DamagedShard(f"{self.key}.mask.png: no image")
+        height, width = self.meta.get("height"), self.meta.get("width")
+        if pixels.shape[:2] != (height, width):
+            size = f"{pixels.shape[1]}×{pixels.shape[0]}"
+            raise tar.DamagedShard(f"{self.key}.mask.png: {size}, not {width}×{height}")
+        grey = np.ascontiguousarray(pixels[..., 0])
+        if not np.isin(grey, (0, 255)).all() or (pixels != grey[..., None]).any():
+            raise tar.DamagedShard(f"{self.key}.mask.png: other values than 0 and 255")
+        return grey
 
 
 def encode(
@@ -64,6 +130,7 @@ def encode(
     kept: list[int],
     quality: int,
     about: Mapping[str, Any],
+    features: Features | None = None,
 ) -> dict[str, bytes]:
     """A sample's members by extension, in the order in which they are stored.
 
@@ -73,35 +140,52 @@ def encode(
     count, height, width = frames.shape[:3]
     assert tokens.shape[0] == count
     assert scores.shape[::2] == (2, count), scores.shape
-    meta = {**facts(sequence.pair), "frames": count, "height": height, "width": width, **about}
+    meta = {**pair_meta(sequence.pair), "frames": count, "height": height, "width": width, **about}
+    if features is not None:
+        meta["features"] = features.meta()
     members = {
         "json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode(),
         "tokens.npy": _npy(tokens.astype(np.int16)),
         "scores.npy": _npy(scores.astype(np.float32)),
     }
+    if features is not None:
+        members["features.npy"] = _npy(features.values.astype(np.float16))
+    if sequence.mask is not None:
+        assert sequence.mask.shape == (height, width)
+        members["mask.png"] = images.encode_image(sequence.mask, "png", quality)
     for frame in kept:
         members[f"f{frame:02d}.jpg"] = images.encode_image(frames[frame], "jpg", quality)
     return members
+
+
+def ordered(extensions: Iterable[str]) -> list[str]:
+    """Extensions of members in the order in which they are stored; unknown ones are left out."""
+    there = set(extensions)
+    pictures = sorted(name for name in there if re.fullmatch(r"f\d\d\.jpg", name))
+    return [*(name for name in MEMBERS if name in there), *pictures]
 
 
 def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     """A sample from its members. Raises DamagedShard for any that does not hold what it should."""
     try:
         meta = json.loads(members["json"])
-        tokens, scores = (_array(members[name]) for name in ("tokens.npy", "scores.npy"))
         frames = meta["frames"]
+        tokens = _array(members["tokens.npy"], np.int16, 3)
+        scores = _array(members["scores.npy"], np.float32, 3)
+        features = _features(meta, members.get("features.npy"))
     except (KeyError, ValueError, TypeError, EOFError, RecursionError) as error:
         raise tar.DamagedShard(f"{key}: {type(error).__name__}: {error}") from None
-    if tokens.dtype != np.int16 or tokens.ndim != 3 or len(tokens) != frames:
-        raise tar.DamagedShard(f"{key}: tokens are {tokens.dtype} {tokens.shape}")
-    if scores.dtype != np.float32 or scores.ndim != 3 or scores.shape[::2] != (2, frames):
-        raise tar.DamagedShard(f"{key}: scores are {scores.dtype} {scores.shape}")
+    if len(tokens) != frames:
+        raise tar.DamagedShard(f"{key}: tokens are {tokens.shape} for {frames} frames")
+    if scores.shape[::2] != (2, frames):
+        raise tar.DamagedShard(f"{key}: scores are {scores.shape} for {frames} frames")
     pictures = {
         int(name[1:3]): data
         for name, data in members.items()
         if name[0] == "f" and name[1:3].isdigit()
     }
-    return TrainingSample(key, meta, tokens, scores, pictures)
+    mask = members.get("mask.png")
+    return TrainingSample(key, meta, tokens, scores, pictures, features, mask)
 
 
 def read(place: str) -> Iterator[TrainingSample]:
@@ -110,15 +194,68 @@ def read(place: str) -> Iterator[TrainingSample]:
         yield decode(key, members)
 
 
-def write_index(folder: str, shards: Mapping[str, tuple[Mapping[str, int], int]]) -> None:
-    """Writes the index from each shard's offsets by key and its size."""
-    rows = []
-    for shard, (offsets, size) in sorted(shards.items()):
-        ordered = sorted(offsets.items(), key=lambda item: item[1])
-        # What ends a tar (zero blocks, padding) is counted to the last sample.
-        ends = [offset for _, offset in ordered[1:]] + [size]
-        for (key, offset), end in zip(ordered, ends, strict=True):
-            rows.append({"key": key, "shard": shard, "offset": offset, "bytes": end - offset})
+class IndexingWriter:
+    """Adds samples to a shard and notes their rows of the index; made by `write_shard`."""
+
+    def __init__(self, writer: tar.ShardWriter) -> None:
+        self.writer = writer
+        self.metas: dict[str, dict[str, Any]] = {}
+
+    def add(self, key: str, members: Mapping[str, bytes]) -> None:
+        """A sample: its members by extension, `json` first."""
+        assert next(iter(members)) == "json"
+        self.writer.add(key, members)
+        self.metas[key] = index_meta(json.loads(members["json"]))
+
+
+@contextmanager
+def write_shard(place: str) -> Iterator[tuple[IndexingWriter, tar.Written]]:
+    """A shard that appears under its name only when complete.
+
+    The second value is filled in when the block ends, with the shard's rows of the index.
+    """
+    with tar.write_shard(place) as (writer, written):
+        indexing = IndexingWriter(writer)
+        yield indexing, written
+    written.index = [
+        {"key": key, "offset": offset, "bytes": size, **indexing.metas[key]}
+        for key, (offset, size) in written.spans.items()
+    ]
+
+
+FORMAT = ShardFormat(
+    "cc-training-shards", "shards", "tar", write_shard, tar.read_shard, indexed=True
+)
+
+
+def index_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What the index holds of a sample's JSON; None for what that does not say.
+
+    Raises ValueError for a value of another type than the index's.
+    """
+    found = {}
+    for name, kind in INDEX_META:
+        value = meta.get(name)
+        if kind == pa.string():
+            right = value is None or isinstance(value, str)
+        elif kind == pa.int32():
+            right = value is None or (type(value) is int and 0 <= value < 2**31)
+        else:
+            value = [] if value is None else value
+            right = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        if not right:
+            raise ValueError(f"{name} in its .json is {str(value)[:40]!r}")
+        found[name] = value
+    return found
+
+
+def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Writes the index from the rows of each shard by its name."""
+    rows = [
+        {**row, "shard": shard}
+        for shard, listed in sorted(shards.items())
+        for row in sorted(listed, key=lambda row: row["offset"])
+    ]
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, INDEX_SCHEMA), buffer)
     storage.write_bytes(storage.join(folder, INDEX), buffer.getvalue())
@@ -150,17 +287,52 @@ def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
     raise tar.DamagedShard(f"{place}: {key} is not where the index says")
 
 
-def _array(data: bytes) -> np.ndarray:
+def _features(meta: Mapping[str, Any], data: bytes | None) -> Features | None:
+    """The features that JSON and member tell of together. Raises ValueError and KeyError."""
+    about = meta.get("features")
+    if about is None and data is None:
+        return None
+    if not isinstance(about, dict) or data is None:
+        raise ValueError("features stand in the .json or in .features.npy, and not in both")
+    backbone, sha256, frames = about["backbone"], about["sha256"], about["frames"]
+    if not isinstance(backbone, str) or not isinstance(sha256, str):
+        raise ValueError("features name no backbone")
+    numbers = isinstance(frames, list) and all(type(frame) is int for frame in frames)
+    if not numbers or frames != sorted(set(frames)):
+        raise ValueError(f"features are of the frames {str(frames)[:40]}")
+    if not frames or frames[0] < 0 or frames[-1] >= meta["frames"]:
+        raise ValueError(f"features of the frames {str(frames)[:40]} of {meta['frames']}")
+    values = _array(data, np.float16, 4)
+    if len(values) != len(frames) or not values.size:
+        raise ValueError(f"features are {values.shape} for {len(frames)} frames")
+    return Features(backbone, sha256, tuple(frames), values)
+
+
+def _array(data: bytes, dtype: type[np.generic], axes: int) -> np.ndarray:
+    """An array of a given type and number of axes, of exactly the bytes that its header declares.
+
+    No object is ever unpickled. Raises ValueError.
+    """
+    file = io.BytesIO(data)
     try:
-        found: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f".npy of version {version}")
+        shape, transposed, found = np.lib.format.read_array_header_1_0(file, HEADER_SIZE)
     except Exception as error:  # NumPy parses the header as Python and raises nearly every type
         raise ValueError(str(error).partition("\n")[0]) from None
-    if not isinstance(found, np.ndarray):
-        raise ValueError("no .npy array")
-    return found
+    wanted = np.dtype(dtype).newbyteorder("<")
+    if found != wanted or len(shape) != axes or transposed or min(shape) < 0:
+        raise ValueError(f"an array {found} {shape}, not {wanted} of {axes} axes")
+    count = 1
+    for side in shape:  # Python's integers: NumPy's would overflow
+        count *= side
+    if len(data) - file.tell() != count * wanted.itemsize:
+        raise ValueError(f"{len(data) - file.tell():,} bytes for an array {found} {shape}")
+    return np.frombuffer(data, wanted, offset=file.tell()).reshape(shape).copy()
 
 
 def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
+    np.lib.format.write_array(buffer, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
     return buffer.getvalue()

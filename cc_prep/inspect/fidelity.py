@@ -175,7 +175,9 @@ def _interpolated(folder: str) -> Iterator[Pair]:
 def _rebuilt(folder: str, tokens: str) -> Iterator[Pair]:
     record = provenance.read(tokens) or {}
     settings = record["settings"]["tokenize"]
-    network, located, _ = networks.vqgan(settings["weights"], settings["config"])
+    network, located, _ = networks.vqgan(
+        provenance.weights_at(record, settings["weights"]), settings["config"]
+    )
     if record["weights"].get(located.name) != located.sha256:
         raise UserError(
             f"{located.path} is not the file that the tokens were made with", "Put that file there"

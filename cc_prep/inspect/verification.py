@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -69,10 +72,19 @@ def verify(
         return [*faults, str(error)]
     check = _CHECKS[kind.name]
     keys: dict[str, str] = {}
+    described: dict[str, dict[str, Any]] = {}
+
+    def check_sample(key: str, sample: Any) -> list[str]:
+        said = check(key, sample, frames, codec)
+        if kind.indexed and not said:
+            try:
+                described[key] = training_shards.index_meta(json.loads(sample["json"]))
+            except ValueError as error:
+                return [f"{key}: {error}"]
+        return said
+
     for done, (name, facts) in enumerate(sorted(shards.items()), 1):
-        faults += _shard_faults(
-            folder, kind, name, facts, keys, lambda key, sample: check(key, sample, frames, codec)
-        )
+        faults += _shard_faults(folder, kind, name, facts, keys, check_sample)
         if rejected[name] != facts["rejected"]:
             faults.append(
                 f"{name}: {rejected[name]} rows in {rejects.FILE}, {facts['rejected']} expected"
@@ -84,7 +96,7 @@ def verify(
             )
         progress(done, len(shards))
     if kind.indexed:
-        faults += _index_faults(folder, keys)
+        faults += _index_faults(folder, keys, described)
     return faults
 
 
@@ -174,6 +186,7 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
         sample = training_shards.decode(key, members)
         for frame in sample.images:
             sample.image(frame)
+        sample.mask()
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []
@@ -182,6 +195,10 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     codes = sample.meta.get("codes", 0)
     if sample.tokens.min() < 0 or sample.tokens.max() >= codes:
         faults.append(f"{key}: a token is outside the codebook of {codes}")
+    if sample.features is not None and not np.isfinite(sample.features.values).all():
+        faults.append(f"{key}: a feature is no number")
+    if list(members) != training_shards.ordered(members):
+        faults.append(f"{key}: its members are not in their order")
     return faults
 
 
@@ -192,7 +209,9 @@ _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
 }
 
 
-def _index_faults(folder: str, keys: Mapping[str, str]) -> list[str]:
+def _index_faults(
+    folder: str, keys: Mapping[str, str], described: Mapping[str, dict[str, Any]]
+) -> list[str]:
     try:
         rows = training_shards.read_index(folder)
     except FileNotFoundError:
@@ -201,4 +220,8 @@ def _index_faults(folder: str, keys: Mapping[str, str]) -> list[str]:
         return [str(error)]
     if {row["key"]: row["shard"] for row in rows} != dict(keys) or len(rows) != len(keys):
         return [f"{training_shards.INDEX}: {len(rows)} rows do not name the {len(keys)} samples"]
-    return []
+    return [
+        f"{training_shards.INDEX}: the row of {row['key']} is not what its .json says"
+        for row in rows
+        if any(row[name] != value for name, value in described.get(row["key"], {}).items())
+    ]

@@ -112,6 +112,14 @@ def read_mask(reference: str, size: int | None = None) -> np.ndarray:
     return np.asarray(image)
 
 
+def fitted_mask(mask: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A mask uint8 [H, W] in the size of its frames, by nearest neighbour."""
+    if mask.shape == (height, width):
+        return mask
+    image = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
+    return np.asarray(image)
+
+
 def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
     if width * height > MOST_PIXELS:

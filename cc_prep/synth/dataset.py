@@ -1,8 +1,9 @@
 """Writes a synthetic data set in CLEVR-Change's own layout; `datasets/clevr_change.py` reads it.
 
 Beyond the published files there are `scenes/000000.json` (what stands where; written last, so a
-scene whose file is there is whole), `masks/000000.png`, on request `truth/…`, and `synth.json`
-(the settings; a folder made with others is refused).
+scene whose file is there is whole), `masks/000000.png`, `facts.json` (what truly changed, of all
+scenes), on request `truth/…`, and `synth.json` (the settings; a folder made with others is
+refused).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.media.images import encode_image
 from cc_prep.synth import captions, scenes
+from cc_prep.synth import facts as scene_facts
 
 VERSION = 1
 MOST_SCENES = 10**6  # six digits in a file name
@@ -225,12 +227,16 @@ def _check_settings(root: str, settings: Settings) -> None:
 def _write_annotations(root: str, count: int, seed: int) -> None:
     said: dict[str, dict[str, list[str]]] = {"change": {}, "no_change": {}}
     types: dict[str, list[str]] = {name: [] for name in scenes.CHANGE_TYPES}
+    true: dict[str, dict[str, Any]] = {"change": {}, "no_change": {}}
     for index in range(count):
         facts = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
         for kind, captions_by_image in said.items():
             captions_by_image[f"CLEVR_default_{index:06d}.png"] = facts["captions"][kind]
         types[facts["scene"]["change"]].append(f"{index:06d}.png")
+        for kind, of_kind in scene_facts.of_scene(facts["scene"]).items():
+            true[kind][f"CLEVR_default_{index:06d}.png"] = asdict(of_kind)
     for kind, captions_by_image in said.items():
         storage.write_json(storage.join(root, f"{kind}_captions.json"), captions_by_image)
     storage.write_json(storage.join(root, "type_mapping.json"), types)
+    storage.write_json(storage.join(root, "facts.json"), true)
     storage.write_json(storage.join(root, "splits.json"), splits(count, seed))

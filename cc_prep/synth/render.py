@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from cc_prep.errors import UserError
-from cc_prep.synth.scenes import Look, Moment
+from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Look, Moment
 
 try:
     import mitsuba as mi
@@ -25,8 +25,6 @@ except ModuleNotFoundError:
 mi.set_variant("scalar_rgb")
 T = mi.ScalarTransform4f
 
-FIELD_OF_VIEW = 36.0
-TARGET = (0.0, 0.0, 0.15)
 # A pixel brighter than its surroundings by this factor is a stray sample of a caustic.
 FIREFLY = 1.6
 

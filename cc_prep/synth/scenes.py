@@ -32,6 +32,8 @@ GAP = 0.25
 NEAREST_MOVE, FARTHEST_MOVE = 1.0, 3.5
 CAMERA = (7.0, -6.6, 5.3)
 CAMERA_JITTER = 0.9
+TARGET = (0.0, 0.0, 0.15)  # what every camera looks at
+FIELD_OF_VIEW = 36.0  # degrees
 LIGHTS = ((6.4, -2.9, 8.0), (-4.6, -6.7, 6.0))
 LIGHT_JITTER = 1.0
 
@@ -124,6 +126,11 @@ def sample(rng: np.random.Generator, index: int, change: str, jitter: float = 1.
         for there, view in zip((before, after, before), views, strict=True)
     )
     return Scene(index, change, changed, tuple(before), tuple(after), moments)  # type: ignore[arg-type]
+
+
+def height(solid: Solid) -> float:
+    """How high the solid's top stands above the floor."""
+    return solid.radius * {"sphere": 2.0, "cube": float(np.sqrt(2)), "cylinder": 1.7}[solid.shape]
 
 
 def look(solid: Solid) -> Look:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,19 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
     return network, found
 
 
-def vqgan(name_or_file: str, config: str | None = None) -> tuple[VQGAN, Located, list[str]]:
+def vqgan(
+    name_or_file: str, config: str | Mapping[str, Any] | None = None
+) -> tuple[VQGAN, Located, list[str]]:
     """A VQGAN and the names in its file that were not used.
 
-    config: taming-transformers' YAML, or the same as JSON; it must fit the tensors, and decides
-        which attention is used. None uses every attention that the file holds. Raises UserError.
+    config: taming-transformers' YAML, the same as JSON, or the content of either; it must fit the
+        tensors, and decides which attention is used. None uses every attention that the file holds.
+
+    Raises UserError.
     """
     found = weights.locate(name_or_file)
     wanted = read_config(config) if config is not None else {}
+    source = config if isinstance(config, str) else "tokenize.config"
     tensors = weights.read_tensors(found.path)
     with prefix_error_with(found.path):
         network, unused = VQGAN.from_tensors(tensors, wanted.get("ddconfig"))
@@ -55,17 +61,25 @@ def vqgan(name_or_file: str, config: str | None = None) -> tuple[VQGAN, Located,
     for key, size in sizes.items():
         if key in wanted and wanted[key] != size:
             raise UserError(
-                f"{config}: {key} is {wanted[key]}, in {found.path} it is {size}",
+                f"{source}: {key} is {wanted[key]}, in {found.path} it is {size}",
                 "Give the YAML that belongs to these weights",
             )
     return network, found, unused
 
 
-def read_config(file: str) -> dict[str, Any]:
-    """`ddconfig`, `n_embed` and `embed_dim` out of a YAML or JSON file. Raises UserError."""
+def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
+    """`ddconfig`, and where they stand there `n_embed` and `embed_dim`, as JSON holds them.
+
+    config: a YAML or JSON file, or its content. Raises UserError.
+    """
+    file = config if isinstance(config, str) else "tokenize.config"
     try:
-        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))  # JSON is YAML
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        values: Any = config
+        if isinstance(config, str):
+            text = Path(config).expanduser().read_text(encoding="utf-8")
+            values = yaml.safe_load(text)  # JSON is YAML
+        values = json.loads(json.dumps(values))
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         said = str(error).splitlines()[0]
         raise UserError(f"{file}: {said}", "Give the YAML beside the checkpoint") from None
     for key in ("model", "params"):
@@ -77,7 +91,7 @@ def read_config(file: str) -> dict[str, Any]:
             f"{file}: no ddconfig with resolution and attn_resolutions in it",
             "Give the YAML beside the checkpoint",
         )
-    return dict(values)
+    return {name: values[name] for name in ("ddconfig", "n_embed", "embed_dim") if name in values}
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -1,56 +1,68 @@
-"""Training shards as a list of samples: key, shard, place; read from the index or from the tars."""
+"""Training shards as a list of samples: what a trainer asks of all of them, and where each lies.
+
+Read from `index.parquet` where it lies beside the shards, else from the tars themselves.
+"""
 
 from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
-from cc_prep.formats.tar import LARGEST_JSON, DamagedShard, parts_of
-from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.formats.tar import DamagedShard, parts_of
+from cc_prep.formats.training_shards import INDEX_META, TrainingSample
 from cc_train.data.sequence_index import expand
 
 ADVICE = "Give shards that `cc-prep build` wrote, or make them anew"
 BLOCK = tarfile.BLOCKSIZE
+END_MARK = 2 * BLOCK  # of zeros, at the end of every whole tar
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A sample of a shard."""
+    """A sample of a shard: where it lies, and what the index holds of its JSON.
+
+    shard: the tar. offset, bytes: the range of the tar that its members take. What the JSON does
+    not say is None.
+    """
 
     key: str
     shard: str
     offset: int
     bytes: int
+    dataset: str | None = None
+    split: str | None = None
+    id: str | None = None
+    image_id: str | None = None
+    kind: str | None = None
+    change_type: str | None = None
+    captions: tuple[str, ...] = ()
+    before: str | None = None
+    after: str | None = None
+    frames: int | None = None
+    height: int | None = None
+    width: int | None = None
+    tokenizer: str | None = None
+    tokenizer_sha256: str | None = None
 
     @property
-    def id(self) -> str:
+    def scene(self) -> str:
         """What the change and the no-change pair of one scene share."""
         return self.key.rpartition("-")[0] or self.key
+
+    def meta(self) -> dict[str, Any]:
+        """The part of the sample's JSON that the index holds, and its key; reads nothing."""
+        known = {name: getattr(self, name) for name, _ in INDEX_META}
+        return {"key": self.key, **known, "captions": list(self.captions)}
 
     def read(self) -> TrainingSample:
         """Raises DamagedShard, and FileNotFoundError."""
         return training_shards.read_at(self.shard, self.key, self.offset, self.bytes)
-
-    def meta(self) -> dict[str, Any]:
-        """The sample's JSON alone, which is its first member. Raises DamagedShard."""
-        try:
-            head = storage.read_range(self.shard, self.offset, BLOCK)
-            size = tarfile.TarInfo.frombuf(head, "utf-8", "strict").size
-            if not 0 <= size <= LARGEST_JSON:
-                raise ValueError(f"declares {size:,} bytes of JSON")
-            data = storage.read_range(self.shard, self.offset + BLOCK, size)
-            found = json.loads(data)
-        except (tarfile.TarError, ValueError, RecursionError) as error:
-            raise DamagedShard(f"{self.shard}: {self.key}: {error}") from None
-        if not isinstance(found, dict):
-            raise DamagedShard(f"{self.shard}: {self.key}: its JSON is no object")
-        return found
 
 
 def read(patterns: Sequence[str]) -> list[Entry]:
@@ -63,7 +75,7 @@ def read(patterns: Sequence[str]) -> list[Entry]:
             indices[folder] = _indexed(folder)
         listed = (indices[folder] or {}).get(name)
         entries = _scanned(place) if listed is None else listed
-        if listed and storage.size(place) < listed[-1].offset + listed[-1].bytes:
+        if listed and storage.size(place) < listed[-1].offset + listed[-1].bytes + END_MARK:
             raise UserError(f"{place}: is cut short", ADVICE)
         found += entries
     if not found:
@@ -74,18 +86,38 @@ def read(patterns: Sequence[str]) -> list[Entry]:
     return found
 
 
-def metas(
-    entries: Sequence[Entry], progress: Callable[[int], None] = lambda done: None
-) -> list[dict[str, Any]]:
-    """The JSON of every sample. Raises UserError for a damaged one."""
-    found = []
-    for done, entry in enumerate(entries, 1):
-        try:
-            found.append(entry.meta())
-        except (DamagedShard, FileNotFoundError) as error:
-            raise UserError(str(error), ADVICE) from None
-        progress(done)
-    return found
+def metas(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """What the index holds of the JSON of every sample; reads nothing."""
+    return [entry.meta() for entry in entries]
+
+
+def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -> None:
+    """Refuses samples whose tokens another tokenizer made, for what reads tokens.
+
+    sha256, name: of the weights that the tokens must be of, as settings and index have them.
+    Raises UserError for the first sample of others.
+    """
+    for entry in entries:
+        if entry.tokenizer_sha256 is None or entry.tokenizer_sha256 != sha256:
+            raise UserError(
+                f"{entry.shard}: {entry.key} holds tokens of "
+                f"{_shown(entry.tokenizer, entry.tokenizer_sha256)}, where those of "
+                f"{_shown(name, sha256)} are wanted",
+                "Build these shards anew with that tokenizer (--set tokenize.weights=…), or give "
+                "others",
+            )
+
+
+def _shown(name: str | None, sha256: str | None) -> str:
+    digest = f"SHA-256 {sha256[:12]}…" if sha256 else "no digest"
+    return f"{name or 'no tokenizer'} ({digest})"
+
+
+def _entry(shard: str, row: Mapping[str, Any]) -> Entry:
+    """The sample of a row of the index."""
+    known = {name: row[name] for name, _ in INDEX_META}
+    known["captions"] = tuple(known["captions"] or ())
+    return Entry(row["key"], shard, row["offset"], row["bytes"], **known)
 
 
 def _indexed(folder: str) -> dict[str, list[Entry]] | None:
@@ -97,36 +129,41 @@ def _indexed(folder: str) -> dict[str, list[Entry]] | None:
     except DamagedShard as error:
         raise UserError(f"{folder}: {error}", ADVICE) from None
     found: dict[str, list[Entry]] = {}
+    if any(row[name] is None for row in rows for name in ("key", "shard", "offset", "bytes")):
+        raise UserError(f"{folder}: {training_shards.INDEX} has empty rows", ADVICE)
     for row in sorted(rows, key=lambda row: (row["shard"], row["offset"])):
         name = training_shards.FORMAT.file(row["shard"])
         place = f"{folder}/{name}" if folder else name
-        found.setdefault(name, []).append(Entry(row["key"], place, row["offset"], row["bytes"]))
+        found.setdefault(name, []).append(_entry(place, row))
     return found
 
 
 def _scanned(place: str) -> list[Entry]:
-    """Entries by reading a tar's headers."""
-    starts: dict[str, int] = {}
+    """Entries by reading a tar's headers and each sample's JSON."""
+    rows: dict[str, dict[str, Any]] = {}
     try:
         with storage.open_read(place) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             end, last = 0, ""
             for member in tar:
                 key, extension = parts_of(member, place)
-                if key in starts and (key != last or extension == "json"):
+                if key in rows and (key != last or extension == "json"):
                     raise DamagedShard(f"{place}: {member.name}: the key stands there twice")
+                if key not in rows:
+                    if extension != "json":
+                        raise UserError(f"{place}: {member.name} comes before its .json", ADVICE)
+                    content = tar.extractfile(member)
+                    meta = json.loads(content.read() if content else b"")
+                    if not isinstance(meta, dict):
+                        raise ValueError(f"{key}: its .json is no object")
+                    known = training_shards.index_meta(meta)
+                    rows[key] = {"key": key, "offset": member.offset, **known}
                 last = key
-                if key not in starts and extension != "json":
-                    raise UserError(f"{place}: {member.name} comes before its .json", ADVICE)
-                starts.setdefault(key, member.offset)
                 end = member.offset_data + -(-member.size // BLOCK) * BLOCK
-            if file.seek(0, 2) < end + 2 * BLOCK:
+                rows[key]["bytes"] = end - rows[key]["offset"]
+            if file.seek(0, 2) < end + END_MARK:
                 raise UserError(f"{place}: is cut short", ADVICE)
     except DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         raise UserError(f"{place}: {error}", ADVICE) from None
-    places = [*starts.values(), end]
-    return [
-        Entry(key, place, start, following - start)
-        for (key, start), following in zip(starts.items(), places[1:], strict=True)
-    ]
+    return [_entry(place, row) for row in rows.values()]

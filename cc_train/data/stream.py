@@ -175,11 +175,11 @@ def items(
 ) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
     """Numbers of the entries of every item, and how many items each shard has.
 
-    together: entries with the same id are one item, which belongs to the shard of the first.
+    together: entries of the same scene are one item, which belongs to the shard of the first.
     """
     groups: dict[str, list[int]] = {}
     for number, entry in enumerate(entries):
-        groups.setdefault(entry.id if together else entry.key, []).append(number)
+        groups.setdefault(entry.scene if together else entry.key, []).append(number)
     counts: dict[str, int] = {}
     for group in groups.values():
         shard = entries[group[0]].shard

@@ -183,13 +183,13 @@ def references(
     """
     from cc_prep import datasets, manifest, storage
     from cc_prep.formats import coco
-    from cc_prep.formats.sequences import facts
+    from cc_prep.formats.sequences import pair_meta
 
     settings = manifest.load(dataset, overrides, root)
     pairs = [
         pair for split in splits or settings.splits for pair in datasets.pairs(settings, split)
     ]
-    file: dict[str, Any] = coco.references([facts(pair) for pair in pairs])
+    file: dict[str, Any] = coco.references([pair_meta(pair) for pair in pairs])
     if not file["images"]:
         raise UserError(f"{dataset}: no captions in it", "Give a split that has some")
     storage.write_json(out, file)

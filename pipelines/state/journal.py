@@ -17,7 +17,7 @@ class Done:
 
     pairs: so many were planned for it; each is a sample or a reject. input_digest: SHA-256 over
         what it was made from, pairs or stored sequences. bytes, sha256: of its file. seconds: that
-        a worker took. offsets: where each sample begins in it, for formats with an index.
+        a worker took. index: a row a sample, without the shard, for formats with an index.
     """
 
     shard: str
@@ -28,7 +28,7 @@ class Done:
     sha256: str
     seconds: float
     rejects: tuple[Reject, ...] = ()
-    offsets: dict[str, int] = field(default_factory=dict)
+    index: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass

@@ -67,7 +67,11 @@ SCORES = {
 REJECT = rejects.Reject("a", "b", "c", "d", "e", "f", "g").__dict__
 STATE = {
     "shard": "train-000000", "pairs": 1, "input_digest": "x", "samples": 1, "bytes": 9,
-    "sha256": "y", "seconds": 1.0, "rejects": [REJECT], "offsets": {"a": 0},
+    "sha256": "y", "seconds": 1.0, "rejects": [REJECT], "index": [{"key": "a"}],
+}  # fmt: skip
+PROVENANCE = {
+    "format": "cc-scores", "format_version": scores.FORMAT.version, "settings": {"a": 1},
+    "weights": {},
 }  # fmt: skip
 ROWS = [{"before": "a.png", "after": "b.png", "caption": "a dog", "id": "1", "split": "train"}]
 TENSORS = {"a.weight": torch.ones(2, 3), "b": torch.zeros(1)}
@@ -143,7 +147,7 @@ def simple(folder: Path) -> dict[str, Target]:
         "shard index of members": Target(shard, lambda p: strangers.index_all(str(p))),
         "scores": Target(_table([SCORES], scores.SCHEMA), _scores),
         "index of samples": Target(
-            _table([{"key": "a", "shard": "b", "offset": 0, "bytes": 9}]),
+            _table([{"key": "a", "shard": "b"}], training_shards.INDEX_SCHEMA),
             lambda p: training_shards.read_index(str(p.parent)),
             training_shards.INDEX,
         ),
@@ -152,7 +156,7 @@ def simple(folder: Path) -> dict[str, Target]:
         "override": Target(b"interpolate.depth=2", _override),
         "settings": Target(text, lambda p: settings.parse(p.read_text("latin1"), "x")),
         "provenance": Target(
-            json.dumps({"settings": {"a": 1}, "weights": {}}).encode(),
+            json.dumps(PROVENANCE).encode(),
             lambda p: provenance.read(str(p.parent)),
             provenance.FILE,
         ),

@@ -42,7 +42,7 @@ def npy(array: np.ndarray, pickled: bool = False) -> bytes:
 
 IMAGE = cv2.imencode(".png", np.full((32, 32, 3), 90, np.uint8))[1].tobytes()
 META = {
-    **sequences.facts(fakes.pair(0)), "frames": 2, "codec": "png", "height": 32, "width": 32,
+    **sequences.pair_meta(fakes.pair(0)), "frames": 2, "codec": "png", "height": 32, "width": 32,
     "codes": 64, "keyframes": [1],
 }  # fmt: skip
 MEMBERS = {

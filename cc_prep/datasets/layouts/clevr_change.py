@@ -7,17 +7,20 @@
     splits.json                             {"train": [0, …], "val": […], "test": […]}
     type_mapping.json                       {"color": ["000000.png", …], …}
 
-Each index gives two pairs. Beyond the published files, `masks/000000.png` and the true frames in
-between, `truth/sc/000000/01.png` … `07.png` (and `nsc`), are read where they are.
+Each index gives two pairs. Beyond the published files, `masks/000000.png`, the true frames in
+between, `truth/sc/000000/01.png` … `07.png` (and `nsc`), and what the renderer wrote of the changes
+of all its scenes, `facts.json`, are read where they are.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
-from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, ImagePair
 
 LAYOUT = "CLEVR-Change"
 FOLDERS = ("images", "sc_images", "nsc_images")
@@ -51,8 +54,9 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     masks = frozenset(storage.list_files(storage.join(root, "masks"), ".png"))
     # Asked once: on an object store a look for each of 80,000 pairs would take an hour.
     has_truth = storage.is_folder(storage.join(root, "truth"))
+    facts = _facts(root)
     return [
-        _pair(manifest, split, index, kind, captions[kind], types, masks, has_truth)
+        _pair(manifest, split, index, kind, captions[kind], types, masks, has_truth, facts[kind])
         for index in sorted(set(indices))
         for kind in (CHANGE, NO_CHANGE)
     ]
@@ -86,6 +90,7 @@ def _pair(
     types: dict[int, str],
     masks: frozenset[str],
     has_truth: bool,
+    facts: dict[str, Facts],
 ) -> ImagePair:
     number = f"{index:06d}"
     folder, name = ("sc", "semantic") if kind == CHANGE else ("nsc", "nonsemantic")
@@ -103,6 +108,7 @@ def _pair(
         mask=f"masks/{number}.png" if has_mask else None,
         truth=_truth(manifest.root, f"truth/{folder}/{number}") if has_truth else (),
         image_id=f"{number}.png" if kind == CHANGE else f"{number}.png_n",
+        facts=facts.get(before),
     )
 
 
@@ -131,6 +137,24 @@ def _captions(root: str, kind: str) -> dict[str, list[str]]:
         if not isinstance(captions, list) or not all(isinstance(c, str) for c in captions):
             raise UserError(f"{place}: {name} has no list of captions", "Fix the file")
     return value
+
+
+def _facts(root: str) -> dict[str, dict[str, Facts]]:
+    """By kind and name of the before image; nothing where the scenes were not rendered by us."""
+    place = storage.join(root, "facts.json")
+    if not storage.exists(place):
+        return {CHANGE: {}, NO_CHANGE: {}}
+    value: dict[str, Any] = annotation_files.parsed(place, dict, LAYOUT)
+    found: dict[str, dict[str, Facts]] = {}
+    for kind in (CHANGE, NO_CHANGE):
+        listed = value.get(kind)
+        if not isinstance(listed, dict):
+            raise UserError(f"{place}: no {kind} in it", "Run cc-prep synth again")
+        try:
+            found[kind] = {name: Facts.from_json(facts) for name, facts in listed.items()}
+        except ValueError as error:
+            raise UserError(f"{place}: {kind}: {error}", "Run cc-prep synth again") from None
+    return found
 
 
 def _types(root: str) -> dict[int, str]:

@@ -149,7 +149,9 @@ def _decoder(
     record = provenance.read(folder) or {}
     settings = record["settings"]["tokenize"]
     try:
-        network, located, _ = networks.vqgan(settings["weights"], settings["config"])
+        network, located, _ = networks.vqgan(
+            provenance.weights_at(record, settings["weights"]), settings["config"]
+        )
     except UserError as error:
         return None, f"No reconstructions: {without_folders(error.what)}."
     if record["weights"].get(located.name) != located.sha256:

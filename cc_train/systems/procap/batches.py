@@ -23,13 +23,15 @@ from cc_train.systems.procap.frame_features import Kind
 from cc_train.systems.procap.masking import Masks
 from cc_train.text import Vocabulary
 
+DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
 NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train on tokens"
 
 
 class Keyframes(Section):
     """Which frames between before and after are shown; drawn anew each time where the rule draws.
 
-    With pixels and shards that hold the images of some frames only, those are taken.
+    With pixels, shards that hold the images of their fixed keyframes only serve a rule that does
+    not draw; a rule that draws needs the images of all frames.
     """
 
     strategy: Strategy = "confidence"
@@ -82,14 +84,13 @@ class ProcedureBatches:
 
     def _keyframes(self, sample: TrainingSample, rng: np.random.Generator) -> list[int]:
         rule = self.keyframes
-        stored = sorted(sample.images)
-        if self.kind == "pixels" and len(stored) < len(sample.tokens):
-            if len(stored) != rule.k + 2:
-                raise UserError(
-                    f"{sample.key}: {len(stored)} frames stored as images, {rule.k + 2} wanted",
-                    NO_STORED_FRAMES,
-                )
-            return stored
+        draws = rule.k > 0 and rule.strategy in DRAWING
+        if self.kind == "pixels" and draws and len(sample.images) < len(sample.tokens):
+            raise UserError(
+                f"keyframes.strategy {rule.strategy} draws among {len(sample.tokens)} frames, and "
+                f"{sample.key} holds the images of {len(sample.images)}",
+                NO_STORED_FRAMES,
+            )
         penalty = confidence.penalties(*sample.scores)
         if rule.k > len(penalty) - 2:
             raise UserError(

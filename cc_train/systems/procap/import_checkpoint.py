@@ -107,6 +107,7 @@ def make_run(
     settings: dict[str, Any] = {
         "frames": "pixels",
         "tokenizer": f"{Path(file).name}@{sha256(Path(file))[:8]}",
+        "tokenizer_sha256": sha256(Path(file)),
         "network": {"width": encoder.config.width, "layers": encoder.config.layers},
         "losses": {"compatible": True},
         "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},

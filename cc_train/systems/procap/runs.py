@@ -58,14 +58,17 @@ def read(shards: Sequence[str], valid: Sequence[str], hold_out: HoldOut, console
                 "Validate on what is not trained on",
             )
     else:
-        ids = [entry.id for entry in entries]
+        ids = [entry.scene for entry in entries]
         train, held_out = order.hold_out(entries, ids, hold_out.share)
     if not train:
         raise UserError("fewer than two scenes", "Give more shards, or --valid")
     held_out = held_out[: hold_out.pairs]
-    first = shard_index.metas(train[:1])[0]
-    if not {"tokenizer", "height", "width", "frames"} <= first.keys():
+    first = train[0].meta()
+    wanted = ("tokenizer", "tokenizer_sha256", "height", "width", "frames")
+    if any(first[name] is None for name in wanted):
         raise UserError(f"{train[0].shard}: no tokens in it", FIRST_ADVICE)
+    used = [*train, *held_out]
+    shard_index.require_tokenizer(used, first["tokenizer_sha256"], first["tokenizer"])
     console.print(f"{len(train):,} pairs, {len(held_out):,} to validate on", highlight=False)
     return Data(train, held_out, first)
 
@@ -79,9 +82,9 @@ def tokenizer(first: dict[str, Any], given: str | None) -> VQGAN:
             "Name that file with --set vqgan=FILE",
         )
     network, found, _ = networks.vqgan(given or made)
-    if found.name != made:
+    if found.sha256 != first["tokenizer_sha256"]:
         raise UserError(
-            f"the tokens were made with {made}, not with {found.name}",
+            f"the tokens were made with {made}, not with {found.name}: their digests differ",
             "Name the file that they were made with: --set vqgan=FILE",
         )
     return network

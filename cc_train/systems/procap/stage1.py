@@ -153,6 +153,7 @@ def train(
             "kind": "stage1",
             "samples": {"train": len(data.train), "held_out": len(data.held_out)},
             "tokenizer": data.first["tokenizer"],
+            "tokenizer_sha256": data.first["tokenizer_sha256"],
             **settings.model_copy(update={"loop": loop}).model_dump(mode="json"),
         }
         if ranks.first:

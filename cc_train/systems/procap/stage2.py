@@ -130,6 +130,7 @@ def train(
             "kind": "stage2",
             "samples": {"train": len(data.train), "held_out": len(data.held_out)},
             "tokenizer": data.first["tokenizer"],
+            "tokenizer_sha256": data.first["tokenizer_sha256"],
             "seen": {"frames": features.kind, "compatible": features.compatible},
             "words": vocabulary.words,
             **settings.model_copy(update={"loop": loop}).model_dump(mode="json"),
@@ -179,7 +180,7 @@ def _from_stage1(
                 f"Leave {key} out with --init",
             )
     features = runs.read_features(init, trained["frames"], trained["losses"]["compatible"])
-    if features.kind == "tokens" and trained["tokenizer"] != first["tokenizer"]:
+    if features.kind == "tokens" and trained["tokenizer_sha256"] != first["tokenizer_sha256"]:
         raise UserError(
             f"{init} was trained on tokens of {trained['tokenizer']}, these shards hold those of "
             f"{first['tokenizer']}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects
 from cc_prep.formats.rejects import Reject
+from cc_prep.formats.shard_format import VERSIONS
 from pipelines.state.journal import Done, Journal, State
 
 
@@ -31,6 +33,27 @@ def test_damaged_provenance(tmp_path: Path, text: str) -> None:
     (tmp_path / "provenance.json").write_text(text)
     with pytest.raises(UserError, match=r"provenance\.json"):
         provenance.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"format": "cc-scores", "format_version": 1}, "of version 1, and this package reads 2"),
+        ({"format": "cc-scores"}, "of version None"),
+        ({"format": "cc-tables", "format_version": 2}, "no format of ours"),
+        ({"format": ["cc-scores"], "format_version": 2}, "no format of ours"),
+    ],
+)
+def test_another_version_is_refused(tmp_path: Path, record: dict, said: str) -> None:
+    """Keeps away: a folder of an older format read as if it were one of today's."""
+    (tmp_path / "provenance.json").write_text(json.dumps({"settings": {}, **record}))
+    with pytest.raises(UserError, match=said) as caught:
+        provenance.read(str(tmp_path))
+    assert len(str(caught.value).splitlines()) == 1
+    for name, version in VERSIONS.items():
+        record = {"format": name, "format_version": version, "settings": {}}
+        provenance.write(str(tmp_path), record)
+        assert provenance.read(str(tmp_path)) == record
 
 
 def test_rejects_are_sorted_and_the_same_bytes(tmp_path: Path) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep.records import CHANGE, ImagePair
+from cc_prep.formats.tar import write_shard
+from cc_prep.records import CHANGE, DIGEST_FIELDS, NO_CHANGE, Facts, ImagePair, Looks
 
 IDS = st.text(max_size=300)
 
@@ -22,7 +27,29 @@ def test_keys_are_plain_and_short(id: str) -> None:
     """Keeps away: a dot that cuts a WebDataset key, a name too long for plain tar."""
     key = pair(id).key
     assert re.fullmatch(r"[A-Za-z0-9_-]+", key)
-    assert len(key) + len(".mask.png") <= 100
+    assert len(key) + len(".features.npy") <= 100
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "/"])
+def test_the_longest_name_fits_into_plain_tar(tmp_path: Path, letter: str) -> None:
+    """Keeps away: a build that ends at the first pair whose member's name is too long."""
+    for length in (24, 25, 26, 300):
+        longest = ImagePair(*(3 * (letter * length,)), NO_CHANGE, "b", "a")
+        place = tmp_path / f"{length}.tar"
+        with write_shard(str(place)) as (writer, _):
+            writer.add(longest.key, {"json": b"{}", "tokens.npy": b"", "features.npy": b""})
+        with tarfile.open(place) as file:
+            names = file.getnames()
+        assert names[2] == f"{longest.key}.features.npy"
+        assert all(len(name) <= 100 for name in names)
+
+
+def test_keys_of_many_long_ids_do_not_collide() -> None:
+    """Keeps away: a data set of 200,000 pairs refused: eight digits of a digest collide."""
+    keys = {pair(f"a common prefix of many characters {i}").key for i in range(200_000)}
+    assert len(keys) == 200_000
+    digest = next(iter(keys)).split("-")[2].rpartition("_")[2]
+    assert re.fullmatch(r"[0-9a-f]{16}", digest)
 
 
 @given(IDS, IDS)
@@ -37,7 +64,57 @@ def test_plain_ids_stay_readable() -> None:
 @given(IDS, st.lists(st.text()), st.lists(st.tuples(st.floats(0, 1), st.text())))
 def test_survives_json(id: str, captions: list[str], truth: list[tuple[float, str]]) -> None:
     """Keeps away: a pair that changes on its way to a worker."""
-    before = pair(id, captions=tuple(captions), truth=tuple(truth))
+    facts = Facts("move", None, Looks("red", "cube", "metal", "large", (0.25, 0.5)))
+    before = pair(id, captions=tuple(captions), truth=tuple(truth), facts=facts)
     after = ImagePair.from_json(json.loads(json.dumps(before.to_json())))
     assert after == before
     assert after.digest() == before.digest()
+
+
+def test_every_field_is_in_the_digest() -> None:
+    """Keeps away: a data set that changed between two runs, and nobody noticed."""
+    assert set(DIGEST_FIELDS) == {field.name for field in fields(ImagePair)}
+    one = pair("1")
+    others = {
+        "dataset": "x", "split": "x", "id": "x", "kind": "x", "before": "x", "after": "x",
+        "captions": ("x",), "change_type": "x", "mask": "x", "truth": ((0.5, "x"),),
+        "image_id": "x", "facts": Facts("none"),
+    }  # fmt: skip
+    assert others.keys() == set(DIGEST_FIELDS)
+    digests = {replace(one, **{name: value}).digest() for name, value in others.items()}
+    assert len(digests | {one.digest()}) == len(others) + 1
+
+
+def test_a_new_field_changes_no_digest() -> None:
+    """Keeps away: folders that cannot be resumed after an upgrade."""
+
+    @dataclass(frozen=True)
+    class Longer(ImagePair):
+        licence: str = "unknown"
+
+    assert Longer(**pair("1").__dict__).digest() == pair("1").digest()
+    known = "34108c33365e12b2"
+    assert pair("1").digest()[:16] == known, "raise DIGEST_VERSION when the digest changes"
+
+
+LOOKS = {"color": "red", "shape": "cube", "material": "metal", "size": "large", "place": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"type": "none"},
+        {"type": "vanish", "before": None, "after": None},
+        {"type": ["none"], "before": None, "after": None},
+        {"type": "add", "before": None, "after": {}},
+        {"type": "add", "before": None, "after": [1]},
+        {"type": "add", "before": None, "after": {**LOOKS, "place": [0]}},
+        {"type": "add", "before": None, "after": {**LOOKS, "place": ["0", "1"]}},
+        {"type": "add", "before": None, "after": {**LOOKS, "color": 3}},
+    ],
+)
+def test_facts_of_another_shape(value: object) -> None:
+    with pytest.raises(ValueError, match=r"facts|looks|type of change"):
+        Facts.from_json(value)  # type: ignore[arg-type]

@@ -144,13 +144,13 @@ def test_damaged_members(member: str, content: bytes | None) -> None:
 
 def test_the_index_finds_every_sample(tmp_path: Path) -> None:
     place = str(tmp_path / "train-000000.tar")
-    with tar.write_shard(place) as (writer, written):
+    with training_shards.write_shard(place) as (writer, written):
         for name in ("a", "b", "c"):
             writer.add(name, sample())
-    index = {"train-000000": (written.offsets, written.bytes)}
-    training_shards.write_index(str(tmp_path), index)
+    training_shards.write_index(str(tmp_path), {"train-000000": written.index})
     rows = training_shards.read_index(str(tmp_path))
     assert [r["key"] for r in rows] == ["a", "b", "c"]
+    assert [r["captions"] for r in rows] == [["it moved"]] * 3
     for name in ("a", "b", "c"):
         found = training_shards.lookup(str(tmp_path), name)
         assert found is not None

@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from cc_prep import datasets
 from cc_prep.errors import UserError
 from cc_prep.formats import coco as reference_files
-from cc_prep.formats.sequences import facts
+from cc_prep.formats.sequences import pair_meta
 from cc_prep.manifest import Manifest
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, scorer
@@ -25,7 +25,7 @@ from tests.conftest import BIN, ROOT, golden
 
 def items_of(settings: Manifest) -> list[coco.Item]:
     pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
-    return coco.items([facts(pair) for pair in pairs])
+    return coco.items([pair_meta(pair) for pair in pairs])
 
 
 OFFICIAL = {
@@ -42,7 +42,7 @@ def test_official_ids(tmp_path: Path, name: str) -> None:
     settings = miniatures.MADE[name](tmp_path)
     pairs = datasets.pairs(settings, settings.splits[0])
     pairs += datasets.pairs(settings, settings.splits[1])
-    assert reference_files.image_ids([facts(pair) for pair in pairs])[:2] == OFFICIAL[name]
+    assert reference_files.image_ids([pair_meta(pair) for pair in pairs])[:2] == OFFICIAL[name]
 
 
 def test_one_id_in_two_splits_is_no_id(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -139,6 +142,45 @@ def test_pixels_that_are_not_stored() -> None:
     make = batches.ProcedureBatches("pixels", batches.Keyframes(k=2), Masks(), 6)
     with pytest.raises(UserError, match=r"keyframes\.images=all"):
         make([sample(["a"])], [np.random.default_rng(0)])
+
+
+def stored(*frames: int) -> TrainingSample:
+    """A sample that holds the images of some frames, frame i of brightness 20·i."""
+    images = {
+        i: cv2.imencode(".jpg", np.full((16, 16, 3), 20 * i, np.uint8))[1].tobytes() for i in frames
+    }
+    return dataclasses.replace(sample(["a"]), images=images)
+
+
+FIXED = (0, 4, 5, 8)  # the smallest penalties of `sample`, and the ends
+
+
+@pytest.mark.parametrize("strategy", ["confidence", "random", "visual"])
+def test_a_rule_that_draws_needs_all_images(strategy: str) -> None:
+    """Keeps away: the same keyframes in every epoch, where the settings say that they are drawn."""
+    rule = batches.Keyframes(k=2, strategy=strategy)
+    make = batches.ProcedureBatches("pixels", rule, Masks(), 6)
+    with pytest.raises(UserError, match=rf"strategy {strategy} draws.*keyframes\.images=all"):
+        make([stored(*FIXED)], [np.random.default_rng(0)])
+    drawn = set()
+    for seed in range(20):
+        batch = make([stored(*range(9))], [np.random.default_rng(seed)])
+        levels = batch["frames"][0].float().mean((1, 2, 3)) / 20
+        drawn.add(tuple(levels.round().int().tolist()))
+    assert len(drawn) > 5
+    assert all(frames[0] == 0 and frames[-1] == 8 for frames in drawn)
+
+
+@pytest.mark.parametrize(("rule", "frames"), [({"strategy": "top"}, FIXED), ({"k": 0}, (0, 8))])
+def test_a_rule_that_does_not_draw_needs_its_own_images(
+    rule: dict[str, Any], frames: tuple[int, ...]
+) -> None:
+    make = batches.ProcedureBatches("pixels", batches.Keyframes(**rule), Masks(), 6)
+    batch = make([stored(*FIXED)], [np.random.default_rng(0)])
+    levels = batch["frames"][0].float().mean((1, 2, 3)) / 20
+    assert tuple(levels.round().int().tolist()) == frames
+    with pytest.raises(UserError, match=r"no image of frame .*keyframes\.images=all"):
+        make([stored(*frames[1:])], [np.random.default_rng(0)])
 
 
 def test_text_is_cut_and_padded_without_marks() -> None:

@@ -8,7 +8,7 @@ from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train.systems.clip4idc import recipe as clip4idc
-from cc_train.systems.procap import stage1, stage2
+from cc_train.systems.procap import batches, stage1, stage2
 from cc_train.systems.vqgan import recipe as vqgan
 from cc_train.training import configs
 from cc_train.training.loop import Loop
@@ -56,3 +56,19 @@ def test_defaults_in_the_docs() -> None:
 def test_no_such_file() -> None:
     with pytest.raises(UserError, match=r"nowhere\.yaml"):
         configs.load(vqgan.Settings, "nowhere.yaml", [], None)
+
+
+@pytest.mark.parametrize("name", manifest.names())
+def test_pixels_that_are_drawn_have_their_images(name: str) -> None:
+    """Keeps away: the paper's settings, and shards that hold the fixed keyframes alone."""
+    settings = manifest.load(name)
+    read = configs.load(stage1.Settings, name, [], "stage1")
+    if read.frames == "pixels" and read.keyframes.strategy in batches.DRAWING:
+        assert settings.keyframes.images == "all"
+
+
+def test_the_paper_s_settings_draw_among_pixels() -> None:
+    for name in ("clevr", "spot", "edit"):
+        given = manifest.load(name).stage1
+        assert given["frames"] == "pixels"
+        assert given["keyframes"]["strategy"] == "confidence"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.formats import tar, training_shards
+from cc_prep.formats import training_shards
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data import order, shard_index
 from cc_train.data.stream import SKIPPED, Stream, StreamSettings
@@ -28,7 +28,7 @@ def write_shards(folder: Path, sizes: Sequence[int], index: bool = True) -> str:
     listed, number = {}, 0
     for place, size in enumerate(sizes):
         name = f"train-{place:06d}"
-        with tar.write_shard(str(folder / f"{name}.tar")) as (writer, written):
+        with training_shards.write_shard(str(folder / f"{name}.tar")) as (writer, written):
             for _ in range(size):
                 kind = ("change", "nochange")[number % 2]
                 meta = {"frames": FRAMES, "captions": [f"caption {number}"], "kind": kind}
@@ -39,7 +39,7 @@ def write_shards(folder: Path, sizes: Sequence[int], index: bool = True) -> str:
                 }
                 writer.add(f"set-train-{number // 2:06d}-{kind}", members)
                 number += 1
-        listed[name] = (written.offsets, written.bytes)
+        listed[name] = written.index
     if index:
         training_shards.write_index(str(folder), listed)
     return str(folder / "train-*.tar")

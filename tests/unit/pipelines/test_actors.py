@@ -72,6 +72,15 @@ def test_truth_stands_at_its_frame(root: Path) -> None:
     assert [name for name in plain if name[0] != "f"] == ["json"]
 
 
+def test_masks_have_the_size_of_their_frames(root: Path) -> None:
+    """Keeps away: a mask of 40 × 30 beside frames of 51 × 33, which `verify` calls damage."""
+    odd = pair("c", "d", mask="mask.png")
+    for size, shape in (("null", (33, 51)), ("32", (32, 32))):
+        [made] = step(root, f"image_size={size}").sequences([odd])
+        assert made.mask.shape == made.frames.shape[1:3] == shape
+        assert (made.mask == 255).all()
+
+
 def test_missing_truth_rejects_the_pair_alone(root: Path) -> None:
     found = step(root)([pair("a", "b", truth=((0.5, "none.png"),)), pair("a", "b")])
     assert isinstance(found[0], RejectedPair)

@@ -1,0 +1,51 @@
+"""What truly changed in a rendered scene, as `facts.json` and the samples' JSON say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Solid, height
+
+DIGITS = 4  # of a place: a tenth of a pixel at 1,000 px
+
+
+def of_scene(scene: Mapping[str, Any]) -> dict[str, Facts]:
+    """The facts of a scene's two pairs by kind.
+
+    scene: a `Scene` as `scenes/000000.json` holds it.
+    """
+    number = scene["changed"]
+    ends = [
+        _looks(solids[number], moment["camera"])
+        for solids, moment in zip((scene["before"], scene["after"]), scene["moments"], strict=False)
+    ]
+    return {CHANGE: Facts(scene["change"], *ends), NO_CHANGE: Facts("none")}
+
+
+def place(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float]:
+    """Where the camera, which looks at TARGET, sees a point of the scene.
+
+    (u, v): 0 to 1 from left to right and from top to bottom of the square image; outside of that
+    for a point beside it.
+    """
+    forward = np.subtract(TARGET, camera)
+    forward = forward / np.linalg.norm(forward)
+    right = np.cross(forward, (0.0, 0.0, 1.0))
+    right = right / np.linalg.norm(right)
+    up = np.cross(right, forward)
+    ray = np.subtract(point, camera)
+    reach = 2 * np.tan(np.radians(FIELD_OF_VIEW) / 2) * (ray @ forward)
+    u, v = 0.5 + ray @ right / reach, 0.5 - ray @ up / reach
+    return round(float(u), DIGITS), round(float(v), DIGITS)
+
+
+def _looks(solid: Mapping[str, Any] | None, camera: Sequence[float]) -> Looks | None:
+    if solid is None:
+        return None
+    there = Solid(**solid)
+    centre = (there.x, there.y, height(there) / 2)
+    return Looks(there.color, there.shape, there.material, there.size, place(centre, camera))

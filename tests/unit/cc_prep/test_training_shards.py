@@ -1,0 +1,155 @@
+"""Optional members of training samples, and what the index says of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cc_prep.formats import tar, training_shards
+from cc_prep.formats.sequences import encode_image
+from cc_prep.formats.training_shards import Features
+from cc_prep.inspect import verification
+from cc_prep.records import Facts, FrameSequence, ImagePair
+
+RANDOM = np.random.default_rng(0)
+PAIR = ImagePair(
+    "d", "train", "1", "change", "b", "a", ("it moved", "moved"), "move", facts=Facts("none")
+)
+FRAMES = RANDOM.integers(0, 256, (5, 24, 32, 3), np.uint8)
+MASK = np.where(FRAMES[0, ..., 0] > 99, 255, 0).astype(np.uint8)
+FEATURES = Features("vit", "ab" * 32, (0, 4), RANDOM.normal(size=(2, 8, 3, 4)).astype(np.float16))
+ABOUT = {"codes": 20, "tokenizer": "t", "tokenizer_sha256": "cd" * 32}
+
+
+def sample(features: Features | None = FEATURES, mask: np.ndarray | None = MASK) -> dict:
+    tokens, scores = np.arange(20).reshape(5, 2, 2), np.zeros((2, 1, 5))
+    sequence = FrameSequence(PAIR, FRAMES, mask=mask)
+    return training_shards.encode(sequence, tokens, scores, [0, 4], 95, ABOUT, features)
+
+
+def changed(name: str, data: object) -> dict[str, bytes]:
+    """A sample of which one member is replaced, or a key of its JSON."""
+    members = sample()
+    if isinstance(data, bytes):
+        return {**members, name: data}
+    meta = json.loads(members["json"])
+    return {**members, "json": json.dumps({**meta, name: data}).encode()}
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+def test_mask_and_features_come_back() -> None:
+    found = training_shards.decode("k", sample())
+    assert np.array_equal(found.mask(), MASK)
+    assert found.features is not None
+    assert found.features.values.dtype == np.float16
+    assert np.array_equal(found.features.values, FEATURES.values)
+    assert found.features.frames == (0, 4)
+    assert found.meta["features"] == {"backbone": "vit", "sha256": "ab" * 32, "frames": [0, 4]}
+    assert sorted(found.images) == [0, 4], "features.npy is no image of a frame"
+
+
+def test_neither_is_needed() -> None:
+    members = sample(None, None)
+    found = training_shards.decode("k", members)
+    assert found.features is None
+    assert found.mask() is None
+    assert "features" not in json.loads(members["json"])
+
+
+def test_members_have_one_order() -> None:
+    wanted = ["json", "tokens.npy", "scores.npy", "features.npy", "mask.png", "f00.jpg", "f04.jpg"]
+    members = sample()
+    assert list(members) == training_shards.ordered(reversed(wanted)) == wanted
+    assert sample() == members, "the same bytes every time"
+    assert verify(members) == []
+    backwards = dict(reversed(list(members.items())))
+    assert verify(backwards) == ["k: its members are not in their order"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        changed("features.npy", npy(np.array([print], object))),
+        changed("features.npy", npy(FEATURES.values.astype(np.float32))),
+        changed("features.npy", npy(FEATURES.values[:1])),
+        changed("features.npy", npy(FEATURES.values[:, :0])),
+        changed("features.npy", npy(FEATURES.values[0])),
+        changed("features.npy", npy(np.asfortranarray(FEATURES.values))),
+        changed("features.npy", npy(FEATURES.values)[:-1]),
+        changed("features.npy", npy(FEATURES.values) + b"x"),
+        changed("features.npy", npy(FEATURES.values).replace(b"(2, 8,", b"(-2, 8,")),
+        changed("features.npy", npy(FEATURES.values).replace(b"4), }   ", b"4**40), }")),
+        changed("features.npy", b""),
+        changed("features", None),
+        changed("features", "vit"),
+        changed("features", {"backbone": "vit", "sha256": "x"}),
+        changed("features", {"backbone": 1, "sha256": "x", "frames": [0, 4]}),
+        *(
+            changed("features", {"backbone": "vit", "sha256": "x", "frames": frames})
+            for frames in ([0], [4, 0], [0, 0], [0, 5], [-1, 4], [0.0, 4.0], [True, 4], 2, [])
+        ),
+        {name: data for name, data in sample().items() if name != "features.npy"},
+    ],
+)
+def test_features_that_do_not_fit(members: dict[str, bytes]) -> None:
+    """Keeps away: a shard of a stranger that runs code, asks for memory, or names other frames."""
+    with pytest.raises(tar.DamagedShard, match=r"^k: "):
+        training_shards.decode("k", members)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"hello", "no image"),
+        (encode_image(MASK[:20], "png", 0), "32×20, not 32×24"),
+        (encode_image(MASK // 2, "png", 0), "other values than 0 and 255"),
+        (encode_image(np.stack([MASK, MASK, 255 - MASK], -1), "png", 0), "other values"),
+    ],
+)
+def test_masks_that_do_not_fit(data: bytes, said: str) -> None:
+    found = training_shards.decode("k", changed("mask.png", data))
+    with pytest.raises(tar.DamagedShard, match=said):
+        found.mask()
+    [fault] = verify(changed("mask.png", data))
+    assert said in fault
+
+
+def test_verify_looks_into_features() -> None:
+    values = FEATURES.values.copy()
+    values[0, 0, 0, 0] = np.inf
+    assert verify(changed("features.npy", npy(values))) == ["k: a feature is no number"]
+
+
+def verify(members: dict[str, bytes]) -> list[str]:
+    return verification._training_faults("k", members, 5, "png")
+
+
+def test_the_index_says_what_a_trainer_asks(tmp_path: Path) -> None:
+    with training_shards.write_shard(str(tmp_path / "train-000000.tar")) as (writer, written):
+        writer.add(PAIR.key, sample())
+    training_shards.write_index(str(tmp_path), {"train-000000": written.index})
+    [row] = training_shards.read_index(str(tmp_path))
+    assert row == {
+        "key": PAIR.key, "shard": "train-000000", "offset": 0, "bytes": row["bytes"],
+        "dataset": "d", "split": "train", "id": "1", "image_id": None, "kind": "change",
+        "change_type": "move", "captions": ["it moved", "moved"], "before": "b", "after": "a",
+        "frames": 5, "height": 24, "width": 32, "tokenizer": "t", "tokenizer_sha256": "cd" * 32,
+    }  # fmt: skip
+    assert row["bytes"] % 512 == 0
+
+
+@pytest.mark.parametrize(
+    "meta", [{"frames": "5"}, {"frames": 2**40}, {"captions": "one"}, {"captions": [1]}, {"id": 7}]
+)
+def test_json_of_other_types_is_in_no_index(meta: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"in its \.json is"):
+        training_shards.index_meta(meta)
