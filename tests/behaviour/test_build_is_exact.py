@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cc_prep.formats import tar, training_shards
 from tests import small_weights
 from tests.conftest import Command
 
@@ -57,6 +58,26 @@ def test_all_folders_verify(fused: Path, stepwise: Path, prep: Command) -> None:
         assert done.stdout.count("all well") == folders
 
 
+def test_masks_and_facts_go_the_whole_way(fused: Path, stepwise: Path) -> None:
+    """Byte by byte from the sequences into both folders of shards, in the size of the frames."""
+    for split in ("train", "val", "test"):
+        for file in sorted(stepwise.glob(f"sequences/{split}-*.tar")):
+            for key, members in tar.read_shard(str(file)):
+                made = [
+                    dict(tar.read_shard(str(out / "shards" / file.name)))[key]
+                    for out in (fused, stepwise)
+                ]
+                assert made[0] == made[1]
+                changed = key.endswith("-change")
+                assert ("mask.png" in members) == changed
+                assert made[0].get("mask.png") == members.get("mask.png")
+                sample = training_shards.decode(key, made[0])
+                assert sample.meta["facts"] == json.loads(members["json"])["facts"]
+                assert (sample.meta["facts"]["type"] == "none") == (not changed)
+                mask = sample.mask()
+                assert mask is None or mask.shape == sample.image(0).shape[:2] == (64, 64)
+
+
 def test_stored_sequences_without_scores_are_scored_on_the_way(
     fused: Path, stepwise: Path, tmp_path: Path, options: list[str], prep: Command
 ) -> None:
@@ -99,7 +120,7 @@ def test_plain_readers(stepwise: Path) -> None:
     program = """
 import glob, io, json, sys, tarfile, numpy as np, webdataset, PIL.Image, pyarrow.parquet as pq
 out = sys.argv[1]
-rows = {}
+rows, metas = {}, {}
 for file in sorted(glob.glob(out + '/scores/*-*.parquet')):
     rows |= {row['key']: row for row in pq.read_table(file).to_pylist()}
 shards = sorted(glob.glob(out + '/shards/*.tar'))
@@ -109,6 +130,11 @@ for sample in webdataset.WebDataset(shards, shardshuffle=False):
                       for n in ('tokens.npy', 'scores.npy'))
     assert tokens.dtype == np.int16 and tokens.shape == (5, 16, 16), tokens.shape
     assert 0 <= tokens.min() and tokens.max() < meta['codes']
+    assert meta['facts']['type'] == (meta['change_type'] or 'none')
+    if meta['kind'] == 'change':
+        mask = np.array(PIL.Image.open(io.BytesIO(sample['mask.png'])))
+        assert mask.shape == (64, 64) and set(np.unique(mask)) == {0, 255}
+    metas[key] = meta
     row = rows.pop(key)
     assert scores.dtype == np.float32 and scores.shape == (2, len(meta['captions']), 5)
     assert (scores[0] == np.array(row['bef_inter_sim'], np.float32)).all()
@@ -123,6 +149,12 @@ for row in pq.read_table(out + '/shards/index.parquet').to_pylist():
         file.seek(row['offset'])
         part = tarfile.open(fileobj=io.BytesIO(file.read(row['bytes']) + bytes(1024)))
         assert {m.name.split('.')[0] for m in part} == {row['key']}
+    meta = metas.pop(row['key'])
+    assert len(meta['tokenizer_sha256']) == 64
+    for name in ('id', 'image_id', 'kind', 'change_type', 'captions', 'tokenizer',
+                 'tokenizer_sha256', 'dataset', 'split', 'frames', 'height', 'width'):
+        assert row[name] == meta[name], name
+assert not metas
 assert not [m for m in sys.modules if m.startswith(('cc_prep', 'pipelines'))]
 print('read')
 """

@@ -88,6 +88,52 @@ def test_building(
     assert not (tmp_path / "new").exists()
 
 
+def test_another_format_version(
+    made: Path, tmp_path: Path, synth_root: Path, prep: Command
+) -> None:
+    """Keeps away: a folder of an older format read as one of today's, by any command."""
+    shutil.copytree(made / "out", tmp_path / "out")
+    place = tmp_path / "out/sequences/provenance.json"
+    record = json.loads(place.read_text())
+    place.write_text(json.dumps({**record, "format_version": record["format_version"] - 1}))
+    said = f"reads {record['format_version']}. Make the folder anew"
+    for command in ("interpolate", "score-frames", "build"):
+        mistaken(prep(command, *arguments(made, tmp_path / "out", synth_root)), said)
+    for command in ("verify", "stats", "report"):
+        mistaken(prep(command, tmp_path / "out"), said)
+
+
+def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
+    tmp_path: Path, synth_root: Path, prep: Command
+) -> None:
+    """Keeps away: tokens of two networks in one folder, and a folder bound to a file's place."""
+    before, after, out = tmp_path / "before", tmp_path / "after", tmp_path / "out"
+    before.mkdir()
+    small_weights.settings(before)
+    params = {"ddconfig": {"resolution": 64, "attn_resolutions": []}, "n_embed": 64}
+    (before / "vqgan.yaml").write_text(json.dumps({"model": {"params": params}}))
+
+    def build(folder: Path) -> subprocess.CompletedProcess[str]:
+        config = ("--set", f"tokenize.config={folder}/vqgan.yaml", "--split", "val")
+        return prep("build", *arguments(folder, out, synth_root, *config))
+
+    done = build(before)
+    assert done.returncode == 0, done.stderr
+    before.rename(after)
+    done = build(after)
+    assert done.returncode == 0, done.stderr
+    assert "0 of them in this run" in done.stdout
+    record = json.loads((out / "shards/provenance.json").read_text())
+    assert record["settings"]["tokenize"]["config"]["ddconfig"]["attn_resolutions"] == []
+    assert str(tmp_path) not in json.dumps(record["settings"])
+    text = (after / "vqgan.yaml").read_text()
+    (after / "vqgan.yaml").write_text(text.replace('"resolution": 64', '"resolution": 128'))
+    mistaken(build(after), "other settings (tokenize.config.ddconfig.resolution: 64 → 128)")
+    (after / "vqgan.yaml").write_text(text)
+    small_weights.write_vqgan(after / "vqgan-test.safetensors", seed=1)
+    mistaken(build(after), "was made with other settings (tokenize.weights: vqgan-test")
+
+
 def test_nothing_to_score(made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command) -> None:
     given = arguments(made, tmp_path, synth_root)
     mistaken(cc_prep("score-frames", *given), "Run: cc-prep interpolate")

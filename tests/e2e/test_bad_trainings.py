@@ -47,6 +47,7 @@ def write_shard(place: Path, vqgan: Path, scenes: range, captions: bool = True) 
                     "captions": ["a cube has moved" if kind == "change" else "no change"],
                     "frames": 5, "height": 16, "width": 16,
                     "tokenizer": weights.locate(str(vqgan)).name,
+                    "tokenizer_sha256": weights.locate(str(vqgan)).sha256,
                 }  # fmt: skip
                 meta["captions"] = meta["captions"] if captions else []
                 tokens = rng.integers(0, small_weights.CODES, (5, *GRID)).astype(np.int16)
@@ -140,6 +141,39 @@ def test_tokens_of_a_file_that_is_not_named(tmp_path: Path, shard: Path, runs: P
     refused(given, "Name that file with --set vqgan=FILE")
     other = small_weights.write_vqgan(tmp_path / "vqgan.safetensors", seed=1)
     refused([*given, "--set", f"vqgan={other}"], "not with vqgan.safetensors@")
+
+
+@pytest.mark.parametrize("how", ["train", "valid"])
+@pytest.mark.parametrize("kind", ["stage1", "stage2"])
+def test_tokens_of_two_tokenizers(
+    tmp_path: Path, vqgan: Path, shard: Path, runs: Path, kind: str, how: str
+) -> None:
+    """Keeps away: a captioner trained or validated on tokens that mean something else."""
+    other = small_weights.write_vqgan(tmp_path / "other.safetensors", seed=1)
+    theirs = tmp_path / "train-000001.tar"
+    write_shard(theirs, other, range(6, 12))
+    more = ["--shards" if how == "train" else "--valid", theirs]
+    if kind == "stage1":
+        more += options([*STAGE1, f"vqgan={vqgan}"])
+    else:
+        more += ["--init", runs / "stage1", *options(STAGE2)]
+    given = [kind, "--shards", shard, "--out", tmp_path / "run", "--steps", 1, *more]
+    with pytest.raises(UserError) as caught:
+        cli.main([str(part) for part in given], standalone_mode=False)
+    said = str(caught.value)
+    assert f"{theirs}: synth-train-000006-change holds tokens of other.safetensors@" in said
+    assert "where those of vqgan.safetensors@" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_moved_tokenizer_is_the_same(tmp_path: Path, vqgan: Path, shard: Path) -> None:
+    """The digest counts and not the file's name; runs say which it was."""
+    renamed = tmp_path / "renamed.safetensors"
+    renamed.write_bytes(vqgan.read_bytes())
+    given = ["stage1", "--shards", str(shard), "--out", str(tmp_path / "run"), "--steps", "1"]
+    cli.main([*given, *options([*STAGE1, f"vqgan={renamed}"])], standalone_mode=False)
+    settings = json.loads((tmp_path / "run/settings.json").read_text())
+    assert settings["tokenizer_sha256"] == weights.locate(str(vqgan)).sha256
 
 
 @pytest.mark.parametrize(
