@@ -170,9 +170,9 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     try:
         meta = json.loads(members["json"])
         frames = meta["frames"]
-        tokens = _array(members["tokens.npy"], np.int16, 3)
-        scores = _array(members["scores.npy"], np.float32, 3)
-        features = _features(meta, members.get("features.npy"))
+        tokens = _array(members, "tokens.npy", np.int16, 3)
+        scores = _array(members, "scores.npy", np.float32, 3)
+        features = _features(meta, members)
     except (KeyError, ValueError, TypeError, EOFError, RecursionError) as error:
         raise tar.DamagedShard(f"{key}: {type(error).__name__}: {error}") from None
     if len(tokens) != frames:
@@ -287,12 +287,12 @@ def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
     raise tar.DamagedShard(f"{place}: {key} is not where the index says")
 
 
-def _features(meta: Mapping[str, Any], data: bytes | None) -> Features | None:
+def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features | None:
     """The features that JSON and member tell of together. Raises ValueError and KeyError."""
     about = meta.get("features")
-    if about is None and data is None:
+    if about is None and "features.npy" not in members:
         return None
-    if not isinstance(about, dict) or data is None:
+    if not isinstance(about, dict) or "features.npy" not in members:
         raise ValueError("features stand in the .json or in .features.npy, and not in both")
     backbone, sha256, frames = about["backbone"], about["sha256"], about["frames"]
     if not isinstance(backbone, str) or not isinstance(sha256, str):
@@ -302,17 +302,20 @@ def _features(meta: Mapping[str, Any], data: bytes | None) -> Features | None:
         raise ValueError(f"features are of the frames {str(frames)[:40]}")
     if not frames or frames[0] < 0 or frames[-1] >= meta["frames"]:
         raise ValueError(f"features of the frames {str(frames)[:40]} of {meta['frames']}")
-    values = _array(data, np.float16, 4)
+    values = _array(members, "features.npy", np.float16, 4)
     if len(values) != len(frames) or not values.size:
         raise ValueError(f"features are {values.shape} for {len(frames)} frames")
     return Features(backbone, sha256, tuple(frames), values)
 
 
-def _array(data: bytes, dtype: type[np.generic], axes: int) -> np.ndarray:
-    """An array of a given type and number of axes, of exactly the bytes that its header declares.
+def _array(
+    members: Mapping[str, bytes], name: str, dtype: type[np.generic], axes: int
+) -> np.ndarray:
+    """A member that is an array of a given type and number of axes.
 
-    No object is ever unpickled. Raises ValueError.
+    It must have exactly the bytes that its header declares. No object is ever unpickled. Raises KeyError and ValueError.
     """
+    data = members[name]
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
@@ -320,15 +323,16 @@ def _array(data: bytes, dtype: type[np.generic], axes: int) -> np.ndarray:
             raise ValueError(f".npy of version {version}")
         shape, transposed, found = np.lib.format.read_array_header_1_0(file, HEADER_SIZE)
     except Exception as error:  # NumPy parses the header as Python and raises nearly every type
-        raise ValueError(str(error).partition("\n")[0]) from None
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{name}: {said}") from None
     wanted = np.dtype(dtype).newbyteorder("<")
     if found != wanted or len(shape) != axes or transposed or min(shape) < 0:
-        raise ValueError(f"an array {found} {shape}, not {wanted} of {axes} axes")
+        raise ValueError(f"{name} is {found} {shape}, not {wanted} of {axes} axes")
     count = 1
     for side in shape:  # Python's integers: NumPy's would overflow
         count *= side
     if len(data) - file.tell() != count * wanted.itemsize:
-        raise ValueError(f"{len(data) - file.tell():,} bytes for an array {found} {shape}")
+        raise ValueError(f"{name}: {len(data) - file.tell():,} bytes for {found} {shape}")
     return np.frombuffer(data, wanted, offset=file.tell()).reshape(shape).copy()
 
 

@@ -189,12 +189,30 @@ def test_arrays_of_another_kind_or_shape(member: str, array: np.ndarray) -> None
         training_shards.decode("k", {**sample(), member: npy(array)})
 
 
-def test_the_index_counts_every_byte_once(tmp_path: Path) -> None:
-    """Keeps away: rows that overlap, or that leave out what ends a tar."""
-    shards = {"b": ({"k3": 0}, 4096), "a": ({"k2": 1024, "k1": 0}, 5120)}
-    training_shards.write_index(str(tmp_path), shards)
-    assert [tuple(row.values()) for row in training_shards.read_index(str(tmp_path))] == [
+def test_the_index_stands_in_the_order_of_the_bytes(tmp_path: Path) -> None:
+    rows = {
+        "b": [{"key": "k3", "offset": 0, "bytes": 4096}],
+        "a": [
+            {"key": "k2", "offset": 1024, "bytes": 4096},
+            {"key": "k1", "offset": 0, "bytes": 1024},
+        ],
+    }
+    training_shards.write_index(str(tmp_path), rows)
+    listed = training_shards.read_index(str(tmp_path))
+    assert [(row["key"], row["shard"], row["offset"], row["bytes"]) for row in listed] == [
         ("k1", "a", 0, 1024),
         ("k2", "a", 1024, 4096),
         ("k3", "b", 0, 4096),
     ]
+
+
+def test_the_index_counts_every_byte_once(tmp_path: Path) -> None:
+    """Keeps away: rows that overlap, or that take in what ends a tar."""
+    with training_shards.write_shard(str(tmp_path / "a.tar")) as (writer, written):
+        for name in ("k1", "k2"):
+            writer.add(name, sample())
+    one, two = written.index
+    assert one["offset"] == 0
+    assert two["offset"] == one["bytes"]
+    assert two["offset"] + two["bytes"] <= written.bytes - 1024
+    assert set((tmp_path / "a.tar").read_bytes()[two["offset"] + two["bytes"] :]) == {0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import tarfile
@@ -155,7 +156,9 @@ def test_a_shard_without_its_whole_end(tmp_path: Path, missing: int, index: bool
 def test_what_breaks_the_convention(tmp_path: Path, names: list[str], said: str) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as opened:
         for name in names:
-            opened.addfile(tarfile.TarInfo(name))
+            info = tarfile.TarInfo(name)
+            info.size = 2
+            opened.addfile(info, io.BytesIO(b"{}"))
     with pytest.raises(UserError, match=said):
         shard_index.read([str(tmp_path / "a.tar")])
 

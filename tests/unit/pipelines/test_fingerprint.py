@@ -27,9 +27,9 @@ def settings(*overrides: str) -> Manifest:
     return manifest.load("synth", overrides, "data")
 
 
-def deciding(*overrides: str) -> dict[str, object]:
+def fingerprint_of(*overrides: str) -> dict[str, object]:
     made = fingerprint.with_config(settings(*overrides))
-    return fingerprint.deciding(made, fingerprint.TRAINING_SHARDS)
+    return fingerprint.fingerprint(made, fingerprint.TRAINING_SHARDS)
 
 
 def config(place: Path, **ddconfig: object) -> str:
@@ -41,10 +41,10 @@ def config(place: Path, **ddconfig: object) -> str:
 
 def test_the_content_of_a_config_counts_and_not_its_place(tmp_path: Path) -> None:
     """Keeps away: tokens made with and without attention in one folder."""
-    first = deciding(config(tmp_path / "one.yaml"))
+    first = fingerprint_of(config(tmp_path / "one.yaml"))
     assert first["tokenize"]["config"] == {"ddconfig": DDCONFIG, "n_embed": 64}
-    assert first == deciding(config(tmp_path / "elsewhere/two.yaml"))
-    edited = deciding(config(tmp_path / "one.yaml", attn_resolutions=[8]))
+    assert first == fingerprint_of(config(tmp_path / "elsewhere/two.yaml"))
+    edited = fingerprint_of(config(tmp_path / "one.yaml", attn_resolutions=[8]))
     assert provenance.differences(first, edited) == [
         "tokenize.config.ddconfig.attn_resolutions: [4] → [8]"
     ]
@@ -53,7 +53,7 @@ def test_the_content_of_a_config_counts_and_not_its_place(tmp_path: Path) -> Non
 
 def test_workers_get_the_content(tmp_path: Path) -> None:
     given = config(tmp_path / "one.yaml")
-    found = fingerprint.placed(fingerprint.with_config(settings(given)))
+    found = fingerprint.with_absolute_paths(fingerprint.with_config(settings(given)))
     (tmp_path / "one.yaml").unlink()
     assert found.tokenize.config == {"ddconfig": DDCONFIG, "n_embed": 64}
     with pytest.raises(UserError, match=r"one\.yaml"):
@@ -61,20 +61,20 @@ def test_workers_get_the_content(tmp_path: Path) -> None:
 
 
 def test_weights_may_be_moved(tmp_path: Path, vqgan: Path) -> None:
-    first = deciding(f"tokenize.weights={vqgan}")
+    first = fingerprint_of(f"tokenize.weights={vqgan}")
     assert str(tmp_path) not in json.dumps(first)
     (tmp_path / "other").mkdir()
     moved = shutil.move(vqgan, tmp_path / "other" / vqgan.name)
-    assert deciding(f"tokenize.weights={moved}") == first
+    assert fingerprint_of(f"tokenize.weights={moved}") == first
     small_weights.write_vqgan(tmp_path / "other" / vqgan.name, seed=1)
-    assert deciding(f"tokenize.weights={moved}") != first
-    assert deciding()["tokenize"]["weights"] == "vqgan-mini"
+    assert fingerprint_of(f"tokenize.weights={moved}") != first
+    assert fingerprint_of()["tokenize"]["weights"] == "vqgan-mini"
 
 
 def test_where_weights_lay_is_noted(vqgan: Path) -> None:
     """What rebuilds frames from tokens finds the file again."""
     made = settings(f"tokenize.weights={vqgan}")
-    name = fingerprint.deciding(made, ["tokenize"])["tokenize"]["weights"]
+    name = fingerprint.fingerprint(made, ["tokenize"])["tokenize"]["weights"]
     files = fingerprint.weight_files(made, [name, "rife-v4.0"])
     assert files == {name: str(vqgan)}
     assert provenance.weights_at({"weight_files": files}, name) == str(vqgan)
@@ -87,14 +87,14 @@ def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> No
     weights = f"interpolate.weights={vqgan}"
     record = {
         "format": "cc-sequences", "format_version": 2,
-        "settings": fingerprint.deciding(settings(weights), fingerprint.SEQUENCES),
+        "settings": fingerprint.fingerprint(settings(weights), fingerprint.SEQUENCES),
     }  # fmt: skip
     provenance.write(str(tmp_path), record)
-    whole = fingerprint.adopted(settings(weights), str(tmp_path))
+    whole = fingerprint.continue_from(settings(weights), str(tmp_path))
     vqgan.unlink()
-    found = fingerprint.adopted(settings(weights), str(tmp_path))
+    found = fingerprint.continue_from(settings(weights), str(tmp_path))
     keys = fingerprint.TRAINING_SHARDS
-    assert fingerprint.deciding(found, keys)["interpolate"] == record["settings"]["interpolate"]
+    assert fingerprint.fingerprint(found, keys)["interpolate"] == record["settings"]["interpolate"]
     assert whole.interpolate.weights == str(vqgan)
     with pytest.raises(UserError, match="made with other settings"):
-        fingerprint.adopted(settings("interpolate.weights=/x/b.safetensors"), str(tmp_path))
+        fingerprint.continue_from(settings("interpolate.weights=/x/b.safetensors"), str(tmp_path))
