@@ -313,7 +313,8 @@ def _array(
 ) -> np.ndarray:
     """A member that is an array of a given type and number of axes.
 
-    It must have exactly the bytes that its header declares. No object is ever unpickled. Raises KeyError and ValueError.
+    It must have exactly the bytes that its header declares. No object is ever unpickled. Raises
+    KeyError and ValueError.
     """
     data = members[name]
     file = io.BytesIO(data)

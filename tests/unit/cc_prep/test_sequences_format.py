@@ -104,7 +104,7 @@ def test_captions_are_stored_as_they_are_read() -> None:
 @pytest.mark.parametrize("codec", ["jpg", "webp"])
 def test_quality_is_a_codecs_own(codec: str) -> None:
     """Keeps away: a quality that is ignored, or given under another codec's number."""
-    sizes = [len(sequences.encode_image(FRAMES[0], codec, quality)) for quality in (20, 95)]
+    sizes = [len(images.encode_image(FRAMES[0], codec, quality)) for quality in (20, 95)]
     assert sizes[0] < 0.7 * sizes[1]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cc_prep.formats import tar, training_shards
-from cc_prep.formats.sequences import encode_image
 from cc_prep.formats.training_shards import Features
 from cc_prep.inspect import verification
+from cc_prep.media.images import encode_image
 from cc_prep.records import Facts, FrameSequence, ImagePair
 
 RANDOM = np.random.default_rng(0)
