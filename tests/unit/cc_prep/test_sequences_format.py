@@ -11,6 +11,7 @@ import pytest
 
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import DamagedShard, write_shard
+from cc_prep.media import images
 from cc_prep.records import FrameSequence
 from tests.fakes import pair
 
