@@ -118,7 +118,7 @@ mutants: $(SETUP) $(JAVA)  ## change operators and constants: do the nearest tes
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 docs: $(DOCS)  ## the documentation as a site: build/docs/index.html
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open build/docs/index.html"
 
 $(DOCS): $(SETUP)
