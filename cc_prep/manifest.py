@@ -161,8 +161,8 @@ def text_of(dataset: str) -> str:
 
 def names() -> list[str]:
     """Names of the manifests that can be given as DATASET."""
-    found = {path.stem for path in Path("manifests").glob("*.yaml")}
-    return sorted(found | {p.name[:-5] for p in _packaged().iterdir() if p.name.endswith(".yaml")})
+    own = {path.stem for path in Path("manifests").glob("*.yaml")}
+    return sorted(own | {p.name[:-5] for p in _packaged().iterdir() if p.name.endswith(".yaml")})
 
 
 def _packaged() -> Any:

@@ -61,22 +61,24 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
     """Sets each `dotted.key=value` in `values`, the value read as YAML. Raises UserError."""
-    for given in overrides:
-        key, equals, text = given.partition("=")
+    for assignment in overrides:
+        key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise UserError(
-                f"--set {given}: not key=value", "Use, for example, --set interpolate.depth=2"
+                f"--set {assignment}: not key=value", "Use, for example, --set interpolate.depth=2"
             )
         *parents, last = key.split(".")
         inner = values
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise UserError(f"--set {given}: {parent} has no keys below it", "Drop the dot")
+                raise UserError(
+                    f"--set {assignment}: {parent} has no keys below it", "Drop the dot"
+                )
         try:
             inner[last] = yaml.load(text, _Loader)
         except (yaml.YAMLError, RecursionError, ValueError):
-            raise UserError(f"--set {given}: the value is not YAML", "Quote it") from None
+            raise UserError(f"--set {assignment}: the value is not YAML", "Quote it") from None
 
 
 def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:
@@ -100,10 +102,10 @@ def _expand(value: Any, source: str, left: Iterator[int]) -> Any:
 
     def variable(match: re.Match[str]) -> str:
         name, default = match["name"], match["default"]
-        found = os.environ.get(name) or default
-        if found is None:
+        value = os.environ.get(name) or default
+        if value is None:
             raise UserError(f"{source}: ${{{name}}} is not set", f"Set {name} in the environment")
-        return found
+        return value
 
     return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}", variable, value)
 
@@ -123,7 +125,7 @@ def _explained(model: type[Section], source: str, error: ValidationError, help: 
         return UserError(f"{source}: {key}: unknown key", remedy)
     if first["type"] == "missing":
         return UserError(f"{source}: {key}: missing", f"Add it; see {help}")
-    said = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")
     return UserError(
-        f"{source}: {key}: {said[0].lower()}{said[1:]}, not {first['input']!r}", f"See {help}"
+        f"{source}: {key}: {message[0].lower()}{message[1:]}, not {first['input']!r}", f"See {help}"
     )

@@ -56,16 +56,16 @@ READERS: dict[str, Reader] = {
 
 def reader(manifest: Manifest) -> Reader:
     """The manifest's reader, once its data folder is known to be there. Raises UserError."""
-    found = READERS[manifest.layout]
+    layout = READERS[manifest.layout]
     if manifest.root.lower().endswith(ARCHIVES) and storage.exists(manifest.root):
         raise UserError(
             f"{manifest.source}: root: {manifest.root} is an archive", "Unpack it, give its folder"
         )
     if not storage.is_folder(manifest.root):
         raise UserError(
-            f"{manifest.source}: root: no folder {manifest.root}", found.WANTED.format(m=manifest)
+            f"{manifest.source}: root: no folder {manifest.root}", layout.WANTED.format(m=manifest)
         )
-    return found
+    return layout
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
@@ -74,12 +74,15 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         raise UserError(
             f"{manifest.source}: no split {split!r}", f"It has: {', '.join(manifest.splits)}"
         )
-    found = reader(manifest).pairs(manifest, split)
-    check_inside(manifest, found)
+    pairs_of_split = reader(manifest).pairs(manifest, split)
+    check_inside(manifest, pairs_of_split)
     steps = manifest.captions.normalise
     if not steps:
-        return found
-    return [replace(p, captions=caption_normalization.normalize(p.captions, steps)) for p in found]
+        return pairs_of_split
+    return [
+        replace(p, captions=caption_normalization.normalize(p.captions, steps))
+        for p in pairs_of_split
+    ]
 
 
 def check_inside(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:

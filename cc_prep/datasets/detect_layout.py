@@ -44,7 +44,7 @@ def recognise(name: str, root: str) -> Recognised:
     parts = {layout: reader.parts(root) for layout, reader in datasets.READERS.items()}
     # The layout that asks for most is the most telling one.
     whole = sorted(
-        (layout for layout, found in parts.items() if all(found.values())),
+        (layout for layout, present in parts.items() if all(present.values())),
         key=lambda layout: -len(parts[layout]),
     )
     refused: UserError | None = None
@@ -72,11 +72,11 @@ def _described(name: str, root: str, layout: str) -> Recognised:
             listed = datasets.pairs(settings, split)
         except annotation_files.MissingPart:
             continue
-        found = [(pair.before, pair.after) for pair in listed]
+        references = [(pair.before, pair.after) for pair in listed]
         outside += datasets.outsiders(settings, listed)
         # Some layouts have one split under two names: `val` and `valid`.
-        if found and found not in images.values():
-            images[split] = found
+        if references and references not in images.values():
+            images[split] = references
     if not images:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
     text = _with(layout, {**changed, "splits": f"[{', '.join(images)}]"})
@@ -97,12 +97,14 @@ def _with(layout: str, changed: dict[str, str]) -> str:
         body = body.partition("\n")[2]
     lines = body.splitlines()
     for key, value in changed.items():
-        said = f"{key}: {value if key in ('splits', 'table') else _quoted(value)}"
+        setting = f"{key}: {value if key in ('splits', 'table') else _quoted(value)}"
         there = [i for i, line in enumerate(lines) if line.startswith(f"{key}:")]
         if there:
-            lines[there[0]] = said
+            lines[there[0]] = setting
         else:
-            lines.insert(next(i for i, s in enumerate(lines) if s.startswith("splits:")) + 1, said)
+            lines.insert(
+                next(i for i, s in enumerate(lines) if s.startswith("splits:")) + 1, setting
+            )
     return head + "\n".join(lines) + "\n"
 
 
@@ -118,7 +120,7 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
     packed = [n for n in listed if n.lower().endswith(annotation_files.ARCHIVES)]
     if packed:
         return UserError(f"{root}: {', '.join(packed[:MOST_LISTED])} in it", "Unpack it there")
-    near = {layout: found for layout, found in parts.items() if any(found.values())}
+    near = {layout: present for layout, present in parts.items() if any(present.values())}
     if near:
         layout = max(near, key=lambda one: sum(near[one].values()) / len(near[one]))
         there, missing = ([p for p, is_ in near[layout].items() if is_ == w] for w in (True, False))

@@ -23,8 +23,8 @@ def references(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Kind and change type stand beside each image: `cc-train evaluate` scores by them.
     """
-    kept = [meta for meta in facts if meta.get("captions")]
-    names = image_ids(kept)
+    with_captions = [meta for meta in facts if meta.get("captions")]
+    names = image_ids(with_captions)
     return {
         "info": {"description": "made by the change captioning toolkit"},
         "licenses": [],
@@ -36,13 +36,13 @@ def references(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 "kind": meta.get("kind"),
                 "change_type": meta.get("change_type"),
             }
-            for name, meta in zip(names, kept, strict=True)
+            for name, meta in zip(names, with_captions, strict=True)
         ],
         "annotations": [
             {"id": number, "image_id": name, "caption": caption}
             for number, (name, caption) in enumerate(
                 (name, caption)
-                for name, meta in zip(names, kept, strict=True)
+                for name, meta in zip(names, with_captions, strict=True)
                 for caption in meta["captions"]
             )
         ],

@@ -80,8 +80,8 @@ class Videos:
         except KeyError:
             raise RejectedPair(Reason.MISSING_IMAGE, f"{file} has no {key}") from None
         except (OSError, RuntimeError) as error:  # h5py raises either for a damaged file
-            said = str(error).splitlines()[0]
-            raise RejectedPair(Reason.UNREADABLE_SEQUENCE, f"{file}: {said}") from None
+            reason = str(error).splitlines()[0]
+            raise RejectedPair(Reason.UNREADABLE_SEQUENCE, f"{file}: {reason}") from None
         return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
 
     def count(self, kind: str) -> int:
@@ -102,19 +102,19 @@ def read_scores(folder: str, names: Names) -> dict[str, Any]:
     """The JSON file's content. Raises UserError; FileNotFoundError where there is none."""
     place = Path(folder) / names.scores
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
+        by_id = json.loads(place.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: {error}", "Fetch it again") from None
-    if not isinstance(found, dict):
+    if not isinstance(by_id, dict):
         raise UserError(f"{place}: no object of scores by pair", "Fetch it again")
-    return found
+    return by_id
 
 
 def scores_of(
-    found: dict[str, Any], names: Names, id: str, kind: str, captions: tuple[str, ...], frames: int
+    by_id: dict[str, Any], names: Names, id: str, kind: str, captions: tuple[str, ...], frames: int
 ) -> FrameScores:
     """A pair's scores. Raises RejectedPair where they are not `[captions][frames]`."""
-    entry, part = found.get(names.key(id)), names.part(kind)
+    entry, part = by_id.get(names.key(id)), names.part(kind)
     if part is not None and isinstance(entry, dict):
         entry = entry.get(part)
     nothing = np.zeros(0, np.float32)

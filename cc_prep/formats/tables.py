@@ -20,8 +20,8 @@ def rows(data: bytes, schema: pa.Schema | None, place: str) -> list[dict[str, An
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         table = table if schema is None else table.cast(schema)
-        found: list[dict[str, Any]] = table.to_pylist()
+        listed: list[dict[str, Any]] = table.to_pylist()
     except Exception as error:  # damage makes pyarrow raise nearly any type of its own and others
-        said = str(error).partition("\n")[0] or type(error).__name__
-        raise DamagedShard(f"{place}: {said}") from None
-    return found
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DamagedShard(f"{place}: {reason}") from None
+    return listed

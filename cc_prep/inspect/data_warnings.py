@@ -22,11 +22,11 @@ def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
         ("characters beyond ASCII", lambda c: not c.isascii() and not _invisible(c)),
         ("control or invisible characters", _invisible),
     ):
-        found = [{c for c in caption if odd(c)} for caption in captions]
-        counts = Counter(c for chars in found for c in chars)
+        odd_characters = [{c for c in caption if odd(c)} for caption in captions]
+        counts = Counter(c for chars in odd_characters for c in chars)
         if counts:
             named = ", ".join(f"{_shown(c)} {n}" for c, n in counts.most_common(SHOWN))
-            yield f"{split}: {sum(map(bool, found))} captions have {what} ({named})"
+            yield f"{split}: {sum(map(bool, odd_characters))} captions have {what} ({named})"
 
 
 def of_images(
@@ -54,7 +54,7 @@ def of_images(
     if still:
         named = ", ".join(still[:SHOWN])
         notes.append(f"{len(still)} changed pairs have the same image twice: {named}")
-    leaks = [sorted(found.values()) for found in splits_of.values() if len(found) > 1]
+    leaks = [sorted(splits.values()) for splits in splits_of.values() if len(splits) > 1]
     faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
     return notes, faults
 

@@ -43,8 +43,8 @@ class LiteFeatures(FeatureExtractorBase):
 
     def __init__(self, name: str, features_list: list[str], **_: Any) -> None:
         super().__init__(name, features_list)
-        found = weights.locate(EXTRACTOR)
-        self.network = EfficientNetLite0.from_tensors(weights.read_tensors(found.path))
+        file = weights.locate(EXTRACTOR)
+        self.network = EfficientNetLite0.from_tensors(weights.read_tensors(file.path))
 
     @staticmethod
     def get_provided_features_list() -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def measure(
     mixed = len({image.shape for image in (*made, *real)}) > 1
     size = SIZE if inception is None or mixed else None  # Inception resizes by itself
     with contextlib.redirect_stderr(io.StringIO()):  # it prints its own progress
-        found = calculate_metrics(
+        metrics = calculate_metrics(
             input1=Images(made, size),
             input2=Images(real, size),
             fid=True,
@@ -111,10 +111,10 @@ def measure(
             batch_size=16,
         )
     return {
-        "FID": round(found["frechet_inception_distance"], 3),
-        "KID": round(found["kernel_inception_distance_mean"], 6),
-        "precision": round(found["precision"], 3),
-        "recall": round(found["recall"], 3),
+        "FID": round(metrics["frechet_inception_distance"], 3),
+        "KID": round(metrics["kernel_inception_distance_mean"], 6),
+        "precision": round(metrics["precision"], 3),
+        "recall": round(metrics["recall"], 3),
         "images": len(made),
     }
 
@@ -132,21 +132,21 @@ def figures(
     with_frames = folders.get(sequences.FORMAT.name)
     if with_frames is None:
         raise UserError(f"{path}: no sequences to measure", "Give a folder that holds them")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     made, real = _sides(_interpolated(with_frames), progress)
     if len(made) >= FEWEST_IMAGES:
-        found["interpolated against true frames"] = measure(made, real, inception)
+        results["interpolated against true frames"] = measure(made, real, inception)
     tokens = folders.get(training_shards.FORMAT.name)
     if tokens is not None:
         made, real = _sides(_rebuilt(with_frames, tokens), progress)
         if len(made) >= FEWEST_IMAGES:
-            found["reconstructions against frames"] = measure(made, real, inception)
-    if not found:
+            results["reconstructions against frames"] = measure(made, real, inception)
+    if not results:
         raise UserError(
             f"{path}: neither {FEWEST_IMAGES} true frames nor tokens in it",
             "True frames come with data made by synth --truth, tokens with cc-prep build",
         )
-    return {"features": INCEPTION if inception else EXTRACTOR, **found}
+    return {"features": INCEPTION if inception else EXTRACTOR, **results}
 
 
 def _sides(pairs: Iterator[Pair], progress: Progress) -> tuple[list[np.ndarray], list[np.ndarray]]:

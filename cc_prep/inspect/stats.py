@@ -149,8 +149,8 @@ def token_figures(
             looked_at += 1
             codes = int(sample.meta.get("codes", 0))
             grid = "×".join(str(side) for side in sample.tokens.shape)
-            found = np.bincount(sample.tokens.ravel(), minlength=max(codes, len(counts)))
-            counts = np.pad(counts, (0, len(found) - len(counts))) + found
+            of_sample = np.bincount(sample.tokens.ravel(), minlength=max(codes, len(counts)))
+            counts = np.pad(counts, (0, len(of_sample) - len(counts))) + of_sample
         progress(done, len(shards))
     shares = counts[counts > 0] / max(int(counts.sum()), 1)
     return {

@@ -24,19 +24,19 @@ def find(folder: str, wanted: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[s
     Raises UserError if there is none.
     """
     by_name = {kind.name: kind for kind in wanted}
-    found = []
+    outputs = []
     for place in (folder, *(storage.join(folder, kind.folder) for kind in wanted)):
         record = provenance.read(place) if storage.is_folder(place) else None
         if record is not None and record.get("format") in by_name:
-            found.append((place, by_name[record["format"]]))
-    if not found:
+            outputs.append((place, by_name[record["format"]]))
+    if not outputs:
         kinds = ", ".join(kind.name for kind in wanted)
         inside = ", ".join(f"{kind.folder}/" for kind in wanted)
         raise UserError(
             f"{folder}: no {provenance.FILE} of {kinds} in it or in its {inside}",
             "Give the folder that `cc-prep` wrote",
         )
-    return found
+    return outputs
 
 
 def find_one(folder: str, kind: ShardFormat) -> str:
@@ -168,7 +168,7 @@ def _sequence_faults(key: str, members: dict[str, bytes], frames: int, codec: st
 
 def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[str]:
     try:
-        found = scores.decode(row)
+        frame_scores = scores.decode(row)
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []
@@ -176,7 +176,7 @@ def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[st
         faults.append(f"{key}: {len(row['penalty'])} penalties for {frames} frames")
     if not all(0 <= frame < frames for frame in row["keyframes"]):
         faults.append(f"{key}: keyframes {row['keyframes']} of {frames} frames")
-    if not all(abs(value) < float("inf") for value in found.similarities().flat):
+    if not all(abs(value) < float("inf") for value in frame_scores.similarities().flat):
         faults.append(f"{key}: a score is no number")
     return faults
 

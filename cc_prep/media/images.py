@@ -59,8 +59,8 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
     except Image.DecompressionBombError:
         raise RejectedPair(Reason.IMAGE_TOO_LARGE, f"{name}: a decompression bomb") from None
     except Exception as error:  # Pillow raises nearly every type for some damaged file
-        said = str(error).replace("<_io.BytesIO object", "<bytes")
-        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {said}") from None
+        reason = str(error).replace("<_io.BytesIO object", "<bytes")
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {reason}") from None
     return resize(np.asarray(rgb), size)
 
 

@@ -135,8 +135,8 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             answer, sign = _answer(opened[1], index), 1
         except Exception as error:  # decord raises its own types and plain RuntimeError
             opened = None
-            said = str(error).strip().splitlines()
-            answer, sign = f"{place}: {said[-1] if said else 'cannot be decoded'}".encode(), -1
+            lines = str(error).strip().splitlines()
+            answer, sign = f"{place}: {lines[-1] if lines else 'cannot be decoded'}".encode(), -1
         answers.write(HEADER.pack(sign * len(answer)) + answer)
         answers.flush()
 

@@ -43,8 +43,8 @@ def recompute_in_backward(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[
             return saved
         return saved.shape, saved.stride(), int(saved.storage_offset())
 
-    def again(kept: Tensor | _Place) -> Tensor:
-        return kept if isinstance(kept, Tensor) else f(x).detach().as_strided(*kept)
+    def again(packed: Tensor | _Place) -> Tensor:
+        return packed if isinstance(packed, Tensor) else f(x).detach().as_strided(*packed)
 
     with saved_tensors_hooks(keep, again):
         yield made

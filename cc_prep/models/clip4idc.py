@@ -126,13 +126,13 @@ class CLIP4IDC(TextEncoder):
         wanted = network.state_dict().keys()
         missing, surplus = sorted(wanted - own.keys()), sorted(own.keys() - wanted)
         if missing or surplus:
-            said = [
+            differences = [
                 f"{len(names)} {what} ({', '.join(names[:4])}{', …' if len(names) > 4 else ''})"
                 for what, names in (("missing", missing), ("left over", surplus))
                 if names
             ]
             raise UserError(
-                f"these are no CLIP4IDC weights: {'; '.join(said)}",
+                f"these are no CLIP4IDC weights: {'; '.join(differences)}",
                 "Plain CLIP weights are where training starts, they cannot score",
             )
         network.load_state_dict(own)
@@ -171,11 +171,11 @@ class CLIP4IDC(TextEncoder):
 def _with_all_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """A packed file's word table in full: words that its training never saw are zero."""
     rows = tensors["token_embedding.rows"].long()
-    kept = tensors["token_embedding.weight"]
-    if len(rows) != len(kept) or rows.min() < 0 or rows.max() >= Config.vocabulary:
+    trained_rows = tensors["token_embedding.weight"]
+    if len(rows) != len(trained_rows) or rows.min() < 0 or rows.max() >= Config.vocabulary:
         raise UserError("token_embedding.rows does not fit the word table")
-    table = kept.new_zeros((Config.vocabulary, kept.shape[1]))
-    table[rows] = kept
+    table = trained_rows.new_zeros((Config.vocabulary, trained_rows.shape[1]))
+    table[rows] = trained_rows
     others = {name: t for name, t in tensors.items() if name != "token_embedding.rows"}
     return {**others, "token_embedding.weight": table}
 

@@ -40,10 +40,10 @@ def batch(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
     """Ids of captions, int64 [N, context], padded with 0; long ones are cut and end in END."""
     ids = np.full((len(texts), context), PAD, np.int64)
     for row, text in enumerate(texts):
-        found = encode(text)
-        if len(found) > context:
-            found = [*found[: context - 1], END]
-        ids[row, : len(found)] = found
+        tokens = encode(text)
+        if len(tokens) > context:
+            tokens = [*tokens[: context - 1], END]
+        ids[row, : len(tokens)] = tokens
     return ids
 
 

@@ -60,18 +60,18 @@ class EfficientNetLite0(nn.Module):
         try:
             network.load_state_dict(own)
         except RuntimeError as error:
-            said = str(error).splitlines()[1].strip()
-            raise UserError(f"these are no EfficientNet-Lite0 weights: {said}") from None
+            reason = str(error).splitlines()[1].strip()
+            raise UserError(f"these are no EfficientNet-Lite0 weights: {reason}") from None
         return network.requires_grad_(False).eval()
 
     def levels(self, images: Tensor) -> list[Tensor]:
         """Features at 1/2, 1/4, 1/8 and 1/16 of the size: [N, C, H / 2, W / 2], …"""
-        x, found = self._stem(images), []
+        x, features = self._stem(images), []
         for number, block in enumerate(self._blocks[: TAPS[-1] + 1]):
             x = block(x)
             if number in TAPS:
-                found.append(x)
-        return found
+                features.append(x)
+        return features
 
     def pooled(self, images: Tensor) -> Tensor:
         """One vector an image, [N, 1280]: what the classifier would see."""

@@ -148,8 +148,8 @@ class Codebook(nn.Module):
         codes = self.embedding.weight
         # |v|² is the same for all codes of a position, so it does not decide.
         squares = codes.square().sum(1)
-        found = [(squares - 2 * part @ codes.T).argmin(1) for part in flat.split(CODES_AT_ONCE)]
-        return torch.cat(found).view(n, h, w)
+        nearest = [(squares - 2 * part @ codes.T).argmin(1) for part in flat.split(CODES_AT_ONCE)]
+        return torch.cat(nearest).view(n, h, w)
 
 
 class Level(nn.Module):

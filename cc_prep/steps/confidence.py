@@ -33,10 +33,10 @@ def weights(penalty: np.ndarray) -> np.ndarray:
 
 def probabilities(penalty: np.ndarray) -> np.ndarray:
     """Chance of every interior frame to be drawn first, float64 [F - 2]."""
-    found = weights(penalty)
-    total = found.sum()
+    weight = weights(penalty)
+    total = weight.sum()
     # With one interior frame its softmax is 1 and its weight 0.
-    return found / total if total > 0 else np.full(len(found), 1 / len(found))
+    return weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
 
 
 def keyframes(

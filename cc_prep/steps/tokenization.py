@@ -40,13 +40,13 @@ class Tokenizer:
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():
             indices = self.network.indices(pixels)
-        found: np.ndarray = indices.to(torch.int16).cpu().numpy()
-        return found
+        codes: np.ndarray = indices.to(torch.int16).cpu().numpy()
+        return codes
 
     def reconstruct(self, tokens: np.ndarray) -> np.ndarray:
         """Frames uint8 [F, H, W, 3] of indices [F, h, w]."""
         indices = torch.tensor(tokens.astype(np.int64), device=self.device)
         with torch.inference_mode():
             pixels = self.network.decode(indices).permute(0, 2, 3, 1)
-            found: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
-        return found
+            images: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
+        return images

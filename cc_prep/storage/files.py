@@ -109,7 +109,7 @@ def glob(pattern: str) -> list[str]:
         return sorted(p for p in local.glob(local_path(pattern)) if os.path.isfile(p))
     return sorted(
         object_store.call(
-            pattern, lambda fs, path: [fs.unstrip_protocol(found) for found in fs.glob(path)]
+            pattern, lambda fs, path: [fs.unstrip_protocol(match) for match in fs.glob(path)]
         )
     )
 

@@ -63,8 +63,8 @@ def _found(place: str) -> tuple[Any, str]:
         extra = "pip install 's3fs'" if scheme in ("s3", "s3a") else str(error)
         raise UserError(f"{place}: what reads {scheme}:// is not installed", extra) from None
     except ValueError as error:
-        said = f"{place.partition('://')[0]}:// is no kind of store ({error})"
-        raise UserError(said, "Give a path, or a URL like s3://bucket/x") from None
+        reason = f"{place.partition('://')[0]}:// is no kind of store ({error})"
+        raise UserError(reason, "Give a path, or a URL like s3://bucket/x") from None
     return fs, path
 
 
@@ -81,8 +81,8 @@ def _explained(place: str, error: Exception) -> Exception:
         return UserError(f"{place}: {error}", "Give the store's keys, as its own tools want them")
     if not _may_pass(error):
         return error
-    said = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    return StoreFailed(f"{place}: the store failed {TRIES} times, the last with {said}")
+    reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return StoreFailed(f"{place}: the store failed {TRIES} times, the last with {reason}")
 
 
 class _Ranges(io.RawIOBase):

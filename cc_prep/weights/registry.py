@@ -110,11 +110,11 @@ def verify(name: str) -> Located:
     )
     if not path.exists():
         raise UserError(f"weights {name} are not at {path}", again)
-    found = storage.sha256(path)
+    digest = storage.sha256(path)
     wanted = (REGISTRY.get(name) or SHIPPED[name]).sha256
-    if found != wanted:
-        raise UserError(f"{path} is damaged: SHA-256 {found}, not {wanted}", f"Delete it. {again}")
-    return Located(name, path, found)
+    if digest != wanted:
+        raise UserError(f"{path} is damaged: SHA-256 {digest}, not {wanted}", f"Delete it. {again}")
+    return Located(name, path, digest)
 
 
 def locate(name_or_file: str) -> Located:
@@ -143,11 +143,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            found: object = load_file(path)
+            content: object = load_file(path)
         elif torchscript.is_archive(path):
-            found = torchscript.read_tensors(path)
+            content = torchscript.read_tensors(path)
         else:
-            found = _load(path)
+            content = _load(path)
     except Exception as error:  # a damaged file makes either library raise nearly anything
         lines = str(error).splitlines() or [""]
         raise UserError(
@@ -155,11 +155,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             "Only tensors are read, as safetensors or torch.save write them; or fetch it again",
         ) from None
     for wrapper in ("state_dict", "model", "weights"):
-        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
-            found = found[wrapper]
-    if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    if not isinstance(content, dict) or not all(
+        isinstance(v, torch.Tensor) for v in content.values()
+    ):
         raise UserError(f"{path}: holds other things than tensors", "Give a state dict")
-    return {str(name).removeprefix("module."): tensor for name, tensor in found.items()}
+    return {str(name).removeprefix("module."): tensor for name, tensor in content.items()}
 
 
 def _load(path: Path) -> object:

@@ -112,10 +112,10 @@ class _Unpickler(pickle.Unpickler):
         if kind != "storage" or not isinstance(dtype, str) or not str(key).isalnum():
             raise pickle.UnpicklingError(f"{kind!r} has no place in a checkpoint")
         data = bytearray(self.archive.read(f"{self.folder}data/{key}"))
-        found = torch.frombuffer(data, dtype=getattr(torch, dtype)) if data else torch.empty(0)
-        if len(found) != count:
-            raise ValueError(f"storage {key} has {len(found)} numbers, not {count}")
-        return found
+        storage = torch.frombuffer(data, dtype=getattr(torch, dtype)) if data else torch.empty(0)
+        if len(storage) != count:
+            raise ValueError(f"storage {key} has {len(storage)} numbers, not {count}")
+        return storage
 
 
 class _LenientUnpickler(_Unpickler):

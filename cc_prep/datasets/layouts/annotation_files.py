@@ -44,9 +44,9 @@ def missing(place: str, what: str, layout: str) -> MissingPart:
     return MissingPart(f"no {what} {place}", f"{layout}'s layout has it; is --root its top folder?")
 
 
-def rows(place: str, found: list[Any], wanted: Mapping[str, Callable[[Any], bool]]) -> None:
+def rows(place: str, listed: list[Any], wanted: Mapping[str, Callable[[Any], bool]]) -> None:
     """Raises UserError for a row that lacks a key, or whose value is not what is wanted."""
-    for number, row in enumerate(found):
+    for number, row in enumerate(listed):
         for key, right in wanted.items():
             if not isinstance(row, dict) or key not in row or not right(row[key]):
                 raise UserError(f"{place}: row {number} has no usable {key!r}", "Fix the file")
@@ -92,14 +92,14 @@ def parts(root: str, wanted: Iterable[Iterable[str]]) -> dict[str, bool]:
 
     wanted: the names that each part may have; those that end in `/` are folders.
     """
-    found = {}
+    presence = {}
     for names in wanted:
         listed = list(names)
-        found[listed[0]] = any(
+        presence[listed[0]] = any(
             (storage.is_folder if name.endswith("/") else storage.exists)(storage.join(root, name))
             for name in listed
         )
-    return found
+    return presence
 
 
 def first_file(root: str, names: Iterable[str]) -> str:

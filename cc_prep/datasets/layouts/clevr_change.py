@@ -64,21 +64,23 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 def faults(manifest: Manifest) -> list[str]:
     """Indices in two splits, twice in one, or without captions or a change type."""
-    root, found = manifest.root, []
+    root, problems = manifest.root, []
     seen: dict[int, str] = {}
     splits = _splits(root)
     for split, indices in splits.items():
         for index in indices:
             if index in seen:
-                found.append(f"splits.json: {index} is in {seen[index]} and in {split}")
+                problems.append(f"splits.json: {index} is in {seen[index]} and in {split}")
             seen[index] = split
     types = _types(root)
     for kind in ("change", "no_change"):
         captions = _captions(root, kind)
         missing = [i for i in sorted(seen) if f"CLEVR_default_{i:06d}.png" not in captions]
-        found += [f"{kind}_captions.json: nothing for index {i} of {seen[i]}" for i in missing]
-    found += [f"type_mapping.json: no type for index {i}" for i in sorted(seen) if i not in types]
-    return found
+        problems += [f"{kind}_captions.json: nothing for index {i} of {seen[i]}" for i in missing]
+    problems += [
+        f"type_mapping.json: no type for index {i}" for i in sorted(seen) if i not in types
+    ]
+    return problems
 
 
 def _pair(

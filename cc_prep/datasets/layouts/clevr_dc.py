@@ -53,10 +53,10 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     captions, types = _captions(root), _types(root)
     before, after = sides = [first_folder(root, names, LAYOUT) for names in SIDES]
     images = Images(root, sides)
-    found = []
+    image_pairs = []
     for index in sorted(set(splits[split])):
         action = _action(index, types)
-        found.append(
+        image_pairs.append(
             ImagePair(
                 dataset=manifest.name,
                 split=split,
@@ -69,25 +69,25 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
                 image_id=f"{index:06d}.png",
             )
         )
-    return found
+    return image_pairs
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Indices in two splits or without captions, and captions of no split."""
     splits, captions = _splits(manifest.root), _captions(manifest.root)
-    found: list[str] = []
+    problems: list[str] = []
     seen: dict[int, str] = {}
     for split, indices in splits.items():
         for index in indices:
             if index in seen:
-                found.append(f"{index} is in {seen[index]} and in {split}")
+                problems.append(f"{index} is in {seen[index]} and in {split}")
             seen[index] = split
     missing = [index for index in sorted(seen) if index not in captions]
-    found += [f"no captions for index {index} of {seen[index]}" for index in missing]
+    problems += [f"no captions for index {index} of {seen[index]}" for index in missing]
     alone = captions.keys() - seen.keys()
     if alone:
-        found.append(f"{len(alone)} captioned indices are in no split, such as {min(alone)}")
-    return found
+        problems.append(f"{len(alone)} captioned indices are in no split, such as {min(alone)}")
+    return problems
 
 
 def _action(index: int, types: dict[int, str]) -> str | None:
@@ -117,35 +117,35 @@ def _number(name: Any) -> int | None:
 
 def _splits(root: str) -> dict[str, list[int]]:
     place = annotation_files.first_file(root, SPLITS)
-    found: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for split, listed in annotation_files.parsed(place, dict, LAYOUT).items():
         numbers = [_number(one) for one in listed] if isinstance(listed, list) else [None]
         if None in numbers:
             raise UserError(f"{place}: {split} is not a list of numbers", "Fetch it again")
-        found[split] = [number for number in numbers if number is not None]
-    return found
+        indices[split] = [number for number in numbers if number is not None]
+    return indices
 
 
 def _captions(root: str) -> dict[int, tuple[str, ...]]:
     place = annotation_files.first_file(root, CAPTIONS)
-    found: dict[int, tuple[str, ...]] = {}
-    for name, said in annotation_files.parsed(place, dict, LAYOUT).items():
+    captions: dict[int, tuple[str, ...]] = {}
+    for name, sentences in annotation_files.parsed(place, dict, LAYOUT).items():
         number = _number(name)
-        if number is None or not annotation_files.are_captions(said):
+        if number is None or not annotation_files.are_captions(sentences):
             raise UserError(f"{place}: {name!r} has no list of captions", "Fix the file")
-        found[number] = tuple(one.strip() for one in said if one.strip())
-    return found
+        captions[number] = tuple(one.strip() for one in sentences if one.strip())
+    return captions
 
 
 def _types(root: str) -> dict[int, str]:
     place = annotation_files.first_file(root, TYPES)
     if not storage.exists(place):
         return {}
-    found: dict[int, str] = {}
+    types: dict[int, str] = {}
     for kind, names in annotation_files.parsed(place, dict, LAYOUT).items():
         for name in names if isinstance(names, list) else [None]:
             number = _number(name)
             if number is None:
                 raise UserError(f"{place}: {kind}: {name!r} is no index", "Fix the file")
-            found[number] = str(kind)
-    return found
+            types[number] = str(kind)
+    return types

@@ -45,34 +45,34 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
     there = [split for split in manifest.splits if _sides(root, f"{split}/")]
     if not there:
         raise UserError(f"{root}: no folders before and after in it", WANTED)
-    found = [pair for split in there for pair in _of(manifest, f"{split}/", split)]
+    image_pairs = [pair for split in there for pair in _of(manifest, f"{split}/", split)]
     if manifest.split_file is None:
-        return found
+        return image_pairs
     # An id stands in its split's folder: the same name may stand in several.
-    named = [replace(pair, id=f"{pair.split}/{pair.id}") for pair in found]
+    named = [replace(pair, id=f"{pair.split}/{pair.id}") for pair in image_pairs]
     return split_file.applied(manifest, named)
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Images without their counterpart, and captions without images."""
-    root, found = manifest.root, []
+    root, problems = manifest.root, []
     for place in ("", *(f"{split}/" for split in manifest.splits)):
         sides = _sides(root, place)
         if sides:
             names = [_names(root, f"{place}{side}") for side in sides]
-            found += [
+            problems += [
                 f"{place}{side}/{name} has no counterpart in {place}{other}"
                 for side, other, own, others in zip(
                     sides, sides[::-1], names, names[::-1], strict=True
                 )
                 for name in sorted(own - others)
             ]
-            said = {
+            captioned = {
                 n[:-4] for n in storage.list_files(storage.join(root, f"{place}captions"), ".txt")
             }
-            lost = sorted(said - (names[0] & names[1]))
-            found += [f"{place}captions/{name}.txt belongs to no pair" for name in lost]
-    return found
+            lost = sorted(captioned - (names[0] & names[1]))
+            problems += [f"{place}captions/{name}.txt belongs to no pair" for name in lost]
+    return problems
 
 
 def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
@@ -81,7 +81,7 @@ def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
     assert sides is not None
     images = Images(root, [*(f"{place}{side}" for side in sides), f"{place}masks"])
     names = [_names(root, f"{place}{side}") for side in sides]
-    said = frozenset(storage.list_files(storage.join(root, f"{place}captions"), ".txt"))
+    caption_files = frozenset(storage.list_files(storage.join(root, f"{place}captions"), ".txt"))
     return [
         ImagePair(
             dataset=manifest.name,
@@ -91,7 +91,7 @@ def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
             before=images.of(f"{place}{sides[0]}/{name}"),
             after=images.of(f"{place}{sides[1]}/{name}"),
             captions=_captions(root, f"{place}captions/{name}.txt")
-            if f"{name}.txt" in said
+            if f"{name}.txt" in caption_files
             else (),
             mask=images.found.get(f"{place}masks/{name}"),
         )

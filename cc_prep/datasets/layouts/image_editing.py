@@ -37,7 +37,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
             kind=CHANGE,
             before=f"images/{row['img0']}",
             after=f"images/{row['img1']}",
-            captions=tuple(said.strip() for said in row["sents"] if said.strip()),
+            captions=tuple(sentence.strip() for sentence in row["sents"] if sentence.strip()),
             image_id=str(row["uid"]),
         )
         for row in _rows(manifest.root, split)
@@ -46,33 +46,33 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 def faults(manifest: Manifest) -> list[str]:
     """Empty sentences, ids twice or in two splits, and images that splits share."""
-    found: list[str] = []
+    problems: list[str] = []
     split_of: dict[str, str] = {}
     image_of: dict[str, str] = {}
     for split in manifest.splits:
         listed = _rows(manifest.root, split)
         empty = sum(not s.strip() for row in listed for s in row["sents"])
         if empty:
-            found.append(f"{split}: {empty} empty sentences, left out")
+            problems.append(f"{split}: {empty} empty sentences, left out")
         counts = Counter(str(row["uid"]) for row in listed)
-        found += [f"{split}: {id} is there {n} times" for id, n in counts.items() if n > 1]
+        problems += [f"{split}: {id} is there {n} times" for id, n in counts.items() if n > 1]
         for id in counts:
             if split_of.setdefault(id, split) != split:
-                found.append(f"{id} is in {split_of[id]} and in {split}")
+                problems.append(f"{id} is in {split_of[id]} and in {split}")
         shared = {row["img0"] for row in listed if image_of.get(row["img0"], split) != split}
         if shared:
-            found.append(f"{split}: {len(shared)} before images are in another split too")
+            problems.append(f"{split}: {len(shared)} before images are in another split too")
         image_of |= {row["img0"]: split for row in listed}
-    return found
+    return problems
 
 
 def _rows(root: str, split: str) -> list[dict[str, Any]]:
     place = annotation_files.split_file(root, split)
-    found: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
+    rows: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
     is_text = lambda value: isinstance(value, str) and bool(value)  # noqa: E731
     annotation_files.rows(
         place,
-        found,
+        rows,
         {
             "uid": annotation_files.is_id,
             "img0": is_text,
@@ -80,4 +80,4 @@ def _rows(root: str, split: str) -> list[dict[str, Any]]:
             "sents": annotation_files.are_captions,
         },
     )
-    return found
+    return rows

@@ -31,13 +31,13 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
     sides = [first_folder(manifest.root, [f"images/{split}/{s}"], LAYOUT) for s in "AB"]
     images = Images(manifest.root, sides)
-    found = []
+    image_pairs = []
     for row in _rows(manifest.root):
         if row["split"] == split:
             stem = row["filename"].rpartition(".")[0] or row["filename"]
             before, after = (images.of(f"{side}/{stem}") for side in sides)
-            said = [str(one["raw"]).strip() for one in row["sentences"]]
-            found.append(
+            sentences = [str(one["raw"]).strip() for one in row["sentences"]]
+            image_pairs.append(
                 ImagePair(
                     dataset=manifest.name,
                     split=split,
@@ -45,31 +45,31 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
                     kind=CHANGE if row["changeflag"] else NO_CHANGE,
                     before=before,
                     after=after,
-                    captions=tuple(one for one in said if one),
+                    captions=tuple(one for one in sentences if one),
                     image_id=row["filename"],
                 )
             )
-    return found
+    return image_pairs
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Files twice, empty sentences, and splits that no manifest split names."""
     listed = _rows(manifest.root)
     counts = Counter((row["split"], row["filename"]) for row in listed)
-    found = [
+    problems = [
         f"{FILE}: {name} of {split} is there twice" for (split, name), n in counts.items() if n > 1
     ]
     empty = sum(not str(one["raw"]).strip() for row in listed for one in row["sentences"])
     if empty:
-        found.append(f"{FILE}: {empty} empty sentences, left out")
+        problems.append(f"{FILE}: {empty} empty sentences, left out")
     unknown = {row["split"] for row in listed} - set(manifest.splits)
-    return found + [f"{FILE}: split {split} is not in the manifest" for split in sorted(unknown)]
+    return problems + [f"{FILE}: split {split} is not in the manifest" for split in sorted(unknown)]
 
 
 def _rows(root: str) -> list[dict[str, Any]]:
     place = storage.join(root, FILE)
-    found: list[dict[str, Any]] = annotation_files.parsed(place, dict, LAYOUT).get("images")
-    listed = found if isinstance(found, list) else []
+    entries: list[dict[str, Any]] = annotation_files.parsed(place, dict, LAYOUT).get("images")
+    listed = entries if isinstance(entries, list) else []
     wanted = {
         "filename": lambda value: isinstance(value, str) and bool(value),
         "split": lambda value: isinstance(value, str),

@@ -14,8 +14,8 @@ from cc_prep.records import ImagePair
 
 def about(manifest: Manifest) -> dict[str, Any] | None:
     """What the split file says of its making; None without one."""
-    found = _read(manifest)
-    return None if found is None else dict(found.get("about") or {})
+    content = _read(manifest)
+    return None if content is None else dict(content.get("about") or {})
 
 
 def applied(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
@@ -23,11 +23,11 @@ def applied(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
 
     Raises UserError for a pair that the file does not know.
     """
-    found = _read(manifest)
-    if found is None:
+    content = _read(manifest)
+    if content is None:
         return pairs
     place = manifest.split_file
-    splits = found.get("splits", found)
+    splits = content.get("splits", content)
     if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
         raise UserError(f"{place}: no splits", 'Give {"splits": {"train": [ids], …}}')
     split_of = {str(id): str(split) for split, ids in splits.items() for id in ids}
@@ -44,5 +44,5 @@ def _read(manifest: Manifest) -> dict[str, Any] | None:
     if manifest.split_file is None:
         return None
     place = storage.resolve(manifest.root, manifest.split_file)
-    found: dict[str, Any] = annotation_files.parsed(place, dict, "The manifest's split_file")
-    return found
+    content: dict[str, Any] = annotation_files.parsed(place, dict, "The manifest's split_file")
+    return content

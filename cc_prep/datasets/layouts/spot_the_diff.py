@@ -35,10 +35,12 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     root = manifest.root
     captions: dict[str, list[str]] = {}
     for row in _rows(root, split):
-        said = [s.strip() for s in row["sentences"] if s.strip()]
-        kept = captions.setdefault(str(row["img_id"]), [])
-        kept += (
-            [". ".join(s.rstrip(".") for s in said)] if manifest.captions.join and said else said
+        sentences = [s.strip() for s in row["sentences"] if s.strip()]
+        of_pair = captions.setdefault(str(row["img_id"]), [])
+        of_pair += (
+            [". ".join(s.rstrip(".") for s in sentences)]
+            if manifest.captions.join and sentences
+            else sentences
         )
     folder = annotation_files.first_folder(root, FOLDERS, LAYOUT)
     images = Images(root, [folder])
@@ -50,38 +52,38 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
             kind=CHANGE,
             before=images.of(f"{folder}/{id}"),
             after=images.of(f"{folder}/{id}_2"),
-            captions=tuple(said),
+            captions=tuple(sentences),
             image_id=f"{id}.png",
         )
-        for id, said in captions.items()
+        for id, sentences in captions.items()
     ]
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Empty sentences, pairs in two splits, and how many pairs several annotators described."""
-    found: list[str] = []
+    problems: list[str] = []
     split_of: dict[str, str] = {}
     for split in manifest.splits:
         listed = _rows(manifest.root, split)
         empty = sum(not s.strip() for row in listed for s in row["sentences"])
         if empty:
-            found.append(f"{split}: {empty} empty sentences, left out")
+            problems.append(f"{split}: {empty} empty sentences, left out")
         counts = Counter(str(row["img_id"]) for row in listed)
         several = sum(count > 1 for count in counts.values())
         if several:
-            found.append(f"{split}: {several} pairs have several rows, taken as one pair each")
+            problems.append(f"{split}: {several} pairs have several rows, taken as one pair each")
         for id in counts:
             if split_of.setdefault(id, split) != split:
-                found.append(f"{id} is in {split_of[id]} and in {split}")
-    return found
+                problems.append(f"{id} is in {split_of[id]} and in {split}")
+    return problems
 
 
 def _rows(root: str, split: str) -> list[dict[str, Any]]:
     folder = storage.join(root, annotation_files.first_folder(root, ("annotations", "."), LAYOUT))
     place = annotation_files.split_file(folder, split)
-    found: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
+    rows: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
     wanted = {"img_id": annotation_files.is_id, "sentences": annotation_files.are_captions}
-    annotation_files.rows(place, found, wanted)
-    if not found:
+    annotation_files.rows(place, rows, wanted)
+    if not rows:
         raise UserError(f"{place}: no rows", "Fetch it again")
-    return found
+    return rows

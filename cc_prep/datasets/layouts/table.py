@@ -49,7 +49,7 @@ def parts(root: str) -> dict[str, bool]:
 def only_table(root: str) -> str:
     """The name of the one file in `root` that is a table of pairs. Raises UserError."""
     there = [n for n in storage.list_files(root) if n.endswith((".csv", ".jsonl", ".parquet"))]
-    found = []
+    names = []
     for name in [n for n in there if n in NAMES] or there:
         try:
             _rows(storage.join(root, name))
@@ -57,10 +57,10 @@ def only_table(root: str) -> str:
             if len(there) == 1:
                 raise
         else:
-            found.append(name)
-    if len(found) != 1:
-        raise UserError(f"{root}: {len(found)} tables of pairs in it", "Leave one, as pairs.csv")
-    return found[0]
+            names.append(name)
+    if len(names) != 1:
+        raise UserError(f"{root}: {len(names)} tables of pairs in it", "Leave one, as pairs.csv")
+    return names[0]
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
@@ -72,7 +72,7 @@ def faults(manifest: Manifest) -> list[str]:
     """Splits that the manifest does not name, and pairs of images that stand there twice."""
     listed = every_pair(manifest)
     counts = Counter(pair.split for pair in listed)
-    found = [
+    problems = [
         f"split {split!r} of {count} pairs is not in the manifest ({', '.join(manifest.splits)})"
         for split, count in sorted(counts.items())
         if split not in manifest.splits
@@ -81,19 +81,19 @@ def faults(manifest: Manifest) -> list[str]:
     for pair in listed:
         other = ends.setdefault((pair.before, pair.after), pair.id)
         if other != pair.id:
-            found.append(f"{pair.id} has the same images as {other}")
-    return found
+            problems.append(f"{pair.id} has the same images as {other}")
+    return problems
 
 
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits in the order of their first rows. Raises UserError."""
     place = _place(manifest)
-    found: dict[str, ImagePair] = {}
+    by_id: dict[str, ImagePair] = {}
     for number, row in enumerate(_rows(place), FIRST_ROW):
         pair = _pair(manifest, place, number, row)
-        before = found.get(pair.id)
+        before = by_id.get(pair.id)
         if before is None:
-            found[pair.id] = pair
+            by_id[pair.id] = pair
             continue
         other = [f for f in ("before", "after", "split") if getattr(before, f) != getattr(pair, f)]
         if other:
@@ -102,9 +102,9 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
                 f"with another {other[0]}",
                 "Give each pair its own id",
             )
-        said = (*before.captions, *pair.captions)
-        found[pair.id] = ImagePair(**{**pair.__dict__, "captions": said})
-    return split_file.applied(manifest, list(found.values()))
+        both = (*before.captions, *pair.captions)
+        by_id[pair.id] = ImagePair(**{**pair.__dict__, "captions": both})
+    return split_file.applied(manifest, list(by_id.values()))
 
 
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
@@ -158,7 +158,7 @@ def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
             )
     listed = list(value) if isinstance(value, (list, tuple)) else []
     listed += [row["caption"]] if row.get("caption") else []
-    return tuple(str(said).strip() for said in listed if str(said).strip())
+    return tuple(str(sentence).strip() for sentence in listed if str(sentence).strip())
 
 
 def _place(manifest: Manifest) -> str:
@@ -178,21 +178,21 @@ def _rows(place: str) -> list[dict[str, Any]]:
         if place.endswith(".parquet"):
             from cc_prep.formats import tables  # which needs pyarrow
 
-            found: list[Any] = tables.rows(data, None, place)
+            rows: list[Any] = tables.rows(data, None, place)
         elif place.endswith(".jsonl"):
             lines = data.decode("utf-8-sig").splitlines()
-            found = [json.loads(line) for line in lines if line.strip()]
+            rows = [json.loads(line) for line in lines if line.strip()]
         else:
             reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
-            found = list(reader)
+            rows = list(reader)
     except DamagedShard as error:
         raise UserError(str(error), ROW_FILES) from None
     except (OSError, ValueError, csv.Error, RecursionError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{place}: {said}", ROW_FILES) from None
-    if not found:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{place}: {reason}", ROW_FILES) from None
+    if not rows:
         raise UserError(f"{place}: no rows", REMEDY)
     wanted = {"before", "after"}
-    if not all(isinstance(row, dict) and wanted <= row.keys() for row in found):
+    if not all(isinstance(row, dict) and wanted <= row.keys() for row in rows):
         raise UserError(f"{place}: no columns before and after in every row", REMEDY)
-    return found
+    return rows

@@ -28,29 +28,29 @@ def parts(root: str) -> dict[str, bool]:
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
-    found = [
+    image_pairs = [
         pair for place in _videos(manifest, split) for pair in _of_video(manifest, split, place)
     ]
-    if not found and split == "train":
+    if not image_pairs and split == "train":
         raise UserError(f"{manifest.root}: no videos in it", WANTED.format(m=manifest))
-    return found
+    return image_pairs
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Videos that cannot be opened or that are too short to give a pair."""
-    found = []
+    problems = []
     for split in manifest.splits:
         for place in _videos(manifest, split):
             try:
                 count = video.count_frames(storage.resolve(manifest.root, place))
             except RejectedPair as error:
-                found.append(str(error))
+                problems.append(str(error))
             else:
                 if count <= manifest.video.gap:
-                    found.append(
+                    problems.append(
                         f"{place}: {count} frames, too few for a gap of {manifest.video.gap}"
                     )
-    return found
+    return problems
 
 
 def _videos(manifest: Manifest, split: str) -> list[str]:

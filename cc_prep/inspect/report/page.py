@@ -50,7 +50,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
     for done, (shard, strip) in enumerate(chosen, 1):
         shown.append(_completed(strip, shard, scored, tokens, decode))
         progress(done, len(chosen))
-    found = {
+    figures = {
         "sequences": stats.sequence_figures(with_frames, MOST_LOOKED_AT) if with_frames else None,
         "scores": stats.score_figures(scored, MOST_LOOKED_AT) if scored else None,
         "tokens": stats.token_figures(tokens, MOST_LOOKED_AT) if tokens else None,
@@ -69,11 +69,11 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
             record=record,
             weights=_weights(list(there.values())),
             total=total,
-            figures=found["sequences"],
-            scores=found["scores"],
-            tokens=found["tokens"],
-            motion=_bars(found["sequences"]["motion in px"]) if found["sequences"] else [],
-            chosen=_bars(found["scores"]["keyframes by frame"]) if found["scores"] else [],
+            figures=figures["sequences"],
+            scores=figures["scores"],
+            tokens=figures["tokens"],
+            motion=_bars(figures["sequences"]["motion in px"]) if figures["sequences"] else [],
+            chosen=_bars(figures["scores"]["keyframes by frame"]) if figures["scores"] else [],
             strips=shown,
             said=said,
             rejected=rejected[:MOST_REJECTS],
@@ -92,7 +92,7 @@ def _chosen(
     counts = {name: facts["samples"] for name, facts in sorted(record["shards"].items())}
     total = sum(counts.values())
     wanted = {i * total // most for i in range(most)} if total > most else set(range(total))
-    found: list[tuple[str, Strip]] = []
+    chosen_strips: list[tuple[str, Strip]] = []
     start = 0
     for name, count in counts.items():
         inside = {i - start for i in wanted if start <= i < start + count}
@@ -105,8 +105,8 @@ def _chosen(
             if with_frames
             else map(strips.of_training_sample, _at(training_shards.read(place), inside))
         )
-        found += [(name, strip) for strip in made]
-    return found
+        chosen_strips += [(name, strip) for strip in made]
+    return chosen_strips
 
 
 def _at(samples: Iterator[T], numbers: set[int]) -> Iterator[T]:
@@ -161,10 +161,10 @@ def _decoder(
 
 
 def _weights(folders: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for folder in folders:
-        found |= (provenance.read(folder) or {}).get("weights", {})
-    return found
+        digests |= (provenance.read(folder) or {}).get("weights", {})
+    return digests
 
 
 def _bars(histogram: dict[str, int]) -> list[dict[str, Any]]:

@@ -67,13 +67,13 @@ class Strip:
 def of_sequence(sample: StoredSequence) -> Strip:
     """A strip of stored frames. Raises DamagedShard."""
     frames, truth, mask = sample.frames(), sample.truth(), sample.mask()
-    found = stats.against_truth(frames, truth)
+    measures = stats.against_truth(frames, truth)
     labels = _labels(len(frames))
     extras = [_frame(_heat(frames[0], frames[-1]), "difference")]
     if mask is not None:
         extras.append(_frame(np.repeat(mask[..., None], 3, axis=2), "change mask"))
     shown: list[Frame | None] = [
-        _frame(image, labels[i], found.get("PSNR", {}).get(i), found.get("SSIM", {}).get(i))
+        _frame(image, labels[i], measures.get("PSNR", {}).get(i), measures.get("SSIM", {}).get(i))
         for i, image in enumerate(frames)
     ]
     return Strip(

@@ -38,8 +38,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     ):
         return F.linear(x, weight, bias)
     product = _Product.apply if torch.is_grad_enabled() else _onednn
-    found: Tensor = product(x.reshape(-1, x.shape[-1]), weight, bias)
-    return found.view(*x.shape[:-1], len(weight))
+    result: Tensor = product(x.reshape(-1, x.shape[-1]), weight, bias)
+    return result.view(*x.shape[:-1], len(weight))
 
 
 @cache
@@ -107,5 +107,5 @@ class _Product(torch.autograd.Function):
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return result
