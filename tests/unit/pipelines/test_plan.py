@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep import manifest
+from cc_prep import datasets, manifest
 from cc_prep.errors import UserError
 from cc_prep.formats.rejects import Reject
 from pipelines.plan import ShardPlan, ordered, plan
@@ -91,3 +92,53 @@ def test_changed_data_is_refused() -> None:
 def test_survives_json() -> None:
     shard = fakes.shards(3, 3)[0]
     assert ShardPlan.from_json(shard.to_json()) == shard
+
+
+def test_the_order_stays_as_it_is() -> None:
+    """Keeps away: a release that plans other shards than the one which began the folder."""
+    pairs = [fakes.pair(i) for i in range(8)]
+    order = [int(pair.id) for pair in ordered(pairs, 0)]
+    assert order == [2, 4, 1, 5, 0, 7, 3, 6]
+    assert order != [int(pair.id) for pair in ordered(pairs, 1)]
+
+
+def test_a_shard_grows_by_its_limit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a larger --limit that moves pairs from one shard to another."""
+    pairs = [fakes.pair(i) for i in range(10)]
+    monkeypatch.setattr(datasets, "pairs", lambda manifest, split: pairs)
+    settings = manifest.load("synth", ["shards.pairs_per_shard=4", "shards.shuffle_seed=null"])
+    whole = plan(settings, ["train", "val"])
+    assert [(s.name, s.count) for s in whole] == [
+        (f"{split}-{i:06d}", count)
+        for split in ("train", "val")
+        for i, count in enumerate((4, 4, 2))
+    ]
+    assert [pair.id for s in whole[:3] for pair in s.pairs] == [pair.id for pair in pairs]
+    for limit in range(1, 12):
+        some = plan(settings, ["train"], limit)
+        assert sum(shard.count for shard in some) == min(limit, 10)
+        for shard, full in zip(some, whole, strict=False):
+            assert shard.pairs == full.pairs[: shard.count]
+            assert shard.digest() == full.digest(shard.count)
+        assert all(shard.count == 4 for shard in some[:-1])
+
+
+def test_no_pairs_and_the_same_pair_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = manifest.load("synth", [])
+    monkeypatch.setattr(datasets, "pairs", lambda manifest, split: [])
+    with pytest.raises(UserError, match="no pairs in train, val"):
+        plan(settings, ["train", "val"])
+    twice = [fakes.pair(1), fakes.pair(2), fakes.pair(1)]
+    monkeypatch.setattr(datasets, "pairs", lambda manifest, split: twice)
+    with pytest.raises(UserError, match=f"two pairs have the key {fakes.pair(1).key}"):
+        plan(settings, ["train"])
+
+
+def test_any_changed_pair_changes_the_digest() -> None:
+    """Keeps away: captions that were corrected, and shards that keep the old ones."""
+    [shard] = fakes.shards(3, 3)
+    for field in ("before", "after", "captions", "kind", "id"):
+        value = ("other",) if field == "captions" else "other"
+        pairs = (shard.pairs[0], replace(shard.pairs[1], **{field: value}), shard.pairs[2])
+        assert replace(shard, pairs=pairs).digest() != shard.digest(), field
+        assert replace(shard, pairs=pairs).digest(1) == shard.digest(1)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cc_prep.errors import JobFailed
+from cc_prep.errors import JobFailed, Reason, RejectedPair
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
+from cc_prep.formats.training_shards import FORMAT
 from pipelines.plan import ShardPlan
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state.journal import Done, Journal, State
@@ -127,3 +128,108 @@ def test_retry_makes_only_what_is_missing(tmp_path: Path, batch: int) -> None:
     fresh = tmp_path / "fresh"
     _, undisturbed = work(worker(fresh, rejects=[4]), shard)
     assert done.sha256 == undisturbed.sha256
+
+
+def test_what_is_seen_of_a_shard_under_way(tmp_path: Path) -> None:
+    """Keeps away: progress that counts nothing, and a crash of which no pair is suspected."""
+    [shard] = fakes.shards(5, 5)
+    state = State(str(tmp_path))
+    seen = []
+
+    class Looking(fakes.NumberStep):
+        def __call__(self, pairs: Sequence[fakes.ImagePair]) -> list:
+            journal = state.journal(shard.name)
+            assert journal is not None
+            assert journal.in_flight == [pair.key for pair in pairs]
+            seen.append((len(pairs), journal.done, journal.rejected))
+            return super().__call__(pairs)
+
+    step = Looking(str(tmp_path), batch=2, rejects=[1])
+    work(with_step(step), shard)
+    assert seen == [(2, 0, 0), (2, 1, 1), (1, 3, 1)]
+
+
+@pytest.mark.parametrize(("crashes", "rejected"), [(1, False), (2, True), (3, True)])
+def test_how_many_crashes_set_a_pair_aside(tmp_path: Path, crashes: int, rejected: bool) -> None:
+    """Keeps away: one crash of the machine that costs a pair, and a pair that is tried for ever."""
+    [shard] = fakes.shards(3, 3)
+    crashed = {fakes.pair(1).key: crashes}
+    State(str(tmp_path)).write_journal(journal(shard, "other run", [], crashes=crashed))
+    numbers, done = work(worker(tmp_path), shard)
+    assert numbers == ([0, 2] if rejected else [0, 1, 2])
+    assert [reject.id for reject in done.rejects] == (["0001"] if rejected else [])
+
+
+@pytest.mark.parametrize(("before", "ends"), [(0, False), (1, False), (2, True)])
+@pytest.mark.parametrize("run", ["run", "other run"])
+def test_crashes_between_pairs_are_counted_in_one_run(
+    tmp_path: Path, before: int, ends: bool, run: str
+) -> None:
+    """Keeps away: a job that is restarted by hand and ends at once for what happened long ago."""
+    [shard] = fakes.shards(2, 2)
+    state = State(str(tmp_path))
+    state.write_journal(journal(shard, run, [], crashes_outside_pairs=before))
+    opened = worker(tmp_path)
+    if ends and run == "run":
+        with pytest.raises(JobFailed, match="its worker died 3 times between pairs"):
+            opened._open_journal(shard)
+    else:
+        counted = opened._open_journal(shard).crashes_outside_pairs
+        assert counted == (before + 1 if run == "run" else 0)
+
+
+def test_a_crash_with_pairs_in_flight_is_none_between_pairs(tmp_path: Path) -> None:
+    [shard] = fakes.shards(4, 4)
+    left = journal(shard, "run", [1], crashes_outside_pairs=2)
+    State(str(tmp_path)).write_journal(left)
+    opened = worker(tmp_path)._open_journal(shard)
+    assert opened.crashes_outside_pairs == 2
+    assert opened.crashes == {fakes.pair(1).key: 1}
+
+
+def test_failures_in_a_row_are_counted_from_the_last_success(tmp_path: Path) -> None:
+    """Keeps away: a job that ends at the fifth bad pair of a hundred thousand."""
+    [shard] = fakes.shards(12, 12)
+    numbers, done = work(worker(tmp_path, fails=[0, 1, 2, 3, 5, 6, 7, 8]), shard)
+    assert numbers == [4, 9, 10, 11]
+    assert len(done.rejects) == 8
+
+
+class OutOfMemoryError(Exception):
+    """As torch's is named."""
+
+
+def test_torchs_lack_of_memory_is_known_by_its_name(tmp_path: Path) -> None:
+    class Full(fakes.NumberStep):
+        def __call__(self, pairs: Sequence[fakes.ImagePair]) -> list:
+            if len(pairs) > 1:
+                raise OutOfMemoryError("CUDA out of memory\nof many lines")
+            return super().__call__(pairs)
+
+    step = Full(str(tmp_path), batch=4)
+    numbers, _ = work(with_step(step), fakes.shards(4, 4)[0])
+    assert numbers == [0, 1, 2, 3]
+    assert step.freed == 3
+
+
+def test_messages_of_rejects_are_short_and_without_zeros(tmp_path: Path) -> None:
+    """Keeps away: a table of rejects that no reader of text columns takes."""
+
+    class Wordy(fakes.NumberStep):
+        def _one(self, number: int) -> RejectedPair:
+            return RejectedPair(Reason.UNREADABLE_IMAGE, "a\0" * 600)
+
+    step = Wordy(str(tmp_path))
+    _, done = work(with_step(step), fakes.shards(1, 1)[0])
+    assert [reject.message for reject in done.rejects] == ["a" * 500]
+
+
+def test_offsets_are_noted_where_there_is_an_index(tmp_path: Path) -> None:
+    [shard] = fakes.shards(3, 3)
+    _, done = work(worker(tmp_path), shard)
+    assert done.offsets == {}
+    folder = tmp_path / "indexed"
+    step, info = fakes.NumberStep(str(folder)), RunInfo(str(folder), "r", FORMAT, "cpu")
+    _, done = work(ShardWorker(lambda device: step, info), shard)
+    assert list(done.offsets.values()) == [0, 1024, 2048]
+    assert done.seconds >= 0

@@ -1,0 +1,311 @@
+"""The frame around a job, with workers in this process: resume, account, refusals."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cc_prep import storage
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats import provenance, rejects, sequences, training_shards
+from pipelines import engine, job
+from pipelines.job import JobSpec, Options, Summary
+from pipelines.shard_worker import RunInfo, ShardWorker
+from pipelines.state import lock
+from pipelines.state.journal import State
+from pipelines.step import MakeStep, Shard
+from tests import fakes
+
+
+@pytest.fixture(autouse=True)
+def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Ray: the shards are made one after the other by one worker."""
+
+    def run(
+        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: engine.Pool
+    ) -> Iterator[str]:
+        worker = ShardWorker(make_step, run_info)
+        for shard in shards:
+            yield worker.run(shard)
+
+    monkeypatch.setattr(engine, "start", lambda: engine.Resources(2, 0))
+    monkeypatch.setattr(engine, "stop", lambda: None)
+    monkeypatch.setattr(engine, "run", run)
+
+
+def spec(folder: Path, pairs: int = 10, **more: Any) -> JobSpec:
+    """A job of shards of 4 pairs, whose samples tell their numbers."""
+    faults = more.pop("faults", {})
+    base = JobSpec(
+        format=sequences.FORMAT,
+        folder=str(folder),
+        shards=fakes.shards(pairs, 4),
+        make_step=partial(fakes.number_step, {"folder": str(folder), **faults}),
+        settings={"depth": 2},
+        weights={"net": "abc"},
+        threads=1,
+        bytes_a_pair=1000,
+        memory="little",
+    )
+    return replace(base, **more)
+
+
+def run(job_spec: JobSpec, **options: Any) -> tuple[Summary | None, str]:
+    out = io.StringIO()
+    console = Console(file=out, width=500)
+    return job.run(job_spec, Options(device="cpu", **options), console), out.getvalue()
+
+
+def test_a_job_and_its_account(tmp_path: Path) -> None:
+    summary, _ = run(spec(tmp_path, faults={"rejects": [1, 9]}))
+    assert summary is not None
+    assert (summary.planned, summary.samples, summary.rejected) == (10, 8, 2)
+    assert (summary.shards, summary.made_now) == (3, 3)
+    files = sorted(tmp_path.glob("*.tar"))
+    assert summary.bytes == sum(path.stat().st_size for path in files)
+    record = provenance.read(str(tmp_path))
+    assert record is not None
+    assert record["complete"] is True
+    assert record["settings"] == {"depth": 2, "device": "cpu"}
+    assert record["planned"] == {"train-000000": 4, "train-000001": 4, "train-000002": 2}
+    counts = {n: (s["samples"], s["rejected"]) for n, s in record["shards"].items()}
+    assert counts == {"train-000000": (3, 1), "train-000001": (4, 0), "train-000002": (1, 1)}
+    assert [reject.id for reject in rejects.read(str(tmp_path))] == ["0001", "0009"]
+    assert lock.holder(str(tmp_path)) is None
+
+
+def test_finished_shards_are_left_alone(tmp_path: Path) -> None:
+    run(spec(tmp_path, 6))
+    before = (tmp_path / "train-000000.tar").stat().st_mtime_ns
+    summary, said = run(spec(tmp_path, 6))
+    assert summary is not None
+    assert summary.made_now == 0
+    assert "2 of 2 shards are done already" in said
+    grown, said = run(spec(tmp_path, 10))
+    assert grown is not None
+    assert (grown.made_now, grown.samples) == (2, 10)
+    assert "1 of 3 shards are done already" in said
+    assert (tmp_path / "train-000000.tar").stat().st_mtime_ns == before
+    assert "done already" not in run(spec(tmp_path / "new", 4))[1]
+
+
+@pytest.mark.parametrize("damage", ["gone", "shorter", "longer"])
+def test_a_shard_whose_file_is_not_whole_is_made_again(tmp_path: Path, damage: str) -> None:
+    """Keeps away: a done file that is believed though the shard beside it is not there."""
+    run(spec(tmp_path))
+    place = tmp_path / "train-000001.tar"
+    data = place.read_bytes()
+    place.unlink() if damage == "gone" else place.write_bytes(
+        data[:-512] if damage == "shorter" else data + bytes(512)
+    )
+    summary, _ = run(spec(tmp_path))
+    assert summary is not None
+    assert summary.made_now == 1
+    assert place.read_bytes() == data
+
+
+def test_another_split_joins_what_is_there(tmp_path: Path) -> None:
+    """Keeps away: an account that forgets the splits of earlier runs."""
+    run(spec(tmp_path, 4))
+    summary, _ = run(spec(tmp_path, shards=fakes.shards(3, 4, "val")))
+    assert summary is not None
+    assert (summary.planned, summary.samples, summary.shards) == (3, 3, 1)
+    record = provenance.read(str(tmp_path))
+    assert record is not None
+    assert record["planned"] == {"train-000000": 4, "val-000000": 3}
+    assert record["shards"].keys() == {"train-000000", "val-000000"}
+
+
+def test_a_stopped_job_says_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: an interrupted run whose finished shards are in no account."""
+    whole = engine.run
+
+    def stopped(*arguments: Any) -> Iterator[str]:
+        shards = whole(*arguments)
+        yield next(shards)
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield next(shards)
+
+    monkeypatch.setattr(engine, "run", stopped)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(JobFailed, match="stopped; 1 of 3 shards are done, the same command"):
+        run(spec(tmp_path))
+    assert signal.getsignal(signal.SIGTERM) is before
+    record = provenance.read(str(tmp_path))
+    assert record is not None
+    assert record["complete"] is False
+    assert record["shards"].keys() == {"train-000000"}
+    monkeypatch.setattr(engine, "run", whole)
+    summary, _ = run(spec(tmp_path))
+    assert summary is not None
+    assert (summary.made_now, summary.samples) == (2, 10)
+
+
+def test_a_failed_job_says_how_far_it_came(tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match="pair 8; 2 of 4 shards are done"):
+        run(spec(tmp_path, 14, faults={"fails": range(4, 14)}))
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"settings": {"depth": 3}}, "depth: 2 → 3"),
+        ({"weights": {"net": "other"}}, "weights.net: abc → other"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    """Keeps away: a folder in which half of the shards were made in another way."""
+    run(spec(tmp_path, 4))
+    with pytest.raises(UserError, match=said):
+        run(spec(tmp_path, 10, **change))
+    assert not (tmp_path / "train-000001.tar").exists()
+
+
+def test_another_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(spec(tmp_path, 4))
+    monkeypatch.setattr(engine, "start", lambda: engine.Resources(2, 1))
+    with pytest.raises(UserError, match="device: cpu → cuda"):
+        job.run(spec(tmp_path), Options(device="gpu"), Console(file=io.StringIO()))
+
+
+def test_shards_of_unknown_origin_are_refused(tmp_path: Path) -> None:
+    for name, refused in (("notes.tar", False), ("train-000000.txt", False),
+                          ("train-000000.tar", True)):  # fmt: skip
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(b"")
+        if refused:
+            with pytest.raises(UserError, match="has shards but no"):
+                run(spec(folder))
+        else:
+            assert run(spec(folder))[0] is not None
+
+
+def test_a_held_folder_is_refused_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "start", lambda: pytest.fail("started"))
+    with lock.locked(str(tmp_path)), pytest.raises(UserError, match="a job is at work there"):
+        run(spec(tmp_path))
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1100 * 6, True), (1100 * 6 - 1, False)])
+def test_room_on_the_disk_for_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, fits: bool
+) -> None:
+    """Keeps away: a resumed job that asks for the room of what is there already."""
+    run(spec(tmp_path, 4))
+    monkeypatch.setattr(storage, "free_bytes", lambda folder: free)
+    assert job.DISK_MARGIN == 1.1
+    if fits:
+        assert run(spec(tmp_path, 10))[0] is not None
+    else:
+        with pytest.raises(UserError, match=r"about 6\.6 kB needed, 6\.6 kB free"):
+            run(spec(tmp_path, 10))
+
+
+def test_a_store_that_knows_no_free_bytes_is_no_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "free_bytes", lambda folder: None)
+    assert run(spec(tmp_path))[0] is not None
+    assert "free" not in run(spec(tmp_path), dry_run=True)[1]
+
+
+def test_a_dry_run_writes_nothing_and_says_what_is_left(tmp_path: Path) -> None:
+    run(spec(tmp_path, 4))
+    before = sorted(path.name for path in tmp_path.iterdir())
+    summary, said = run(spec(tmp_path, 10), dry_run=True)
+    assert summary is None
+    assert "pairs    10 in 3 shards of up to 4\n" in said
+    assert "to do    6 pairs in 2 shards\n" in said
+    assert "disk     about 10.0 kB, " in said
+    assert "weights  net abc\n" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_rejects_are_retried_when_asked(tmp_path: Path) -> None:
+    run(spec(tmp_path, faults={"rejects": [1, 5]}))
+    summary, _ = run(spec(tmp_path, faults={"rejects": [5]}))
+    assert summary is not None
+    assert (summary.made_now, summary.rejected) == (0, 2)
+    summary, _ = run(spec(tmp_path, faults={"rejects": [5]}), retry_rejects=True)
+    assert summary is not None
+    assert (summary.made_now, summary.rejected, summary.samples) == (2, 1, 9)
+    assert [reject.id for reject in rejects.read(str(tmp_path))] == ["0005"]
+
+
+@pytest.mark.parametrize(
+    ("rejected", "share", "too_many"),
+    [(0, 0.0, False), (1, 0.0, True), (1, 0.01, False), (2, 0.01, True)],
+)
+def test_how_many_rejects_are_too_many(rejected: int, share: float, too_many: bool) -> None:
+    summary = Summary("f", 100, 100 - rejected, rejected, 1, 1.0, 1, 1)
+    assert summary.too_many_rejects(share) is too_many
+
+
+def test_only_indexed_formats_have_an_index(tmp_path: Path) -> None:
+    run(spec(tmp_path / "a"))
+    assert not (tmp_path / "a" / training_shards.INDEX).exists()
+    run(spec(tmp_path / "b", format=training_shards.FORMAT))
+    rows = training_shards.read_index(str(tmp_path / "b"))
+    assert [row["key"] for row in rows] == [fakes.pair(i).key for i in range(10)]
+    done = State(str(tmp_path / "a")).done()["train-000000"]
+    assert done.offsets == {}, "formats without an index note no offsets"
+
+
+def failing(number: int) -> Callable[[], None]:
+    def fail() -> None:
+        with job._writable("out"):
+            raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "said"),
+    [
+        (errno.EACCES, UserError, r"cannot write there \(Permission denied\)"),
+        (errno.EROFS, UserError, "cannot write there"),
+        (errno.ENOTDIR, UserError, "cannot write there"),
+        (errno.ENOSPC, JobFailed, "the disk is full"),
+        (errno.EIO, OSError, "Input/output error"),
+    ],
+)
+def test_what_the_output_place_refuses(number: int, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        failing(number)()
+
+
+def test_an_error_that_is_no_refusal_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), job._writable(str(tmp_path)):
+        raise ZeroDivisionError
+
+
+def test_temporaries_of_killed_runs_go(tmp_path: Path) -> None:
+    run(spec(tmp_path, 4))
+    for folder in (tmp_path, tmp_path / ".state"):
+        with storage.write_whole(str(folder / "x")) as file:
+            file.write(b"half")
+            [temporary] = [p for p in folder.iterdir() if p.name not in ("x",) and "x" in p.name
+                           and p.suffix == ".tmp"]  # fmt: skip
+            left = temporary.read_bytes()
+        (folder / temporary.name).write_bytes(left)
+        (folder / "x").unlink()
+    run(spec(tmp_path, 4))
+    assert not list(tmp_path.glob("**/*.tmp"))
+    assert json.loads((tmp_path / ".state/plan.json").read_text()) == {"train-000000": 4}

@@ -1,0 +1,67 @@
+"""Done files and journals: what is believed, and what is made again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cc_prep.formats.rejects import Reject
+from pipelines.state.journal import Done, Journal, State
+
+REJECT = Reject("k", "i", "s", "change", "train-000000", "r", "m")
+DONE = Done("train-000000", 5, "d", 4, 10, "s", 1.5, (REJECT,), {"k": 512})
+
+
+def test_a_new_journal_counts_from_nothing() -> None:
+    """Keeps away: a pair that is set aside at its first crash."""
+    journal = Journal("train-000000", "run", "host")
+    assert (journal.done, journal.rejected, journal.crashes_outside_pairs) == (0, 0, 0)
+    assert (journal.in_flight, journal.crashes) == ([], {})
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    state = State(str(tmp_path))
+    state.write_done(DONE)
+    assert state.done() == {"train-000000": DONE}
+    journal = Journal("val-000001", "run", "host", ["a"], 3, 1, 2, {"a": 1})
+    state.write_journal(journal)
+    assert state.journal("val-000001") == journal
+    assert state.journal("val-000002") is None
+    state.write_plan({"train-000000": 5})
+    assert state.plan() == {"train-000000": 5}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shard": "train-000001"},
+        {"bytes": "10"},
+        {"bytes": None},
+        {"rejects": None},
+        {"rejects": [{"key": "k"}]},
+        {"surplus": 1},
+    ],
+)
+def test_a_done_file_of_strangers_is_no_done_shard(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Keeps away: a shard that is left out because a damaged file says that it is done."""
+    state = State(str(tmp_path))
+    state.write_done(DONE)
+    place = tmp_path / ".state/train-000000.done.json"
+    place.write_text(json.dumps({**asdict(DONE), **change}))
+    assert state.done() == {}
+    place.write_text(json.dumps(asdict(DONE)))
+    assert state.done() == {"train-000000": DONE}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 10**5, '{"shard": "a"}'])
+def test_damaged_files_count_as_missing(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".state").mkdir()
+    for name in ("plan.json", "a.done.json", "a.journal.json"):
+        (tmp_path / ".state" / name).write_text(text)
+    state = State(str(tmp_path))
+    assert (state.done(), state.journals(), state.journal("a")) == ({}, [], None)
+    assert state.plan() in (None, {"shard": "a"})

@@ -1,0 +1,177 @@
+"""Shards made from finished sequences: which, how many, and from what exactly."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cc_prep.errors import UserError
+from cc_prep.formats import provenance, scores, sequences
+from cc_prep.formats.rejects import Reject
+from cc_prep.formats.tar import write_shard
+from cc_prep.records import FrameScores, FrameSequence
+from pipelines.state.journal import Done
+from pipelines.step import remaining, shard_from_json
+from pipelines.stored import ShardFromSequences, finished_shards, plan_from_sequences
+from tests import fakes
+
+SIZES = {"train-000000": 3, "train-000001": 2, "val-000000": 2}
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def record(folder: Path, shards: dict[str, dict[str, Any]], kind: str, **more: object) -> str:
+    """A folder's provenance as an ended job leaves it."""
+    content = {"format": kind, "settings": {}, "complete": True, "shards": shards, **more}
+    provenance.write(str(folder), content)
+    return str(folder)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> str:
+    shards = {name: {"samples": size, "sha256": f"s-{name}"} for name, size in SIZES.items()}
+    return record(tmp_path / "sequences", shards, "cc-sequences")
+
+
+def scored(folder: Path, **digests: str) -> str:
+    """A folder of scores, each of the whole of its sequences, unless another digest is given."""
+    shards = {
+        name: {"sha256": f"t-{name}", "input_digest": sha256(f"s-{name}:{size}")}
+        for name, size in SIZES.items()
+    }
+    for name, digest in digests.items():
+        shards[name.replace("_", "-")]["input_digest"] = digest
+    return record(folder / "scores", shards, "cc-scores")
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, {"train-000000": 3, "train-000001": 2, "val-000000": 2}),
+        (4, {"train-000000": 3, "train-000001": 1, "val-000000": 2}),
+        (3, {"train-000000": 3, "val-000000": 2}),
+        (1, {"train-000000": 1, "val-000000": 1}),
+    ],
+)
+def test_each_split_has_its_own_limit(
+    made: str, limit: int | None, expected: dict[str, int]
+) -> None:
+    """Keeps away: a limit that all splits share, and shards of no samples."""
+    shards = plan_from_sequences(made, ["train", "val"], limit)
+    assert {shard.name: shard.count for shard in shards} == expected
+    for shard in shards:
+        assert shard.digest() == sha256(f"s-{shard.name}:{shard.count}")
+        assert (shard.split, shard.scores) == (shard.name.split("-")[0], None)
+        assert shard.sequences == f"{made}/{shard.name}.tar"
+
+
+def test_other_splits_are_left_out(made: str) -> None:
+    assert [shard.name for shard in plan_from_sequences(made, ["val"], None)] == ["val-000000"]
+    with pytest.raises(UserError, match="no sequences of test"):
+        plan_from_sequences(made, ["test"], None)
+
+
+def test_empty_shards_are_not_planned(tmp_path: Path) -> None:
+    """Keeps away: a shard all of whose pairs were rejected, as a shard without samples."""
+    shards = {"train-000000": {"samples": 0, "sha256": "a"}}
+    folder = record(tmp_path, shards, "cc-sequences")
+    with pytest.raises(UserError, match="no sequences of train"):
+        plan_from_sequences(folder, ["train"], None)
+
+
+def test_scores_take_part_in_the_digest(made: str, tmp_path: Path) -> None:
+    """Keeps away: training shards that stay as they are when the scores are made anew."""
+    folder = scored(tmp_path)
+    for shard in plan_from_sequences(made, ["train", "val"], None, folder):
+        sequence_digest = sha256(f"s-{shard.name}:{shard.count}")
+        assert shard.digest() == sha256(f"{sequence_digest}:t-{shard.name}")
+        assert shard.scores == f"{folder}/{shard.name}.parquet"
+
+
+def test_scores_are_of_the_whole_shard_or_of_the_part(made: str, tmp_path: Path) -> None:
+    folder = scored(tmp_path, train_000000=sha256("s-train-000000:2"))
+    [shard] = plan_from_sequences(made, ["train"], 2, folder)
+    assert shard.digest() == sha256(f"{sha256('s-train-000000:2')}:t-train-000000")
+    with pytest.raises(UserError, match="scores of train-000000 are of other sequences"):
+        plan_from_sequences(made, ["train"], 3, folder)
+    assert plan_from_sequences(made, ["val"], 1, folder)[0].count == 1
+
+
+def test_missing_scores_are_named(made: str, tmp_path: Path) -> None:
+    shards = {"val-000000": {"sha256": "t", "input_digest": sha256("s-val-000000:2")}}
+    folder = record(tmp_path / "scores", shards, "cc-scores")
+    assert plan_from_sequences(made, ["val"], None, folder)
+    with pytest.raises(UserError, match="no scores of train-000000"):
+        plan_from_sequences(made, ["train"], None, folder)
+
+
+def test_what_is_not_finished_is_refused(tmp_path: Path) -> None:
+    """Keeps away: training shards of the half of a data set that was there at the time."""
+    kind = sequences.FORMAT
+    with pytest.raises(UserError, match="no sequences there"):
+        finished_shards(str(tmp_path), kind, "interpolate")
+    record(tmp_path, {}, "cc-scores")
+    with pytest.raises(UserError, match="no sequences there"):
+        finished_shards(str(tmp_path), kind, "interpolate")
+    record(tmp_path, {}, "cc-sequences", complete=False)
+    with pytest.raises(UserError, match="not all planned shards") as caught:
+        finished_shards(str(tmp_path), kind, "interpolate")
+    assert "cc-prep interpolate" in str(caught.value)
+    record(tmp_path, {"a-000000": {"samples": 1}}, "cc-sequences")
+    assert finished_shards(str(tmp_path), kind, "interpolate") == {"a-000000": {"samples": 1}}
+
+
+def frame_scores(value: float) -> FrameScores:
+    rows, nothing = np.full((2, 3), value, np.float32), np.zeros(0, np.float32)
+    return FrameScores(fakes.CHANGE_CAPTIONS, rows, rows, nothing, nothing)
+
+
+def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
+    """Keeps away: scores of the neighbour, and more samples than were planned."""
+    place, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
+    with write_shard(place) as (writer, _):
+        for i in range(3):
+            frames = np.full((3, 8, 8, 3), i, np.uint8)
+            members = sequences.encode(FrameSequence(fakes.pair(i), frames), "png", 90, {})
+            writer.add(fakes.pair(i).key, members)
+    with scores.write_shard(table) as (rows, _):
+        for i in (2, 0):
+            row = scores.encode(frame_scores(i), np.zeros(3), [0], "x", "y")
+            rows.add(fakes.pair(i).key, row)
+    shard = ShardFromSequences("train", "a", 2, "d", place, table)
+    first, second = shard.items()
+    assert first.scores is not None
+    assert (first.scores.bef_inter_sim == 0).all()
+    assert (second.key, second.scores) == (fakes.pair(1).key, None)
+    assert [s.scores for s in ShardFromSequences("train", "a", 2, "d", place).items()] == [None] * 2
+    *_, third = ShardFromSequences("train", "a", 3, "d", place, table).items()
+    assert third.scores is not None
+    assert (third.scores.bef_inter_sim == 2).all()
+
+
+def test_what_is_made_anew() -> None:
+    """Keeps away: a shard that is kept though its sequences changed, or made again for nothing."""
+    shard = ShardFromSequences("train", "a", 2, "d", "a.tar")
+    reject = Reject("k", "i", "s", "change", "a", "r", "m")
+
+    def left(digest: str, rejects: int, retry: bool) -> list[object]:
+        done = Done("a", 2, digest, 1, 1, "", 0.0, (reject,) * rejects)
+        return list(remaining([shard], {"a": done}, retry))
+
+    assert remaining([shard], {}, False) == [shard]
+    assert left("d", 0, False) == left("d", 1, False) == left("d", 0, True) == []
+    assert left("d", 1, True) == left("e", 0, False) == [shard]
+
+
+def test_both_kinds_of_shards_survive_json() -> None:
+    """Keeps away: a worker that takes one kind of shard for the other."""
+    stored = ShardFromSequences("train", "a", 2, "d", "a.tar", "a.parquet")
+    assert shard_from_json(stored.to_json()) == stored
+    [planned] = fakes.shards(3, 3)
+    assert shard_from_json(planned.to_json()) == planned
