@@ -265,7 +265,7 @@ def test_only_indexed_formats_have_an_index(tmp_path: Path) -> None:
     rows = training_shards.read_index(str(tmp_path / "b"))
     assert [row["key"] for row in rows] == [fakes.pair(i).key for i in range(10)]
     done = State(str(tmp_path / "a")).done()["train-000000"]
-    assert done.offsets == {}, "formats without an index note no offsets"
+    assert done.index == [], "formats without an index note no rows of one"
 
 
 def failing(number: int) -> Callable[[], None]:

@@ -224,12 +224,12 @@ def test_messages_of_rejects_are_short_and_without_zeros(tmp_path: Path) -> None
     assert [reject.message for reject in done.rejects] == ["a" * 500]
 
 
-def test_offsets_are_noted_where_there_is_an_index(tmp_path: Path) -> None:
+def test_rows_of_the_index_are_noted_where_there_is_one(tmp_path: Path) -> None:
     [shard] = fakes.shards(3, 3)
     _, done = work(worker(tmp_path), shard)
-    assert done.offsets == {}
+    assert done.index == []
     folder = tmp_path / "indexed"
     step, info = fakes.NumberStep(str(folder)), RunInfo(str(folder), "r", FORMAT, "cpu")
     _, done = work(ShardWorker(lambda device: step, info), shard)
-    assert list(done.offsets.values()) == [0, 1024, 2048]
+    assert [row["offset"] for row in done.index] == [0, 1024, 2048]
     assert done.seconds >= 0

@@ -12,6 +12,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
 from cc_prep.formats.rejects import Reject
+from cc_prep.formats.shard_format import VERSIONS
 from cc_prep.formats.tar import write_shard
 from cc_prep.records import FrameScores, FrameSequence
 from pipelines.state.journal import Done
@@ -28,7 +29,8 @@ def sha256(text: str) -> str:
 
 def record(folder: Path, shards: dict[str, dict[str, Any]], kind: str, **more: object) -> str:
     """A folder's provenance as an ended job leaves it."""
-    content = {"format": kind, "settings": {}, "complete": True, "shards": shards, **more}
+    version = {"format": kind, "format_version": VERSIONS[kind]}
+    content = {**version, "settings": {}, "complete": True, "shards": shards, **more}
     provenance.write(str(folder), content)
     return str(folder)
 
