@@ -26,6 +26,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Comman
     for step in ("interpolate", "score-frames", "build"):
         done = prep(step, "synth", "--out", folder / "out", *given)
         assert done.returncode == 0, done.stderr
+    given += ["--set", "keyframes.images=keyframes"]
     done = prep("build", "synth", "--out", folder / "fused", "--split", "train", *given)
     assert done.returncode == 0, done.stderr
     return folder / "out"
