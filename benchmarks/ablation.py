@@ -22,12 +22,14 @@ from typing import Any
 
 import click
 import torch
+from rich.console import Console
 
-from cc_train.captioner import Captioning
+from cc_train import captioner as captioners
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.captions.coco import STILL
+from cc_train.evaluation.predict import predict
 from cc_train.systems.procap.stage1 import Settings
 from cc_train.training import configs
 
@@ -113,7 +115,7 @@ def train_variant(place: Path, variant: Variant, stage1: Future[Path], steps: in
     settings = [f"queries.k={variant.k}"]
     more: list[object] = ["--init", stage1.result()] if variant.stage1 else []
     if not variant.stage1:
-        first = configs.load(Settings, "synth", [], "stage1")
+        first = configs.load(Settings, "stage1", "synth", [], Console(stderr=True))
         settings += [f"network={first.network.model_dump_json()}", f"frames={first.frames}"]
     return train(
         place, "stage2", name, steps, [*more, *(p for s in settings for p in ("--set", s))]
@@ -163,12 +165,12 @@ def told(rows: list[dict[str, Any]]) -> float:
 
 def words_a_second(found: Path, place: Path) -> float:
     """Words of greedy captions a second, images encoded from tokens; the best of some passes."""
-    captioning = Captioning(found)
+    captioner = captioners.load(found)
     entries = shard_index.read([str(place / "shards" / "test-*.tar")])[:256]
     best = 0.0
     for _ in range(REPEATS):
         began = time.monotonic()
-        said = [caption.text for _, caption in captioning.of_samples(entries, 1)]
+        said = [caption.text for _, caption in predict(captioner, entries)]
         words = sum(len(text.split()) for text in said)
         best = max(best, words / (time.monotonic() - began))
     return best

@@ -20,7 +20,7 @@ from lib.reference import torchs_products
 from torch import Tensor
 
 from cc_prep.models.cpu.allocator import keep_freed_memory
-from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
 from cc_train.layers.caption_decoder import CaptionDecoder, Config
 from cc_train.text import BOS, PAD, UNK
@@ -58,7 +58,7 @@ def kept(batch: int) -> np.ndarray:
     """As cc-train decodes."""
     keep_freed_memory()
     decoder, memory = parts()
-    speaking = WordByWord(decoder)
+    speaking = CachedDecoder(decoder)
     return torch.cat([greedy(speaking, some, stop=False) for some in memory.split(batch)]).numpy()
 
 

@@ -78,14 +78,14 @@ def ours(kind: Kind) -> dict[str, float]:
     features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
     objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
     one = batch(kind)
-    counted, found = objective.counts(one), dict[str, float]()
-    for piece in objective.pieces(one):
-        losses = objective.losses("model", piece, 0, counted)
+    counts, total = objective.counts(one), dict[str, float]()
+    for chunk in objective.chunks(one):
+        losses = objective.losses("model", chunk, 0, counts)
         losses["total"].backward()
         for name, loss in losses.items():
-            found[name] = found.get(name, 0.0) + float(loss.detach())
+            total[name] = total.get(name, 0.0) + float(loss.detach())
     optimiser.step()
-    return found
+    return total
 
 
 def reference() -> dict[str, float]:

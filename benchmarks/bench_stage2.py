@@ -20,13 +20,14 @@ from lib.reference import as_the_reference_encodes, codec, swish, torchs_product
 from torch import Tensor
 
 from cc_prep.models.cpu.allocator import keep_freed_memory
-from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder
-from cc_train.systems.procap.captioner import Captioner
+from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures, Kind
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import as_input
+from cc_train.text import MARKS, Vocabulary
 
 BATCH, SIDE, THREADS = 4, 224, 2
 PAPER = {1: 766, 2: 699, 4: 461, 7: 271}
@@ -64,45 +65,47 @@ def tokens() -> np.ndarray:
 
 def ours(kind: Kind) -> np.ndarray:
     keep_freed_memory()  # as cc-train does
-    return encoded(captioner(2), kind)[:, ::97, ::97].numpy()
+    return encoded(captioner(2, kind), kind)[:, ::97, ::97].numpy()
 
 
 @torch.inference_mode()
-def encoded(captioner: Captioner, kind: Kind) -> Tensor:
-    return captioner.memory(FrameFeatures(codec(), kind)(as_input(ends(kind))))
+def encoded(model: ProCap, kind: Kind) -> Tensor:
+    return model.memory(ends(kind))
 
 
 @torch.inference_mode()
 def reference() -> np.ndarray:
     """All images at once through the VQGAN."""
     torchs_products()
-    model = captioner(2)
+    model = captioner(2, "pixels")
     as_the_reference_encodes(model.encoder)
     with swish():
         maps = codec().features(as_input(ends("pixels")).flatten(0, 1))
     features = maps.flatten(2).transpose(1, 2).unflatten(0, (BATCH, 2))
-    found: np.ndarray = model.memory(features)[:, ::97, ::97].numpy()
-    return found
+    memory: np.ndarray = model.mlp(model.procedure(features))[:, ::97, ::97].numpy()
+    return memory
 
 
 def words_a_second(repeats: int) -> dict[int, float]:
     """Pairs to ids, by k; sentences that never end, as untrained decoders say them."""
     keep_freed_memory()
 
-    def said(model: Captioner) -> None:
-        greedy(WordByWord(model.decoder), encoded(model, "tokens"), stop=False)
+    def decode(model: ProCap) -> None:
+        greedy(CachedDecoder(model.decoder), encoded(model, "tokens"), stop=False)
 
-    seconds = turns({str(k): partial(said, captioner(k)) for k in PAPER}, repeats)
-    words = BATCH * (captioner(1).decoder.config.length - 1)
+    seconds = turns({str(k): partial(decode, captioner(k, "tokens")) for k in PAPER}, repeats)
+    words = BATCH * (captioner(1, "tokens").length - 1)
     return {k: words / seconds[str(k)] for k in PAPER}
 
 
 @cache
-def captioner(k: int) -> Captioner:
+def captioner(k: int, kind: Kind) -> ProCap:
     torch.set_num_threads(THREADS)
     torch.manual_seed(1)
     encoder = ProcedureEncoder(Config(frames=k + 2))
-    return Captioner(encoder, caption_decoder.Config(words=80)).eval()
+    words = Vocabulary([*MARKS, *map(str, range(80 - len(MARKS)))])
+    features = FrameFeatures(codec(), kind)
+    return ProCap(encoder, caption_decoder.Config(words=80), features, words).eval()
 
 
 @cache

@@ -35,8 +35,8 @@ from cc_train.training.distributed import Ranks
 
 FRAMES, PER_SHARD, BATCH = 9, 64, 8
 ABOUT = {"codes": 512, "tokenizer": "vqgan-mini", "tokenizer_sha256": "0" * 64}
-TRAINING = ("loop.batch_size=8", "network.width=128", "network.layers=2", "hold_out.pairs=2",
-            "loop.threads=2", "loop.log_every=40")  # fmt: skip
+TRAINING = ("loop.batch_size=8", "network.width=128", "network.layers=2", "loop.threads=2",
+            "validation_split.pairs=2", "loop.log_every=40")  # fmt: skip
 
 
 @click.command()

@@ -116,9 +116,9 @@ class Manifest(Section):
     keyframes: Keyframes = Keyframes()
     tokenize: Tokenize = Tokenize()
     shards: Shards = Shards()
-    # The trainer's part: it changes no prepared byte, and `cc-train` alone knows its keys.
-    stage1: dict[str, Any] = Field(default_factory=dict, exclude=True)
-    stage2: dict[str, Any] = Field(default_factory=dict, exclude=True)
+    # The trainer's part, a section for each system: it changes no prepared byte, and `cc-train`
+    # alone knows its keys.
+    train: dict[str, Any] = Field(default_factory=dict, exclude=True)
     source: str = Field(default="", exclude=True)
 
     @field_validator("splits")

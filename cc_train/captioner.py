@@ -1,137 +1,145 @@
-"""A trained captioner at work: pairs of images, or samples of shards → sentences."""
+"""What a captioner is: before and after in, a sentence out. Nothing else knows more of a system.
+
+`evaluate`, `caption`, `report`, `compare`, `pack` and the validation during training know only what
+stands here; `load` finds the system that a run or a packed folder belongs to by its own settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cc_prep.errors import UserError
-from cc_prep.formats.tar import DamagedShard
-from cc_train.data.shard_index import ADVICE, Entry
-from cc_train.decoding.cached import WordByWord
+from cc_train.data.collate import Reads
+from cc_train.decoding.next_word import NextWord, Recomputing
 from cc_train.decoding.search import beam, greedy
-from cc_train.layers import caption_decoder
-from cc_train.systems.procap import procedure_encoder
-from cc_train.systems.procap.batches import ends as sample_ends
-from cc_train.systems.procap.captioner import Captioner
-from cc_train.systems.procap.frame_features import FrameFeatures, Kind
-from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
-from cc_train.systems.procap.stage1_objective import as_input
-from cc_train.text import Vocabulary
-
-BATCH = 32
+from cc_train.text import TextCodec
 
 
 @dataclass(frozen=True)
 class Caption:
-    """A sentence. beams: (sentence, score) of beam search, best first; empty for greedy."""
+    """A sentence about a pair.
+
+    beams: (sentence, sum of log-probabilities) of beam search, best first; empty for greedy.
+    mask: where something changed, class ids uint8 [H, W]; None for systems that do not say where.
+    """
 
     text: str
     beams: tuple[tuple[str, float], ...] = ()
+    mask: np.ndarray | None = None
 
 
-class Captioning:
-    """A stage-2 run's best network."""
+@dataclass(frozen=True)
+class Inputs:
+    """What a captioner reads of a sample.
 
-    def __init__(self, run: Path, device: str = "cpu") -> None:
-        from cc_train.systems.procap import runs
+    size: height and width of the images in px. reads: what it takes of a training shard's sample;
+    images are taken in any case. mask: whether its training reads masks. tokenizer: SHA-256 of the
+    VQGAN whose tokens it reads; None where it reads no tokens.
+    """
 
-        tensors, self.settings, self.step = runs.read_run(run, "stage2")
-        self.vocabulary = Vocabulary(self.settings["words"])
-        seen = self.settings["seen"]
-        self.features = runs.read_features(run, seen["frames"], seen["compatible"]).to(device)
-        self.captioner = _rebuilt(tensors, self.settings).to(device).eval()
-        self.speaker = Speaker(self.captioner, self.features, self.vocabulary)
-        self.device = device
+    size: tuple[int, int]
+    reads: Reads = "pixels"
+    mask: bool = False
+    tokenizer: str | None = None
+
+
+class Captioner(Protocol):
+    """A trained captioner in evaluation."""
 
     @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width in px that the captioner takes."""
-        sizes, factor = self.captioner.encoder.config, self.features.vqgan.config.factor
-        return sizes.rows * factor, sizes.columns * factor
+    def inputs(self) -> Inputs: ...
 
-    def of_images(
-        self, pairs: Sequence[tuple[np.ndarray, np.ndarray]], beams: int
-    ) -> list[Caption]:
-        """Captions of pairs uint8 [H, W, 3] RGB in `image_size`."""
-        found: list[Caption] = []
-        for start in range(0, len(pairs), BATCH):
-            stacked = np.stack([np.stack(pair) for pair in pairs[start : start + BATCH]])
-            given = torch.from_numpy(stacked).to(self.device)
-            found += self.speaker.say(given, beams)
-        return found
+    @property
+    def text(self) -> TextCodec: ...
 
-    def of_samples(
-        self, entries: Sequence[Entry], beams: int, swapped: bool = False
-    ) -> Iterator[tuple[str, Caption]]:
-        """Key and caption of every sample. swapped: of after and before. Raises UserError."""
-        return predict(self.speaker, entries, beams, swapped)
+    @property
+    def device(self) -> torch.device: ...
+
+    def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
+        """Captions of B pairs.
+
+        before_after: images uint8 [B, 2, H, W, 3] RGB, or what `inputs.reads` names: tokens int64
+        [B, 2, n], features float16 [B, 2, C, h, w]. beams: 1 is greedy.
+        """
+        ...
 
 
-class Speaker:
-    """A captioner as its weights are now: before and after of some pairs → captions."""
+class EncoderDecoder(nn.Module):
+    """A captioner made of an encoder of pairs and a decoder of words.
 
-    def __init__(
-        self, captioner: Captioner, features: FrameFeatures, vocabulary: Vocabulary
-    ) -> None:
-        self.captioner, self.features, self.vocabulary = captioner, features, vocabulary
-        self._decoder = WordByWord(captioner.decoder)
+    A system implements `memory` and `logits`; one that has a faster way to decode overrides
+    `next_word`. length: positions of a sentence, its begin and end marks included.
+    """
+
+    def __init__(self, inputs: Inputs, text: TextCodec, length: int) -> None:
+        super().__init__()
+        self.inputs, self.text, self.length = inputs, text, length
+        self._next_word: NextWord | None = None
+
+    def memory(self, before_after: Tensor) -> Tensor:
+        """What the decoder attends to, [B, …], of what `Captioner.caption` takes."""
+        raise NotImplementedError
+
+    def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """Of the next word at each position, [B, L, len(text)], of ids int64 [B, L]."""
+        raise NotImplementedError
+
+    def next_word(self) -> NextWord:
+        """The decoder with the weights of now, one word at a time."""
+        return Recomputing(self.logits, self.length)
+
+    def forward(self, before_after: Tensor, ids: Tensor) -> Tensor:
+        """Logits [B, L, len(text)] of pairs and word ids int64 [B, L]."""
+        return self.logits(ids, self.memory(before_after))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
 
     @torch.inference_mode()
-    def say(self, given: Tensor, beams: int = 1) -> list[Caption]:
-        """Captions of a batch of ends, as `collate.ends` makes them. beams: 1 is greedy."""
-        memory = self.captioner.memory(self.features(as_input(given)))
+    def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
+        """See `Captioner`."""
+        assert not self.training, "eval() first: dropout would change the words"
+        memory = self.memory(before_after)
+        if self._next_word is None:
+            self._next_word = self.next_word()
         if beams == 1:
-            ids = greedy(self._decoder, memory)[:, 1:].tolist()
-            return [Caption(self.vocabulary.decode(one)) for one in ids]
+            rows = greedy(self._next_word, memory, self.text.marks)[:, 1:].tolist()
+            return [Caption(self.text.decode(row)) for row in rows]
         captions = []
-        for found in beam(self._decoder, memory, beams):
-            said = tuple((self.vocabulary.decode(one.ids), one.score) for one in found)
-            captions.append(Caption(said[0][0], said))
+        for hypotheses in beam(self._next_word, memory, beams, marks=self.text.marks):
+            ranked = tuple((self.text.decode(one.ids), one.score) for one in hypotheses)
+            captions.append(Caption(ranked[0][0], ranked))
         return captions
 
+    def train(self, mode: bool = True) -> Any:
+        """Sets the mode; the next caption is decoded with the weights of then."""
+        self._next_word = None
+        return super().train(mode)
 
-def predict(
-    speaker: Speaker, entries: Sequence[Entry], beams: int = 1, swapped: bool = False
-) -> Iterator[tuple[str, Caption]]:
-    """Key and caption of every sample. Raises UserError for one that cannot be read."""
-    device = next(speaker.captioner.parameters()).device
-    for start in range(0, len(entries), BATCH):
-        part = entries[start : start + BATCH]
-        given = torch.from_numpy(np.stack([_ends(entry, speaker.features.kind) for entry in part]))
-        given = given.flip(1) if swapped else given
-        found = speaker.say(given.to(device), beams)
-        yield from zip([entry.key for entry in part], found, strict=True)
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._next_word = None
+        return super()._apply(fn, recurse)
 
 
-def _ends(entry: Entry, kind: Kind) -> np.ndarray:
-    try:
-        return sample_ends(entry.read(), kind)
-    except (DamagedShard, FileNotFoundError) as error:
-        raise UserError(f"{entry.shard}: {error}", ADVICE) from None
+def load(place: str | Path, device: str = "cpu") -> Captioner:
+    """The captioner of a run's folder (its best network) or of a packed one, in evaluation.
 
+    Raises UserError for a folder that is no run, is damaged, or is no captioner's.
+    """
+    from cc_prep.errors import UserError
+    from cc_train import systems
+    from cc_train.training import runs
 
-def _rebuilt(tensors: dict[str, Tensor], settings: dict[str, Any]) -> Captioner:
-    encoder_prefix, decoder_prefix = "intermediate_generator.", "text_decoder.decoder."
-    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
-
-    def below(prefix: str) -> dict[str, tuple[int, ...]]:
-        return {n[len(prefix) :]: s for n, s in shapes.items() if n.startswith(prefix)}
-
-    try:
-        encoder = ProcedureEncoder(procedure_encoder.Config.of(below(encoder_prefix)))
-        sizes = settings["decoder"]
-        decoder = caption_decoder.Config.of(below(decoder_prefix), sizes["heads"], sizes["length"])
-        captioner = Captioner(
-            encoder, decoder, settings["queries"]["kind"], settings["seen"]["compatible"]
-        )
-        captioner.load_state_dict(tensors)
-    except (KeyError, RuntimeError) as error:
-        raise UserError(f"no captioner: {str(error).splitlines()[0]}", "Train it anew") from None
+    run = runs.read(Path(place))
+    recipe = systems.recipe(run.system)
+    if not hasattr(recipe, "load"):
+        raise UserError(f"{place}: a run of {run.system} is no captioner", "Give a captioner's run")
+    captioner: Captioner = recipe.load(run, device)
     return captioner

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,16 +11,34 @@ import click
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_train import systems
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """The commands below, and those of the table of systems."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*systems.names(), *super().list_commands(context), *systems.commands()]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name in systems.names():
+            return _training(systems.get(name))
+        if name in systems.commands():
+            return systems.command(name)
+        return super().get_command(context, name)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="cc-train")
 def cli() -> None:
-    """Trains on the shards that cc-prep makes.
+    """Trains on the shards that cc-prep makes, evaluates and captions.
 
     \b
     Example:
-      cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan
+      cc-train stage1 --config clevr --shards 'out/clevr/shards/train-*.tar' --out out/clevr/stage1
     """
 
 
@@ -38,144 +55,81 @@ def main() -> None:
         sys.exit(1)
 
 
-def training_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every training."""
-    for option in (
-        click.option(
-            "--resume",
-            type=click.Choice(["auto", "never"]),
-            default="auto",
-            show_default=True,
-            help="Go on from the last checkpoint in RUN, or refuse a folder that has a run.",
-        ),
-        click.option(
-            "--set",
-            "overrides",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Override a setting, such as loop.batch_size=8 (repeatable).",
-        ),
-        click.option("--steps", type=click.IntRange(1), help="Short for --set loop.steps=N."),
-        click.option("--init", metavar="PLACE", help="What to start from: see above."),
-        click.option(
-            "--config",
-            metavar="NAME|FILE",
-            help="Settings: a manifest that has some, or a YAML file; default: ours.",
-        ),
-        click.option("--out", "run", required=True, metavar="RUN", help="The run's folder."),
-        click.option(
-            "--shards",
-            multiple=True,
-            required=True,
-            metavar="SHARDS",
-            help="Shards: a path, glob, brace expression or URL (repeatable).",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-VALID = click.option(
-    "--valid",
+TRAINING_OPTIONS: list[click.Parameter] = [
+    click.Option(
+        ["--shards"],
+        multiple=True,
+        required=True,
+        metavar="SHARDS",
+        help="Shards: a path, glob, brace expression or URL (repeatable).",
+    ),
+    click.Option(["--out", "run"], required=True, metavar="RUN", help="The run's folder."),
+    click.Option(
+        ["--config"],
+        metavar="NAME|FILE",
+        help="Settings: a manifest, a YAML file, or the name of ours; default: the defaults.",
+    ),
+    click.Option(["--init"], metavar="PLACE", help="What to start from: see above."),
+    click.Option(["--steps"], type=click.IntRange(1), help="Short for --set loop.steps=N."),
+    click.Option(
+        ["--set", "overrides"],
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override a setting, such as loop.batch_size=8 (repeatable).",
+    ),
+    click.Option(
+        ["--resume"],
+        type=click.Choice(["auto", "never"]),
+        default="auto",
+        show_default=True,
+        help="Go on from the last checkpoint in RUN, or refuse a folder that has a run.",
+    ),
+]
+VALID = click.Option(
+    ["--valid"],
     multiple=True,
     metavar="SHARDS",
-    help="Shards to validate on; default: hold_out.share of the scenes in --shards.",
+    help="Shards to validate on; default: validation_split.share of the scenes in --shards.",
 )
 
 
-@cli.command()
-@training_options
-def vqgan(**options: Any) -> None:
-    """Trains a VQGAN on all frames of sequence shards.
+def _training(system: systems.System) -> click.Command:
+    """The command that trains a system."""
+    options = [*TRAINING_OPTIONS, *([VALID] if system.valid else [])]
 
-    L1, a perceptual distance and a patch discriminator; RUN gets checkpoints, a log as JSON lines
-    and for TensorBoard, and pictures of reconstructions. The settings and their defaults are in
-    docs/training.md.
+    def run(**options: Any) -> None:
+        from cc_train.commands import train
 
-    \b
-    Example:
-      cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan --steps 20000
-    """
-    from cc_train.systems.vqgan.recipe import Settings, train
+        train(system, **options)
 
-    _train(Settings, train, **options)
-
-
-@cli.command()
-@training_options
-def clip4idc(**options: Any) -> None:
-    """Trains a CLIP4IDC on the pairs and captions of sequence shards.
-
-    From scratch, or from CLIP's or CLIP4IDC's weights with --init. The validation measures are
-    R@1, R@5 and R@10 both ways on held-out pairs.
-
-    \b
-    Example:
-      cc-train clip4idc --shards 'out/clevr/sequences/train-*.tar' --out runs/clip4idc
-    """
-    from cc_train.systems.clip4idc.recipe import Settings, train
-
-    _train(Settings, train, **options)
-
-
-@cli.command()
-@training_options
-@VALID
-def stage1(**options: Any) -> None:
-    """Trains ProCap's procedure encoder on training shards.
-
-    Masked reconstruction of the frames' tokens, whether caption and frames belong together, and
-    whether the frames are in order. --init takes CLIP's weights (ViT-B-32.pt), whose first blocks
-    the encoder starts from. Several GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
-
-    \b
-    Example:
-      cc-train stage1 --config clevr --shards 'out/clevr/shards/train-*.tar' --out out/clevr/stage1
-    """
-    from cc_train.systems.procap.stage1 import Settings, train
-
-    _train(Settings, train, section="stage1", **options)
-
-
-@cli.command()
-@training_options
-@VALID
-def stage2(**options: Any) -> None:
-    """Trains a captioner on training shards: procedure queries and a decoder.
-
-    --init takes the folder of a stage-1 run; without it the encoder starts from nothing. The best
-    checkpoint is that of the highest CIDEr in validation.
-
-    \b
-    Example:
-      cc-train stage2 --config clevr --shards 'out/clevr/shards/train-*.tar' \\
-          --valid 'out/clevr/shards/val-*.tar' --init out/clevr/stage1 --out out/clevr/stage2
-    """
-    from cc_train.systems.procap.stage2 import Settings, train
-
-    _train(Settings, train, section="stage2", **options)
+    return click.Command(
+        system.name, params=options, help=inspect.cleandoc(system.help), callback=run
+    )
 
 
 @cli.command()
 @click.argument("run")
 @click.option("--shards", multiple=True, required=True, metavar="SHARDS", help="Held-out shards.")
-@click.option("--name", required=True, help="Name of the file and its card.")
-@click.option("--out", required=True, metavar="DIR", help="Where they go.")
+@click.option("--name", required=True, help="Name of what is packed.")
+@click.option("--out", required=True, metavar="DIR", help="Where it goes.")
 def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
-    """Packs RUN's best network as float16 safetensors, with a card of what it was measured to do.
+    """Packs RUN's best network as float16 safetensors, with a card of how good it is.
 
-    SHARDS must be sequences that the training did not see.
+    A captioner becomes the folder DIR/NAME, which is used like a run; other networks become one
+    file. SHARDS must be samples that the training did not see: training shards for a captioner,
+    sequence shards for the others.
 
     \b
-    Example:
+    Examples:
       cc-train pack runs/vqgan --shards 'out/held/sequences/*.tar' --name my-vqgan --out weights
+      cc-train pack out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --name mine --out packed
     """
     from pathlib import Path
 
     from cc_train import packing
 
-    file = packing.pack(Path(run), shards, name, Path(out))
-    click.echo(f"{file}, {file.with_suffix('.md')}")
+    for place in packing.pack(Path(run), shards, name, Path(out)):
+        click.echo(place)
 
 
 @cli.command()
@@ -257,31 +211,6 @@ def caption(**options: Any) -> None:
     caption(**options)
 
 
-@cli.command("import-procap")
-@click.argument("file")
-@click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
-@click.option("--word2idx", metavar="FILE", help="Its word2idx.json, for a stage-2 checkpoint.")
-@click.option(
-    "--heads", type=click.IntRange(1), default=8, show_default=True, help="Of its decoder."
-)
-@click.option(
-    "--length", type=click.IntRange(3), default=24, show_default=True, help="Of captions."
-)
-@click.option("--config", metavar="FILE", help="taming-transformers' YAML of its VQGAN.")
-def import_procap(**options: Any) -> None:
-    """Makes a run of ProCap's published checkpoints: dalle.pt or model.chkpt.
-
-    Tensors only: nothing in the file is executed. Every tensor is used or named.
-
-    \b
-    Example:
-      cc-train import-procap model.chkpt --word2idx word2idx.json --out runs/procap
-    """
-    from cc_train.commands import import_procap
-
-    import_procap(**options)
-
-
 @cli.command()
 @click.argument("run")
 @click.option("--out", metavar="FILE", help="The page; default: RUN/report.html.")
@@ -296,36 +225,3 @@ def report(run: str, out: str | None, shards: tuple[str, ...]) -> None:
     from cc_train.report import write
 
     click.echo(write(run, out, shards))
-
-
-def _train(
-    model: Any,
-    train: Callable[..., dict[str, float]],
-    shards: tuple[str, ...],
-    run: str,
-    config: str | None,
-    init: str | None,
-    steps: int | None,
-    overrides: tuple[str, ...],
-    resume: str,
-    valid: tuple[str, ...] | None = None,
-    section: str | None = None,
-) -> None:
-    from pathlib import Path
-
-    from rich.console import Console
-
-    from cc_train.training import configs
-
-    if section is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("this training is for one process", "Start it without torchrun")
-    given = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
-    found = configs.load(model, config, given, section)
-    if init is not None and not Path(init).exists():
-        raise UserError(f"--init {init}: no such file or folder", "Look at the path")
-    start = Path(init) if init is not None else None
-    validated = () if valid is None else (valid,)
-    console = Console(stderr=True)
-    figures = train(found, shards, *validated, Path(run), start, resume, console)
-    if not console.quiet:  # another rank says it
-        click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

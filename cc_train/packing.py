@@ -1,38 +1,33 @@
-"""`cc-train pack`: a trained network as one small file with a card that says how good it is.
+"""`cc-train pack`: a trained network in small, with a card that says how good it is.
 
-Weights become float16, and of CLIP4IDC's word table only the rows that training ever saw are kept.
-What is measured is the packed file, on shards that training never saw.
+Weights become float16. What is measured is what was packed, on samples that training never saw. A
+captioner becomes a folder that is used like a run; any other network becomes one file.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
+from rich.console import Console
+from safetensors.torch import save_file
 from torch import Tensor
 
 from cc_prep import storage
-from cc_prep.records import NO_CHANGE
-from cc_prep.steps import confidence
-from cc_prep.steps.scoring import Scorer
+from cc_prep.errors import UserError
 from cc_prep.storage import sha256
-from cc_prep.weights import networks
-from cc_train.data.sequence_index import Sample, read_index
-from cc_train.systems.clip4idc import objective as clip4idc
-from cc_train.systems.clip4idc import recipe as pairs
-from cc_train.systems.vqgan import objective as vqgan
-from cc_train.systems.vqgan import recipe as frames
-from cc_train.training import checkpoints
+from cc_train import captioner as captioners
+from cc_train import systems
+from cc_train.data.sequence_index import read_index
+from cc_train.evaluation import evaluation, protocol
+from cc_train.training import checkpoints, runs
 
-FEWEST_TRUE = 5
-
+CARD_NAME = "README.md"
 CARD = """\
 # {{ name }}
 
@@ -40,7 +35,7 @@ CARD = """\
 
 | | |
 |---|---|
-| file | `{{ name }}.safetensors`, {{ "%.1f" | format(bytes / 1e6) }} MB, float16 |
+| file | `{{ file }}`, {{ "%.1f" | format(bytes / 1e6) }} MB, float16 |
 | SHA-256 | `{{ digest }}` |
 | parameters | {{ "{:,}".format(parameters) }} |
 | trained | {{ "{:,}".format(step) }} steps of {{ settings.loop.batch_size }}{{ data }} |
@@ -66,136 +61,89 @@ CARD = """\
 """
 
 
-def pack(run: Path, held_out: Sequence[str], name: str, out: Path) -> Path:
-    """Packs the best checkpoint of a run; the file. Raises UserError.
+def pack(run: Path, shards: Sequence[str], name: str, out: Path) -> list[Path]:
+    """Packs the best network of a run; the files or the folder. Raises UserError.
 
-    held_out: sequence shards that training did not see. For CLIP4IDC those with true frames also
-        show where the penalty is lowest.
+    shards: samples that training did not see, to measure on.
     """
-    step, samples = checkpoints.best_step(run), read_index(held_out)
-    model = run / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
-    settings = json.loads((run / "settings.json").read_text())
-    tensors = {n: t.half() if t.is_floating_point() else t for n, t in load_file(model).items()}
-    if settings["kind"] == "clip4idc":
-        tensors = without_unseen_words(tensors)
+    stored = runs.read(run)
+    recipe = systems.recipe(stored.system)
+    if hasattr(recipe, "load"):
+        return [_pack_captioner(stored, shards, name, out)]
+    if not hasattr(recipe, "card"):
+        raise UserError(f"{run}: a run of {stored.system} is not packed", "Give another run")
+    return _pack_network(stored, recipe, shards, name, out)
+
+
+def _pack_network(
+    stored: runs.Run, recipe: Any, shards: Sequence[str], name: str, out: Path
+) -> list[Path]:
+    """One file and its card; neither gets its name before the other one is ready too."""
+    samples = read_index(shards)
+    tensors = recipe.compact(stored.tensors) if hasattr(recipe, "compact") else stored.tensors
     out.mkdir(parents=True, exist_ok=True)
-    file = out / f"{name}.safetensors"
-    measure: Callable[[Path, list[Sample]], dict[str, Any]] = {
-        "vqgan": _vqgan_card,
-        "clip4idc": _clip4idc_card,
-    }[settings["kind"]]
-    words = {"settings": json.dumps(settings, sort_keys=True)}
-    # Neither file gets its name before the other one is ready too.
+    file, card = out / f"{name}.safetensors", out / f"{name}.md"
     with tempfile.TemporaryDirectory(dir=out) as folder:
         packed = Path(folder) / file.name
-        save_file({n: t.contiguous() for n, t in tensors.items()}, packed, metadata=words)
-        packed.chmod(0o644)
-        card = jinja2.Template(CARD, trim_blocks=True, lstrip_blocks=True).render(
-            name=name,
-            bytes=packed.stat().st_size,
-            digest=sha256(packed),
-            parameters=sum(t.numel() for t in tensors.values()),
-            step=step,
-            data=_said(settings),
-            settings=settings,
-            settings_text=json.dumps(settings, indent=1, sort_keys=True),
-            **measure(packed, samples),
-        )
+        _save(tensors, stored.settings, packed)
+        text = _card(stored, name, packed, recipe.card(packed, samples))
         packed.replace(file)
-    storage.write_bytes(str(file.with_suffix(".md")), f"{card.rstrip()}\n".encode())
-    return file
+    storage.write_bytes(str(card), text.encode())
+    return [file, card]
 
 
-def without_unseen_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with only those rows of the word table that are not zero, and their numbers."""
-    table = tensors["token_embedding.weight"]
-    rows = torch.nonzero(table.abs().sum(1)).flatten().to(torch.int32)
-    return {
-        **tensors,
-        "token_embedding.weight": table[rows.long()].clone(),
-        "token_embedding.rows": rows,
-    }
+def _pack_captioner(stored: runs.Run, shards: Sequence[str], name: str, out: Path) -> Path:
+    """A folder with the network, what it needs besides, and the card."""
+    target = out / name
+    if target.exists():
+        raise UserError(f"{target}: is there already", "Give another --name or --out")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as temporary:
+        folder = Path(temporary) / name
+        folder.mkdir()
+        _save(stored.tensors, stored.settings, folder / checkpoints.MODEL)
+        storage.write_json(str(folder / runs.SETTINGS), stored.settings)
+        for file in stored.settings.get("files", []):
+            shutil.copyfile(stored.folder / file, folder / file)
+        captioner = captioners.load(folder)
+        entries, items = protocol.items(shards)
+        scores, captions = protocol.score(captioner, entries, items, 1, Console(stderr=True))
+        evaluation.write(folder / evaluation.FOLDER, scores, items, captions)
+        corpus = scores.groups[evaluation.TOTAL].corpus
+        measured = {
+            "about": f"A change captioner, trained by `cc-train {stored.system}`. Captions two "
+            f"images: `cc-train caption {name} before.png after.png`.",
+            "measured_on": f"On {len(items)} pairs that training did not see, greedy captions.",
+            "measures": {measure: f"{value:.2f}" for measure, value in corpus.items()},
+            "remarks": "",
+        }
+        text = _card(stored, name, folder / checkpoints.MODEL, measured)
+        storage.write_bytes(str(folder / CARD_NAME), text.encode())
+        folder.replace(target)
+    return target
 
 
-def _said(settings: dict[str, Any]) -> str:
-    samples = settings.get("samples")
-    return f" on {samples['train']:,} of {samples['count']:,} pairs" if samples else ""
+def _save(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path) -> None:
+    """Tensors as float16, with the settings in the file's metadata."""
+    half = {n: (t.half() if t.is_floating_point() else t).contiguous() for n, t in tensors.items()}
+    save_file(half, file, metadata={"settings": json.dumps(settings, sort_keys=True)})
+    file.chmod(0o644)
 
 
-def _vqgan_card(file: Path, samples: list[Sample]) -> dict[str, Any]:
-    network, _, _ = networks.vqgan(str(file))
-    looked_at = frames.HeldOut(samples, 200, network.config.factor)
-    with torch.inference_mode():
-        found, _ = vqgan.measure(network, looked_at, "cpu")
-    codes = network.config.codes
-    return {
-        "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes. Small "
-        "and briefly trained: right for trying the whole path and for tests, not for a paper.",
-        "measured_on": f"On {min(200, sum(len(s.frames) for s in samples))} whole frames, ends and "
-        f"interpolated ones, of {len(samples)} rendered pairs that training did not see.",
-        "measures": {
-            "PSNR": f"{found['psnr']:.2f} dB",
-            "mean absolute error": f"{found['absolute']:.4f} of the range",
-            "codes used": f"{round(found['used'] * codes)} of {codes}",
-            "perplexity": f"{found['perplexity']:.1f}",
-        },
-        "remarks": "",
-    }
-
-
-def _clip4idc_card(file: Path, samples: list[Sample]) -> dict[str, Any]:
-    network, _ = networks.clip4idc(str(file))
-    changed = [s for s in samples if s.meta.get("kind") != NO_CHANGE and s.meta.get("captions")]
-    looked_at = pairs.HeldOut(changed, len(changed), network.config.resolution)
-    with torch.inference_mode():
-        found = clip4idc.retrieval(network, looked_at, "cpu")
-    measures = {
-        f"{way} R@{k}": f"{found[f'{part}_r{k}']:.1f} % (chance {found[f'chance_r{k}']:.1f} %)"
-        for way, part in (("pair by sentence,", "text"), ("sentence by pair,", "pair"))
-        for k in clip4idc.RANKS
-    }
-    seen = [s for s in changed if _truth(s)]
-    said = []
-    for what, chosen in (
-        ("changes", seen),
-        ("moves alone", [s for s in seen if s.meta.get("change_type") == "move"]),
-    ):
-        if len(chosen) < FEWEST_TRUE:
-            continue
-        curve = true_penalties(network, chosen)
-        lowest = int(curve[1:-1].argmin()) + 1
-        measures[f"penalty of true frames, {len(chosen)} {what}"] = (
-            f"lowest at frame {lowest} of 0 … {len(curve) - 1}"
-        )
-        said.append(f"{what}: {', '.join(f'{value:.2f}' for value in curve)}")
-    remarks = (
-        "The penalties of true frames, each divided by its sequence's mean, averaged, from before "
-        f"to after; {'; '.join(said)}."
-        if said
-        else ""
+def _card(stored: runs.Run, name: str, file: Path, measured: Mapping[str, Any]) -> str:
+    samples = stored.settings.get("samples", {})
+    total = f" of {samples['count']:,}" if "count" in samples else ""
+    template = jinja2.Template(CARD, trim_blocks=True, lstrip_blocks=True)
+    text = template.render(
+        name=name,
+        file=file.name,
+        bytes=file.stat().st_size,
+        digest=sha256(file),
+        parameters=sum(tensor.numel() for tensor in stored.tensors.values()),
+        step=stored.step,
+        data=f" on {samples['train']:,}{total} pairs" if samples else "",
+        settings=stored.settings,
+        settings_text=json.dumps(stored.settings, indent=1, sort_keys=True),
+        **measured,
     )
-    return {
-        "about": "A CLIP4IDC trained from scratch: it scores how well a pair of images fits a "
-        "sentence about the change. It knows the words of rendered scenes, no others.",
-        "measured_on": f"On {len(changed)} rendered pairs that training did not see.",
-        "measures": measures,
-        "remarks": remarks,
-    }
-
-
-def _truth(sample: Sample) -> list[str]:
-    """A sequence's ends with the true frames between them."""
-    truth = sorted(name for name in sample.members if name[0] == "t" and name[1:3].isdigit())
-    return [sample.frames[0], *truth, sample.frames[-1]] if truth else []
-
-
-def true_penalties(network: Any, samples: Sequence[Sample]) -> np.ndarray:
-    """Mean penalty of true frames, [F], each sequence's scaled to a mean of 1."""
-    scorer, curves = Scorer(network), []
-    for sample in samples:
-        images = np.stack([sample.image(name) for name in _truth(sample)])
-        scores = scorer(images, tuple(str(c) for c in sample.meta["captions"]))
-        penalty = confidence.penalties(*scores.similarities())
-        curves.append(penalty / max(float(penalty.mean()), 1e-12))
-    mean: np.ndarray = np.mean(curves, axis=0)
-    return mean
+    return f"{text.rstrip()}\n"

@@ -1,19 +1,22 @@
-"""Words and their numbers, made from the training split only.
+"""Captions to ids and back: the protocol of a text codec, and our word vocabulary.
 
-Ids 0–7 are marks, as in ProCap's `word2idx` files; captions are lower-cased and cut into words as
-NLTK's `word_tokenize` does, except that sentences end at `.`, `!` or `?` before a blank, but for
-some abbreviations (NLTK asks a model that must be downloaded).
+A vocabulary is made from the training split only. Its ids 0–7 are marks, as in ProCap's `word2idx`
+files; captions are lower-cased and split into words as NLTK's `word_tokenize` does, except that
+sentences end at `.`, `!` or `?` before a blank, but for some abbreviations (NLTK asks a model that
+must be downloaded).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,12 +26,59 @@ from cc_prep.errors import UserError
 MARKS = ("[PAD]", "[CLS]", "[SEP]", "[VID]", "[BOS]", "[EOS]", "[UNK]", "[MASK]")
 PAD, CLS, SEP, VID, BOS, EOS, UNK, MASK = range(8)
 IGNORED = -1  # label of a position that is no word
+VOCABULARY = "vocabulary.json"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _ABBREVIATION = re.compile(r"(^|.*\W)(mr|mrs|ms|dr|prof|st|vs|jr|sr|a\.m|p\.m|u\.s)\.", re.DOTALL)
 
 
+@dataclass(frozen=True)
+class Marks:
+    """Ids that decoding has to know. never: ids that are never chosen, such as [UNK]."""
+
+    begin: int
+    end: int
+    pad: int
+    never: tuple[int, ...] = ()
+
+
+WORD_MARKS = Marks(BOS, EOS, PAD, (UNK,))
+
+
+class TextCodec(Protocol):
+    """Captions to ids and back. `Vocabulary` is one; a tokenizer of transformers can be another."""
+
+    @property
+    def marks(self) -> Marks: ...
+
+    def __len__(self) -> int:
+        """How many ids there are."""
+        ...
+
+    def encode(self, caption: str, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and labels of a caption, int64 [length] each.
+
+        Ids: the begin mark, at most length − 2 tokens, the end mark, padding. Labels: the next id
+        at each position, `IGNORED` where there is none.
+        """
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The sentence before the first end mark, without marks."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's settings say of it: `codec` is its name in `CODECS`, and a digest."""
+        ...
+
+    def files(self) -> dict[str, bytes]:
+        """The files by which `load` finds it again, by name."""
+        ...
+
+
 class Vocabulary:
     """Words by id; the marks come first."""
+
+    marks = WORD_MARKS
 
     def __init__(self, words: Sequence[str]) -> None:
         assert tuple(words[: len(MARKS)]) == MARKS, words[: len(MARKS)]
@@ -40,31 +90,36 @@ class Vocabulary:
         return len(self.words)
 
     @classmethod
-    def of(cls, captions: Iterable[str], least: int = 1) -> Vocabulary:
-        """The words that captions say at least so often, most frequent first, then by alphabet."""
+    def of(cls, captions: Iterable[str], min_count: int = 1) -> Vocabulary:
+        """The words that occur at least `min_count` times, most frequent first, then sorted."""
         counts = Counter(word for caption in captions for word in words_of(caption))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        kept = [word for word in ranked if counts[word] >= least and word not in MARKS]
-        return cls([*MARKS, *kept])
+        frequent = [w for w in ranked if counts[w] >= min_count and w not in MARKS]
+        return cls([*MARKS, *frequent])
 
     @classmethod
     def read(cls, place: str | Path) -> Vocabulary:
         """From our list or from ProCap's `word2idx` JSON. Raises UserError."""
         try:
-            found = storage.read_json(str(place))
+            content = storage.read_json(str(place))
         except (OSError, ValueError) as error:
             raise UserError(f"{place}: {error}", "Give a vocabulary as JSON") from None
-        if isinstance(found, dict):
-            found = _in_order(found, str(place))
-        if not isinstance(found, list) or tuple(found[: len(MARKS)]) != MARKS:
+        words = _in_order(content, str(place)) if isinstance(content, dict) else content
+        if not isinstance(words, list) or tuple(words[: len(MARKS)]) != MARKS:
             raise UserError(f"{place}: does not begin with {', '.join(MARKS)}", "Give a vocabulary")
-        if not all(isinstance(word, str) for word in found) or len(set(found)) < len(found):
+        if not all(isinstance(word, str) for word in words) or len(set(words)) < len(words):
             raise UserError(f"{place}: a word is twice in it, or is none", "Give a vocabulary")
-        return cls(found)
+        return cls(words)
 
-    def to_json(self) -> str:
-        """As it is stored: a list of words."""
-        return json.dumps(self.words, ensure_ascii=False)
+    def describe(self) -> dict[str, Any]:
+        """Name of the codec, number of words, SHA-256 of the file."""
+        content = self.files()[VOCABULARY]
+        digest = hashlib.sha256(content).hexdigest()
+        return {"codec": "words", "count": len(self), "sha256": digest}
+
+    def files(self) -> dict[str, bytes]:
+        """`vocabulary.json`: a list of words."""
+        return {VOCABULARY: json.dumps(self.words, ensure_ascii=False).encode()}
 
     def encode(self, caption: str, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and labels of a caption, int64 [length] each.
@@ -72,21 +127,41 @@ class Vocabulary:
         Ids: [BOS], at most length − 2 words, [EOS], padding. Labels: the next id at each position,
         −1 where there is none.
         """
-        known = [self.ids.get(word, UNK) for word in words_of(caption)[: length - 2]]
-        said = [BOS, *known, EOS]
+        tokens = [self.ids.get(word, UNK) for word in words_of(caption)[: length - 2]]
+        row = [BOS, *tokens, EOS]
         ids, labels = np.full(length, PAD, np.int64), np.full(length, IGNORED, np.int64)
-        ids[: len(said)], labels[: len(said) - 1] = said, said[1:]
+        ids[: len(row)], labels[: len(row) - 1] = row, row[1:]
         return ids, labels
 
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence of decoded ids: what stands before [EOS], without marks."""
-        said = []
+        words = []
         for number in ids:
             if number == EOS:
                 break
             if number > MASK or number == UNK:
-                said.append(self.words[number])
-        return " ".join(said)
+                words.append(self.words[number])
+        return " ".join(words)
+
+
+CODECS: dict[str, Any] = {"words": Vocabulary}
+
+
+def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
+    """The codec of a run's folder, as `describe` described it. Raises UserError."""
+    codec = CODECS.get(str(description.get("codec")))
+    if codec is None:
+        raise UserError(
+            f"{folder}: unknown text codec {description.get('codec')}",
+            f"Known: {', '.join(CODECS)}",
+        )
+    text: TextCodec = codec.read(folder / VOCABULARY)
+    if text.describe() != dict(description):
+        raise UserError(
+            f"{folder / VOCABULARY}: not the vocabulary that the run was trained with",
+            "Restore the file, or train anew",
+        )
+    return text
 
 
 def words_of(caption: str) -> list[str]:

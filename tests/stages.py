@@ -15,7 +15,7 @@ SMALL = {
                "decoder.dropout=0", "loop.epochs=null"],
 }  # fmt: skip
 LOOP = ["loop.batch_size=2", "loop.threads=1", "loop.log_every=1", "loop.checkpoint_every=2",
-        "loop.validate_every=4", "loop.learning_rate=1e-3", "loop.warmup=2"]  # fmt: skip
+        "loop.validate_every=4", "loop.learning_rate=1e-3", "loop.warmup_steps=2"]  # fmt: skip
 STEPS = 8
 
 

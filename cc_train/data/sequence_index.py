@@ -76,7 +76,7 @@ def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> lis
     return samples
 
 
-def about(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, Any]:
+def describe(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, Any]:
     """What was trained on, for the settings: a run goes on with the same data only."""
     keys = "\n".join(sample.key for sample in samples)
     digest = hashlib.sha256(keys.encode()).hexdigest()

@@ -29,13 +29,13 @@ SKIPPED = "skipped"  # where a batch names the samples that could not be read
 class StreamSettings(Section):
     """How shards are read.
 
-    buffer: samples that are shuffled together. together: the change and the no-change pair of a
+    buffer: samples that are shuffled together. pair_scenes: the change and the no-change pair of a
         scene come as one item, so a batch of 16 has 32 pairs where there are both.
     skip_bad: the share of all samples that may be unreadable before training ends with an error.
     """
 
     buffer: int = Field(4096, ge=1)
-    together: bool = False
+    pair_scenes: bool = False
     skip_bad: float = Field(0.01, ge=0, le=1)
 
 
@@ -46,7 +46,7 @@ class Source(Protocol):
         """The micro-batch of this rank by its number."""
         ...
 
-    def trained(self, batch: Any) -> None:
+    def mark_consumed(self, batch: Any) -> None:
         """Called in the main process for every micro-batch that was trained on."""
         ...
 
@@ -59,7 +59,7 @@ class Source(Protocol):
         ...
 
 
-class Plain:
+class StatelessSource:
     """A source without a state of its own: a function of the number."""
 
     def __init__(self, batch: Callable[[int], Any]) -> None:
@@ -68,7 +68,7 @@ class Plain:
     def __call__(self, number: int) -> Any:
         return self.batch(number)
 
-    def trained(self, batch: Any) -> None:
+    def mark_consumed(self, batch: Any) -> None:
         """Nothing to note."""
 
     def state(self, number: int) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Stream:
     ) -> None:
         self.entries, self.make = list(entries), make
         self.batch_size, self.seed, self.settings, self.ranks = batch_size, seed, settings, ranks
-        self.items, self.counts = items(self.entries, settings.together)
+        self.items, self.counts = items(self.entries, settings.pair_scenes)
         if len(self.items) < batch_size * ranks.world:
             raise UserError(
                 f"{len(self.items)} items in {len(self.counts)} shards are fewer than a step needs "
@@ -121,7 +121,7 @@ class Stream:
             dice += [first] if len(found) == 1 else list(first.spawn(len(found)))
         return {**self.make(samples, dice), SKIPPED: bad}
 
-    def trained(self, batch: Any) -> None:
+    def mark_consumed(self, batch: Any) -> None:
         """Counts what could not be read. Raises JobFailed when that is too much."""
         new = set(batch[SKIPPED]) - self.skipped
         self.skipped |= new
@@ -171,15 +171,15 @@ class Stream:
 
 
 def items(
-    entries: Sequence[Entry], together: bool
+    entries: Sequence[Entry], pair_scenes: bool
 ) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
     """Numbers of the entries of every item, and how many items each shard has.
 
-    together: entries of the same scene are one item, which belongs to the shard of the first.
+    pair_scenes: entries of the same scene are one item, which belongs to the shard of the first.
     """
     groups: dict[str, list[int]] = {}
     for number, entry in enumerate(entries):
-        groups.setdefault(entry.scene if together else entry.key, []).append(number)
+        groups.setdefault(entry.scene if pair_scenes else entry.key, []).append(number)
     counts: dict[str, int] = {}
     for group in groups.values():
         shard = entries[group[0]].shard

@@ -1,7 +1,4 @@
-"""Sentences from a caption decoder: greedy and beam search, a word at a time.
-
-The ids are those of full recomputation (tested). [UNK] is never chosen.
-"""
+"""Sentences from a decoder: greedy and beam search, a word at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cc_train.decoding.cached import WordByWord
-from cc_train.text import BOS, EOS, PAD, UNK
+from cc_train.decoding.next_word import NextWord
+from cc_train.text import WORD_MARKS, Marks
 
 NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
-class Beam:
+class Hypothesis:
     """A sentence found by beam search. score: sum of log-probabilities / length ** penalty."""
 
     ids: list[int]
@@ -25,24 +22,26 @@ class Beam:
 
 
 @torch.inference_mode()
-def greedy(decoder: WordByWord, memory: Tensor, stop: bool = True) -> Tensor:
-    """The likeliest word at each step: ids [B, length], [BOS] first, [PAD] after [EOS].
+def greedy(
+    decoder: NextWord, memory: Tensor, marks: Marks = WORD_MARKS, stop: bool = True
+) -> Tensor:
+    """The likeliest word at each step: ids int64 [B, length], begin mark first, padded at the end.
 
-    memory: [B, N, width]. stop: end when all sentences have ended; the reference goes on, so what
-    follows an [EOS] is then whatever it says there.
+    memory: what the encoder saw of B pairs, [B, …]. stop: end when all sentences have ended;
+    ProCap's code goes on, so what follows an end mark is then whatever the decoder says there.
     """
-    length, count = decoder.config.length, len(memory)
-    ids = torch.full((count, length), PAD, dtype=torch.long, device=memory.device)
-    ids[:, 0] = BOS
+    length, count = decoder.length, len(memory)
+    ids = torch.full((count, length), marks.pad, dtype=torch.long, device=memory.device)
+    ids[:, 0] = marks.begin
     ended = torch.zeros(count, dtype=torch.bool, device=memory.device)
-    past = decoder.start(memory)
+    state = decoder.start(memory)
     for place in range(1, length):
-        logits = decoder.step(ids[:, place - 1], memory, past)
-        logits[:, UNK] = NEVER
+        logits = decoder.step(ids[:, place - 1], memory, state)
+        logits[:, list(marks.never)] = NEVER
         words = logits.argmax(-1)
         if stop:
-            words = words.masked_fill(ended, PAD)
-            ended |= words == EOS
+            words = words.masked_fill(ended, marks.pad)
+            ended |= words == marks.end
         ids[:, place] = words
         if stop and bool(ended.all()):
             break
@@ -51,47 +50,53 @@ def greedy(decoder: WordByWord, memory: Tensor, stop: bool = True) -> Tensor:
 
 @torch.inference_mode()
 def beam(
-    decoder: WordByWord, memory: Tensor, width: int = 5, penalty: float = 0.0
-) -> list[list[Beam]]:
-    """The `width` best sentences of each item, best first; ids without [BOS] and [EOS].
+    decoder: NextWord,
+    memory: Tensor,
+    width: int = 5,
+    penalty: float = 0.0,
+    marks: Marks = WORD_MARKS,
+) -> list[list[Hypothesis]]:
+    """The `width` best sentences of each pair, best first; ids without begin and end marks.
 
-    memory: [B, N, D]. penalty: a score is divided by length ** penalty; 0 leaves plain sums.
+    memory: [B, …]. penalty: a score is divided by length ** penalty; 0 leaves plain sums.
     A sentence that never ends is cut at the decoder's length.
     """
-    return [_beam_of(decoder, one[None], width, penalty) for one in memory]
+    return [_beam_of(decoder, one[None], width, penalty, marks) for one in memory]
 
 
-def _beam_of(decoder: WordByWord, memory: Tensor, width: int, penalty: float) -> list[Beam]:
-    past = decoder.start(memory)
-    live = [(0.0, [BOS])]
-    done: list[Beam] = []
-    for place in range(1, decoder.config.length):
+def _beam_of(
+    decoder: NextWord, memory: Tensor, width: int, penalty: float, marks: Marks
+) -> list[Hypothesis]:
+    state = decoder.start(memory)
+    live = [(0.0, [marks.begin])]
+    done: list[Hypothesis] = []
+    for place in range(1, decoder.length):
         last = torch.tensor([ids[-1] for _, ids in live], device=memory.device)
-        logits = decoder.step(last, memory.expand(len(live), -1, -1), past)
-        logits[:, UNK] = NEVER
-        chances = logits.float().log_softmax(-1)
-        sums = chances + torch.tensor([[score] for score, _ in live], device=memory.device)
+        logits = decoder.step(last, memory.expand(len(live), *memory.shape[1:]), state)
+        logits[:, list(marks.never)] = NEVER
+        log_probs = logits.float().log_softmax(-1)
+        sums = log_probs + torch.tensor([[score] for score, _ in live], device=memory.device)
         best = sums.flatten().topk(min(2 * width, sums.numel()))
         grown: list[tuple[float, list[int]]] = []
         rows: list[int] = []
         for value, number in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             row, word = divmod(number, sums.shape[1])
             ids = [*live[row][1], word]
-            if word == EOS or place == decoder.config.length - 1:
-                words = ids[1:-1] if word == EOS else ids[1:]
-                done.append(Beam(words, value / max(len(ids) - 1, 1) ** penalty))
+            if word == marks.end or place == decoder.length - 1:
+                words = ids[1:-1] if word == marks.end else ids[1:]
+                done.append(Hypothesis(words, value / max(len(ids) - 1, 1) ** penalty))
             elif len(grown) < width:
                 grown.append((value, ids))
                 rows.append(row)
-        done = sorted(done, key=lambda found: -found.score)[:width]
-        if not grown or _settled(done, grown[0][0], width, penalty, decoder.config.length):
+        done = sorted(done, key=lambda hypothesis: -hypothesis.score)[:width]
+        if not grown or _settled(done, grown[0][0], width, penalty, decoder.length):
             break
         live, order = grown, torch.tensor(rows, device=memory.device)
-        past = past.of(order)
+        state = state.select(order)
     return done
 
 
-def _settled(done: list[Beam], best: float, width: int, penalty: float, length: int) -> bool:
+def _settled(done: list[Hypothesis], best: float, width: int, penalty: float, length: int) -> bool:
     """Whether no sentence that still grows can be among the `width` best."""
     reachable = best / length**penalty if penalty > 0 else best
     return len(done) >= width and done[-1].score >= reachable

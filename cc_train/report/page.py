@@ -18,6 +18,7 @@ import jinja2
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.redaction import values_without_folders
+from cc_train import systems
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import scorer
@@ -55,28 +56,23 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
         environment()
         .get_template("page.html.j2")
         .render(
-            title=f"{settings.get('kind', 'training')}: {folder.name}",
+            title=f"{settings.get('system', 'training')}: {folder.name}",
             curves=curves.draw(log),
             width=curves.WIDTH,
             height=curves.HEIGHT,
             pictures=[(int(path.stem), _url(path.read_bytes(), "png")) for path in _some(pictures)],
-            kind=settings.get("kind"),
+            pictures_show=systems.get(str(settings.get("system"))).pictures if pictures else "",
             scores=scores,
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=_groups(folder / evaluation.FOLDER / "items.jsonl", _images(shards)),
-            settings=json.dumps(_shown_settings(settings), indent=1),
-            words=len(settings.get("words", ())),
+            settings=json.dumps(values_without_folders(settings), indent=1),
+            words=settings.get("text", {}).get("count", 0),
         )
     )
     target = out or str(folder / "report.html")
     storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
     return target
-
-
-def _shown_settings(settings: Mapping[str, Any]) -> Any:
-    """The settings without the vocabulary, and without the folders of the machine."""
-    return values_without_folders({k: v for k, v in settings.items() if k != "words"})
 
 
 def _groups(

@@ -1,1 +1,153 @@
-"""A package for each published system."""
+"""The table of systems: each is a package here, and a command of `cc-train` by its name.
+
+A system's module (its recipe) is imported only when it is used. It has
+
+    Settings                      all settings, with defaults
+    prepare(settings, request)    → `cc_train.training.start.Task`: what is trained on what
+    load(run, device)             → `cc_train.captioner.Captioner`; only where it is a captioner
+    card(file, samples)           → what `cc-train pack` measures; only where it is none
+
+Nothing outside a system's package imports from it, but for its recipe through this table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from cc_prep.errors import UserError
+
+if TYPE_CHECKING:
+    import click
+
+
+@dataclass(frozen=True)
+class System:
+    """A training. help: the text of its command. valid: whether it takes shards to validate on.
+
+    ranks: whether several processes can train it together. pictures: what the pictures of its
+    validation show, for the report.
+    """
+
+    name: str
+    module: str
+    help: str
+    valid: bool = True
+    ranks: bool = True
+    pictures: str = ""
+
+
+_SYSTEMS: dict[str, System] = {}
+# Further commands: module and attribute. The module is imported for `cc-train --help`, so it
+# imports nothing large itself.
+_COMMANDS = {"import-procap": "cc_train.systems.procap.commands:import_procap"}
+
+
+def register(system: System) -> None:
+    """Adds a system to the table."""
+    assert system.name not in _SYSTEMS, system.name
+    _SYSTEMS[system.name] = system
+
+
+def names() -> list[str]:
+    """Names of all systems, in the order in which they were registered."""
+    return list(_SYSTEMS)
+
+
+def get(name: str) -> System:
+    """The system of a name. Raises UserError."""
+    if name not in _SYSTEMS:
+        raise UserError(f"no system is named {name}", f"Known: {', '.join(_SYSTEMS)}")
+    return _SYSTEMS[name]
+
+
+def commands() -> list[str]:
+    """Names of the further commands of systems."""
+    return list(_COMMANDS)
+
+
+def command(name: str) -> click.Command:
+    """A further command of a system."""
+    module, _, attribute = _COMMANDS[name].partition(":")
+    loaded: click.Command = getattr(importlib.import_module(module), attribute)
+    return loaded
+
+
+def recipe(name: str) -> ModuleType:
+    """The module of a system. Raises UserError."""
+    return importlib.import_module(get(name).module)
+
+
+register(
+    System(
+        "vqgan",
+        "cc_train.systems.vqgan.recipe",
+        """Trains a VQGAN on all frames of sequence shards.
+
+        The loss is L1, a perceptual distance and a patch discriminator. RUN gets checkpoints, a log
+        as JSON lines and for TensorBoard, and pictures of reconstructions. docs/training.md lists
+        the settings and their defaults.
+
+        \b
+        Example:
+          cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan
+        """,
+        valid=False,
+        ranks=False,
+        pictures="Held-out frames above what the network makes of them.",
+    )
+)
+register(
+    System(
+        "clip4idc",
+        "cc_train.systems.clip4idc.recipe",
+        """Trains a CLIP4IDC on the pairs and captions of sequence shards.
+
+        It starts from nothing, or with --init from CLIP's or CLIP4IDC's weights. The validation
+        measures are R@1, R@5 and R@10 in both directions on held-out pairs.
+
+        \b
+        Example:
+          cc-train clip4idc --shards 'out/clevr/sequences/train-*.tar' --out runs/clip4idc
+        """,
+        valid=False,
+    )
+)
+register(
+    System(
+        "stage1",
+        "cc_train.systems.procap.stage1",
+        """Trains ProCap's procedure encoder on training shards.
+
+        It learns to reconstruct the masked tokens of the frames, to tell whether caption and frames
+        belong together, and whether the frames are in order. --init takes CLIP's weights
+        (ViT-B-32.pt), from whose first blocks the encoder starts. Several GPUs: torchrun
+        --nproc-per-node N -m cc_train stage1 …
+
+        \b
+        Example:
+          cc-train stage1 --config clevr --shards 'out/clevr/shards/train-*.tar' \\
+              --out out/clevr/stage1
+        """,
+        pictures="Of each held-out sequence three rows: its frames as the VQGAN decodes their "
+        "tokens; what the encoder saw of them, grey where masked; its guess of the rest.",
+    )
+)
+register(
+    System(
+        "stage2",
+        "cc_train.systems.procap.stage2",
+        """Trains ProCap's captioner on training shards: procedure queries and a decoder.
+
+        --init takes the folder of a stage-1 run; without it the encoder starts from nothing. The
+        best checkpoint is the one with the highest CIDEr in validation.
+
+        \b
+        Example:
+          cc-train stage2 --config clevr --shards 'out/clevr/shards/train-*.tar' \\
+              --valid 'out/clevr/shards/val-*.tar' --init out/clevr/stage1 --out out/clevr/stage2
+        """,
+    )
+)

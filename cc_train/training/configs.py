@@ -1,40 +1,34 @@
-"""Settings of a training: from a manifest's section, from a YAML file, from our defaults."""
+"""Settings of a training: from a manifest's section, from a YAML file, from our recipes."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
 
 from cc_prep import manifest, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import S
+from cc_train import systems
 
 HELP = "docs/training.md"
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-def load(model: type[S], config: str | None, overrides: Sequence[str], section: str | None) -> S:
+def load(
+    model: type[S], system: str, config: str | None, overrides: Sequence[str], console: Console
+) -> S:
     """The settings of a training. Raises UserError.
 
-    config: a manifest, by name or file, whose `section` is taken, a YAML file of settings, or, for
-        a training that has no section, the name of one of ours.
-        `loop.steps` in overrides beats `loop.epochs` in the file.
+    config: the name of one of our recipes; or a manifest, by name or file, whose section
+        `train.<system>` is taken; or a YAML file of settings. `loop.steps` in overrides beats
+        `loop.epochs` in the file.
     """
-    values, source = {}, "--set"
-    if config is not None and not config.endswith((".yaml", ".yml")):
-        if section is None:
-            return load(model, str(_ours(config)), overrides, None)
-        found = manifest.load(config)
-        values, source = dict(getattr(found, section)), f"{found.source}: {section}"
-    elif config is not None:
-        try:
-            values = settings.parse(Path(config).read_text(encoding="utf-8"), config)
-        except (OSError, UnicodeDecodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-            raise UserError(f"{config}: {said}", "Give a YAML file with --config") from None
-        source = config
-        if section is not None and "layout" in values:
-            values, source = dict(values.get(section) or {}), f"{config}: {section}"
-    if any(given.startswith("loop.steps=") for given in overrides):
+    values, source = _read(config, system, console) if config is not None else ({}, "--set")
+    if any(change.startswith("loop.steps=") for change in overrides):
         loop = values.setdefault("loop", {})
         if isinstance(loop, dict):
             loop["epochs"] = None
@@ -42,10 +36,42 @@ def load(model: type[S], config: str | None, overrides: Sequence[str], section: 
     return settings.build(model, values, source, HELP)
 
 
-def _ours(name: str) -> Path:
-    """The settings that come with the package under a name. Raises UserError."""
-    folder = Path(__file__).parents[1] / "recipes"
-    known = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name not in known:
-        raise UserError(f"--config {name}: no settings of that name", f"Known: {', '.join(known)}")
-    return folder / f"{name}.yaml"
+def recipes() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def _read(config: str, system: str, console: Console) -> tuple[dict[str, Any], str]:
+    """Values and where they stand."""
+    if config in recipes():
+        config = str(RECIPES / f"{config}.yaml")
+    if not config.endswith((".yaml", ".yml")):
+        loaded = manifest.load(config)
+        return _section(loaded.train, loaded.source, system, console)
+    try:
+        values = settings.parse(Path(config).read_text(encoding="utf-8"), config)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise UserError(f"{config}: {reason}", "Give a YAML file with --config") from None
+    if "layout" not in values:
+        return values, config
+    return _section(values.get("train") or {}, config, system, console)
+
+
+def _section(
+    sections: Any, source: str, system: str, console: Console
+) -> tuple[dict[str, Any], str]:
+    """A system's section of a manifest's `train`."""
+    if not isinstance(sections, dict):
+        raise UserError(f"{source}: train is no mapping", "Give a section for each system")
+    for name in sections:
+        if name not in systems.names():
+            near = difflib.get_close_matches(str(name), systems.names(), 1)
+            known = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(systems.names())}"
+            raise UserError(f"{source}: train.{name}: no system of that name", known)
+    if system not in sections:
+        console.print(f"{source} has no train.{system}: the defaults are used", highlight=False)
+    section = sections.get(system) or {}
+    if not isinstance(section, dict):
+        raise UserError(f"{source}: train.{system} is no mapping", f"See {HELP}")
+    return dict(section), f"{source}: train.{system}"

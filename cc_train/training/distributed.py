@@ -18,6 +18,24 @@ from cc_prep.errors import JobFailed
 WAIT = timedelta(minutes=30)  # for a rank that validates, or died
 
 
+class _Gather(torch.autograd.Function):
+    """all_gather whose backward pass sums the gradients of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, rank: int, world: int) -> Tensor:
+        ctx.rank, ctx.rows = rank, len(values)
+        parts = [torch.empty_like(values) for _ in range(world)]
+        dist.all_gather(parts, values.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total)
+        first = ctx.rank * ctx.rows
+        return total[first : first + ctx.rows], None, None
+
+
 @dataclass(frozen=True)
 class Ranks:
     """Which of how many processes this is. local: its number on this machine, for its GPU."""
@@ -31,7 +49,7 @@ class Ranks:
         """Whether this one speaks and writes for all."""
         return self.rank == 0
 
-    def sums(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def all_reduce_sum(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each value summed over all ranks; the names are the same on each."""
         if self.world == 1 or not values:
             return dict(values)
@@ -40,24 +58,41 @@ class Ranks:
         dist.all_reduce(stacked)
         return dict(zip(values, stacked, strict=True))
 
-    def any(self, said: bool, device: str) -> bool:
-        """Whether any rank says so."""
-        number = torch.tensor(float(said), device=device)
-        return bool(self.sums({"said": number})["said"] > 0)
+    def gather(self, values: Tensor) -> Tensor:
+        """The rows of all ranks, in their order: [world · N, …] of [N, …] on each.
 
-    def same(self, value: Any) -> Any:
+        Gradients flow back: those that every rank has of this rank's rows are added up. So a loss
+        over the whole batch that each rank computes has, averaged over ranks as
+        DistributedDataParallel does, the gradient that one process has with all rows.
+        """
+        if self.world == 1:
+            return values
+        gathered: Tensor = _Gather.apply(values, self.rank, self.world)
+        return gathered
+
+    def any_true(self, value: bool, device: str) -> bool:
+        """Whether `value` is true on any rank."""
+        number = torch.tensor(float(value), device=device)
+        return bool(self.all_reduce_sum({"value": number})["value"] > 0)
+
+    def broadcast(self, value: Any) -> Any:
         """The first rank's value, on every rank."""
         if self.world == 1:
             return value
-        held = [value]
-        dist.broadcast_object_list(held)
-        return held[0]
+        values = [value]
+        dist.broadcast_object_list(values)
+        return values[0]
+
+
+def world_size() -> int:
+    """How many processes `torchrun` started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
 def joined(cuda: bool) -> Iterator[Ranks]:
     """This process among those that `torchrun` started; alone without it."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = world_size()
     if world == 1:
         yield Ranks()
         return
@@ -80,7 +115,6 @@ def joined(cuda: bool) -> Iterator[Ranks]:
 
 def _lost_another(error: RuntimeError) -> bool:
     """Whether a process lost its connection to another: gloo has no type of its own for it."""
-    said = str(error)
     return isinstance(error, dist.DistError) or any(
-        words in said for words in ("onnection closed", "onnection reset", "gloo", "NCCL")
+        words in str(error) for words in ("onnection closed", "onnection reset", "gloo", "NCCL")
     )

@@ -10,19 +10,16 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-from pydantic import Field
 from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
-from cc_prep.errors import JobFailed, UserError
-from cc_prep.settings import Section
+from cc_prep.errors import JobFailed
 from cc_train.data.stream import Source
 from cc_train.training.distributed import Ranks
 from cc_train.training.metric_logger import MetricLogger
-from cc_train.training.optim import Kind, Schedule
+from cc_train.training.settings import Loop
 from cc_train.training.trainer import Objective, Trainer
 
 WORKER_DIED = (
@@ -30,48 +27,8 @@ WORKER_DIED = (
 )
 
 
-class Loop(Section):
-    """How long, how fast, how often; the same keys for every training."""
-
-    steps: int = Field(1000, ge=1)
-    epochs: float | None = Field(None, gt=0)
-    batch_size: int = Field(16, ge=1)
-    accumulate: int = Field(1, ge=1)
-    optimizer: Kind = "adamw"
-    schedule: Schedule = "cosine"
-    learning_rate: float = Field(1e-4, gt=0)
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup: float = Field(100, ge=0)
-    final_share: float = Field(0.01, ge=0, le=1)
-    clip_norm: float = Field(1.0, gt=0)
-    average: float = Field(0.0, ge=0, lt=1)
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    compile: bool = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = Field(0, ge=0)
-    loader_workers: int = Field(0, ge=0)
-    seed: int = 0
-    log_every: int = Field(20, ge=1)
-    validate_every: int = Field(500, ge=1)
-    checkpoint_every: int = Field(500, ge=1)
-    keep_checkpoints: int = Field(2, ge=1)
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps of warm-up; below 1 the setting is a share of all steps."""
-        return round(self.warmup * self.steps) if self.warmup < 1 else round(self.warmup)
-
-    def lasting(self, items: int, world: int) -> Loop:
-        """With `steps` for `epochs`, where these are given, over so many items."""
-        if self.epochs is None:
-            return self
-        a_step = self.batch_size * self.accumulate * world
-        return self.model_copy(update={"steps": max(1, round(self.epochs * items / a_step))})
-
-
 class Batches(Dataset[Any]):
-    """The micro-batches of this rank by their number; a step has `accumulate` of them."""
+    """The micro-batches of this rank by their number; a step has `grad_accum_steps` of them."""
 
     def __init__(self, source: Callable[[int], Any], count: int) -> None:
         self.source, self.count = source, count
@@ -83,19 +40,11 @@ class Batches(Dataset[Any]):
         return self.source(number)
 
 
-def pick_device(settings: Loop) -> str:
-    """`cuda` where there is one, unless the settings say otherwise. Raises UserError."""
-    there = torch.cuda.is_available()
-    if settings.device == "cuda" and not there:
-        raise UserError("device=cuda: torch finds no GPU", "Say --set loop.device=cpu")
-    return "cuda" if there and settings.device != "cpu" else "cpu"
-
-
 def fit(
     objective: Objective,
     source: Source,
     settings: Loop,
-    everything: Mapping[str, Any],
+    config: Mapping[str, Any],
     run: Path,
     resume: str,
     console: Console,
@@ -103,16 +52,16 @@ def fit(
 ) -> dict[str, float]:
     """Trains to `settings.steps`; the last validation's figures.
 
-    source: gives each micro-batch of this rank by its number. everything: all settings, written to
+    source: gives each micro-batch of this rank by its number. config: all settings, written to
         the run folder and into the weights. resume: `auto` goes on from the last checkpoint,
         `never` refuses a folder that has one. Raises UserError, and JobFailed when a loss is no
         number or on SIGTERM.
     """
-    trainer = Trainer(objective, settings, everything, run, ranks)
+    trainer = Trainer(objective, settings, config, run, ranks)
     start = trainer.prepare(resume, source)
     if start and ranks.first:
-        for said in trainer.passed_over:
-            console.print(f"passed over: {said}", highlight=False, soft_wrap=True)
+        for what in trainer.damaged:
+            console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
         console.print(f"going on at step {start}", highlight=False)
     logger = MetricLogger(run, start, settings.steps, console) if ranks.first else None
     with _stoppable() as asked, _alive():
@@ -120,14 +69,15 @@ def fit(
             steps = _steps(source, settings, start)
             steps = logger.watch(steps) if logger is not None else steps
             for step, items in enumerate(steps, start):
-                found = trainer.step(items, step)
+                losses = trainer.step(items, step)
                 for item in items:
-                    source.trained(item)
-                stopped = ranks.any(asked(), trainer.device)
-                _after(trainer, source, logger, step + 1, found, stopped)
+                    source.mark_consumed(item)
+                stopped = ranks.any_true(asked(), trainer.device)
+                _after(trainer, source, logger, step + 1, losses, stopped)
                 if stopped and step + 1 < settings.steps:
-                    said = f"stopped at step {step + 1}; the same command goes on from there"
-                    raise JobFailed(said)
+                    raise JobFailed(
+                        f"stopped at step {step + 1}; the same command goes on from there"
+                    )
         finally:
             if logger is not None:
                 logger.close()
@@ -139,14 +89,14 @@ def _after(
     source: Source,
     logger: MetricLogger | None,
     done: int,
-    found: Mapping[str, float],
+    losses: Mapping[str, float],
     stopped: bool,
 ) -> None:
     """What is due when `done` steps are over: log, validate, save."""
     settings, last = trainer.settings, done == trainer.settings.steps
     if logger is not None and done % settings.log_every == 0:
-        a_step = settings.batch_size * settings.accumulate * trainer.ranks.world
-        logger.log(done, "train", found, samples=a_step)
+        a_step = settings.batch_size * settings.grad_accum_steps * trainer.ranks.world
+        logger.log(done, "train", losses, samples=a_step)
     if done % settings.validate_every == 0 or last:
         picture = trainer.validate(done)
         if logger is not None:
@@ -161,7 +111,7 @@ def _after(
 
 def _steps(source: Source, settings: Loop, start: int) -> Iterator[list[Any]]:
     """The micro-batches of every step from `start` on."""
-    each = settings.accumulate
+    each = settings.grad_accum_steps
     loader: DataLoader[Any] = DataLoader(
         Batches(source, settings.steps * each),
         batch_size=None,

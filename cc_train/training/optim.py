@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 Schedule = Literal["cosine", "linear", "constant"]
-Kind = Literal["adamw", "bert_adam"]
+Optimizer = Literal["adamw", "bert_adam"]
 
 
-def learning_rate(
-    step: int, steps: int, warmup: int, final_share: float, schedule: Schedule = "cosine"
+def lr_multiplier(
+    step: int, steps: int, warmup: int, min_lr_ratio: float, schedule: Schedule = "cosine"
 ) -> float:
     """The share of the full rate at a step.
 
-    cosine: linear warm-up, then half a cosine to `final_share`. linear: from 0 up, then down to 0,
+    cosine: linear warm-up, then half a cosine to `min_lr_ratio`. linear: from 0 up, then down to 0,
     as BERT. constant: a logarithmic warm-up from a hundredth, then the full rate, as DeepSpeed's
     WarmupLR with its usual ends.
     """
@@ -33,15 +33,15 @@ def learning_rate(
     if step < warmup:
         return (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
-    return final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    return min_lr_ratio + (1 - min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
-def decayed(
-    modules: Iterable[nn.Module], weight_decay: float, reference: bool = False
+def param_groups(
+    modules: Iterable[nn.Module], weight_decay: float, decay_norms: bool = False
 ) -> list[dict[str, Any]]:
     """Parameter groups: matrices and filters decay; biases, norms and embeddings do not.
 
-    reference: only what is named a bias is spared, as in BERT's and ProCap's code.
+    decay_norms: only what is named a bias is spared, as in BERT's and ProCap's code.
     """
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []
@@ -49,15 +49,15 @@ def decayed(
         embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
         for name, parameter in module.named_parameters():
             spared = parameter.ndim < 2 or id(parameter) in embeddings
-            (plain if ("bias" in name if reference else spared) else decaying).append(parameter)
+            (plain if ("bias" in name if decay_norms else spared) else decaying).append(parameter)
     return [
         {"params": decaying, "weight_decay": weight_decay},
         {"params": plain, "weight_decay": 0.0},
     ]
 
 
-def scaled(
-    groups: list[dict[str, Any]], rate: float, betas: tuple[float, float], kind: Kind = "adamw"
+def build_optimizer(
+    groups: list[dict[str, Any]], rate: float, betas: tuple[float, float], kind: Optimizer = "adamw"
 ) -> torch.optim.Optimizer:
     """An optimiser; a group's `scale` multiplies the rate. Groups remember their `base`."""
     for group in groups:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import Source
 from cc_train.training import checkpoints, optim
 from cc_train.training.distributed import Ranks
+from cc_train.training.runs import SETTINGS
+from cc_train.training.settings import Loop, pick_device
 
-if TYPE_CHECKING:
-    from cc_train.training.loop import Loop
-
-SETTINGS = "settings.json"
 # What may differ when a run goes on; the batches of a step stay the same ones.
 FREE = ("steps", "epochs", "log_every", "loader_workers", "keep_checkpoints")
 
@@ -33,10 +31,13 @@ class Objective(Protocol):
     """What is trained.
 
     network: what is exported. others: networks that only training needs. buffers: tensors besides
-        parameters that training must remember. turns: each has its own optimiser and its own
+        parameters that training must remember. phases: each has its own optimiser and its own
         backward pass in every step, in this order. best: the validation figure that picks the best
-        checkpoint, and whether more is better. An objective with `counts` can be trained by several
-        processes and with accumulation: its losses are sums, divided by what `counted` says.
+        checkpoint, and whether more is better.
+    over: what the losses are taken over. `sum`: terms of samples, divided by the `counts` of the
+        whole step, so that any division into micro-batches and processes gives the same step.
+        `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
+        on several processes the objective gathers (`Ranks.gather`) what it compares.
     """
 
     @property
@@ -46,33 +47,35 @@ class Objective(Protocol):
     @property
     def buffers(self) -> dict[str, Tensor]: ...
     @property
-    def turns(self) -> tuple[str, ...]: ...
+    def phases(self) -> tuple[str, ...]: ...
     @property
     def best(self) -> tuple[str, bool]: ...
+    @property
+    def over(self) -> Literal["sum", "batch"]: ...
 
-    def groups(self, turn: str) -> list[dict[str, Any]]:
-        """Parameter groups that the turn's optimiser updates."""
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        """Parameter groups that the phase's optimiser updates."""
         ...
 
     def counts(self, batch: Any) -> dict[str, Tensor]:
-        """Terms in the sums of a batch's losses; empty for losses that are no sums over samples."""
+        """Terms in the sums of a batch's losses, by name; empty for losses over a whole batch."""
         ...
 
-    def pieces(self, batch: Any) -> Sequence[Any]:
-        """What of a batch has a backward pass of its own, for less memory: mostly all of it."""
+    def chunks(self, batch: Any) -> Sequence[Any]:
+        """Parts of a batch with a backward pass of their own, for less memory; mostly one."""
         ...
 
     def losses(
-        self, turn: str, batch: Any, step: int, counted: Mapping[str, Tensor]
+        self, phase: str, batch: Any, step: int, counts: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Scalars by name, of a piece; `total` is minimised, the others are logged.
+        """Scalars by name, of a chunk; `total` is minimised, the others are logged.
 
-        counted: `counts` of the whole step, over all micro-batches and ranks.
+        counts: those of the whole step, over all micro-batches and ranks.
         """
         ...
 
     def after_step(self, step: int) -> None:
-        """Called when all turns of a step are over."""
+        """Called when all phases of a step are over."""
         ...
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
@@ -88,9 +91,9 @@ class _Forward(nn.Module):
         self.objective, self.network = objective, objective.network
 
     def forward(
-        self, turn: str, batch: Any, step: int, counted: Mapping[str, Tensor]
+        self, phase: str, batch: Any, step: int, counts: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        return self.objective.losses(turn, batch, step, counted)
+        return self.objective.losses(phase, batch, step, counts)
 
 
 class Trainer:
@@ -100,24 +103,22 @@ class Trainer:
         self,
         objective: Objective,
         settings: Loop,
-        everything: Mapping[str, Any],
+        config: Mapping[str, Any],
         run: Path,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
     ) -> None:
-        from cc_train.training.loop import pick_device
-
         self.objective, self.settings, self.run, self.ranks = objective, settings, run, ranks
-        self.everything = json.loads(json.dumps(everything))
-        self.device = pick_device(settings)
+        self.config = json.loads(json.dumps(config))
+        self.device = pick_device(settings.device)
         self.optimisers = {
-            turn: optim.scaled(
-                objective.groups(turn), settings.learning_rate, settings.betas, settings.optimizer
+            phase: optim.build_optimizer(
+                objective.groups(phase), settings.learning_rate, settings.betas, settings.optimizer
             )
-            for turn in objective.turns
+            for phase in objective.phases
         }
         self.averaged = None
-        if settings.average:
-            average = get_ema_multi_avg_fn(settings.average)
+        if settings.ema_decay:
+            average = get_ema_multi_avg_fn(settings.ema_decay)
             self.averaged = AveragedModel(objective.network, multi_avg_fn=average)
         self.scaler = torch.amp.GradScaler(self.device, enabled=settings.precision == "float16")
         self.forward: nn.Module = _Forward(objective)
@@ -130,7 +131,7 @@ class Trainer:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.figures: dict[str, float] = {}
         self.best: dict[str, float] = {}
-        self.passed_over: list[str] = []  # what is wrong with checkpoints that were not taken
+        self.damaged: list[str] = []  # what is wrong with checkpoints that were not taken
 
     @property
     def exported(self) -> nn.Module:
@@ -143,84 +144,86 @@ class Trainer:
         if place.exists() and resume == "never":
             raise UserError(f"{self.run}: a run is there already", "Give another --out")
         if place.exists():
-            _check_same(_read_settings(place), self.everything, self.run)
+            _check_same(_read_settings(place), self.config, self.run)
         if self.ranks.first:
-            storage.write_json(str(place), self.everything)
-        found, self.passed_over = checkpoints.read_last(self.run)
-        if found is None:
+            storage.write_json(str(place), self.config)
+        checkpoint, self.damaged = checkpoints.read_last(self.run)
+        if checkpoint is None:
             return 0
-        self._restore(found)
-        source.restore(found.state.get("stream", {}))
-        return found.step
+        self._restore(checkpoint)
+        source.restore(checkpoint.state.get("stream", {}))
+        return checkpoint.step
 
     def step(self, batches: Sequence[Any], step: int) -> dict[str, float]:
-        """One step of every turn over its micro-batches; the losses by name."""
+        """One step of every phase over its micro-batches; the losses by name."""
         torch.manual_seed((self.settings.seed * 1_000_003 + step) * 4096 + self.ranks.rank)
         batches = [_to(batch, self.device) for batch in batches]
-        share = optim.learning_rate(
+        multiplier = optim.lr_multiplier(
             step,
             self.settings.steps,
-            self.settings.warmup_steps,
-            self.settings.final_share,
+            self.settings.warmup,
+            self.settings.min_lr_ratio,
             self.settings.schedule,
         )
-        counted = self._counted(batches)
-        said: dict[str, float] = {}
+        counts = self._counts(batches)
+        logged: dict[str, float] = {}
         self.objective.network.train()
-        for turn, optimiser in self.optimisers.items():
+        for phase, optimiser in self.optimisers.items():
             optimiser.zero_grad(set_to_none=True)
-            found = self._backward(turn, batches, step, counted)
+            losses = self._backward(phase, batches, step, counts)
             self.scaler.unscale_(optimiser)
-            mine = [p for group in optimiser.param_groups for p in group["params"]]
-            norm = nn.utils.clip_grad_norm_(mine, self.settings.clip_norm)
-            self._check(step, turn, found["total"], norm.item())
+            trained = [p for group in optimiser.param_groups for p in group["params"]]
+            norm = nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm)
+            self._check(step, phase, losses["total"], norm.item())
             for group in optimiser.param_groups:
-                group["lr"] = group["base"] * share
+                group["lr"] = group["base"] * multiplier
             self.scaler.step(optimiser)
-            said |= {name if name != "total" else turn: value for name, value in found.items()}
+            logged |= {name if name != "total" else phase: value for name, value in losses.items()}
         self.scaler.update()
         self.objective.after_step(step)
         if self.averaged is not None:
             self.averaged.update_parameters(self.objective.network)
-        return said
+        return logged
 
-    def _counted(self, batches: Sequence[Any]) -> dict[str, Tensor]:
+    def _counts(self, batches: Sequence[Any]) -> dict[str, Tensor]:
         """Terms in the step's sums over all micro-batches, a rank's mean share of them."""
+        if self.objective.over == "batch":
+            if len(batches) > 1:
+                raise UserError(
+                    "this training's loss is over a whole batch, which cannot be accumulated",
+                    "Set loop.grad_accum_steps=1",
+                )
+            return {}
         each = [self.objective.counts(batch) for batch in batches]
-        if not all(each) and (self.ranks.world > 1 or len(batches) > 1):
-            raise UserError(
-                "this training's loss is over a whole batch and cannot be split",
-                "Use one process and loop.accumulate=1",
-            )
-        mine = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
+        own = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
         # Gradients are averaged over ranks, so each divides by a mean rank's terms.
-        totals = self.ranks.sums(mine)
+        totals = self.ranks.all_reduce_sum(own)
         return {name: total.clamp(min=1) / self.ranks.world for name, total in totals.items()}
 
     def _backward(
-        self, turn: str, batches: Sequence[Any], step: int, counted: Mapping[str, Tensor]
+        self, phase: str, batches: Sequence[Any], step: int, counts: Mapping[str, Tensor]
     ) -> dict[str, float]:
         """Adds up gradients; the losses of the step, those of all ranks."""
         half = getattr(torch, self.settings.precision)
         sums: dict[str, Tensor] = {}
-        pieces = [piece for batch in batches for piece in self.objective.pieces(batch)]
-        for number, piece in enumerate(pieces):
-            wait = self.ranks.world > 1 and number < len(pieces) - 1
+        chunks = [chunk for batch in batches for chunk in self.objective.chunks(batch)]
+        for number, chunk in enumerate(chunks):
+            wait = self.ranks.world > 1 and number < len(chunks) - 1
             with self.forward.no_sync() if wait else nullcontext():  # type: ignore[operator]
                 with torch.autocast(self.device, half, enabled=half is not torch.float32):
-                    losses = self.forward(turn, piece, step, counted)
+                    losses = self.forward(phase, chunk, step, counts)
                 self.scaler.scale(losses["total"]).backward()
             for name, value in losses.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
-        total = self.ranks.sums(sums)
+        total = self.ranks.all_reduce_sum(sums)
         return {name: value.item() / self.ranks.world for name, value in total.items()}
 
-    def _check(self, step: int, turn: str, loss: float, norm: float) -> None:
+    def _check(self, step: int, phase: str, loss: float, norm: float) -> None:
         # With float16 a gradient may overflow: the scaler then leaves the step out.
         if math.isfinite(loss) and (math.isfinite(norm) or self.scaler.is_enabled()):
             return
         raise JobFailed(
-            f"step {step}: the {turn} loss is {loss}, its gradient {norm}; "
+            f"step {step}: the {phase} loss is {loss}, its gradient {norm}; "
             "the last checkpoint is good: lower loop.learning_rate"
         )
 
@@ -231,7 +234,7 @@ class Trainer:
             network = self.exported.eval()
             with torch.inference_mode():
                 self.figures, picture = self.objective.validate(network)
-        self.figures = self.ranks.same(self.figures)
+        self.figures = self.ranks.broadcast(self.figures)
         name, more = self.objective.best
         value = self.figures[name]
         if not self.best or (value > self.best[name]) == more:
@@ -246,8 +249,8 @@ class Trainer:
         for name, module in self.objective.others.items():
             training |= {f"other.{name}.{n}": t for n, t in module.state_dict().items()}
         training |= {f"buffer.{n}": t for n, t in self.objective.buffers.items()}
-        for turn, optimiser in self.optimisers.items():
-            training |= checkpoints.flatten(optimiser.state_dict(), f"optimiser.{turn}")
+        for phase, optimiser in self.optimisers.items():
+            training |= checkpoints.flatten(optimiser.state_dict(), f"optimiser.{phase}")
         if self.averaged is not None:
             training["averaged"] = self.averaged.n_averaged
         model = self.exported.state_dict()
@@ -255,30 +258,30 @@ class Trainer:
         state = {
             "figures": self.figures,
             "best": self.best,
-            "stream": source.state(step * self.settings.accumulate),
+            "stream": source.state(step * self.settings.grad_accum_steps),
             "scaler": self.scaler.state_dict(),
         }
-        checkpoints.write(self.run, step, model, self.everything, training, state)
+        checkpoints.write(self.run, step, model, self.config, training, state)
         best = int(self.best["step"]) if self.best else None
         checkpoints.prune(self.run, self.settings.keep_checkpoints, best)
 
-    def _restore(self, found: checkpoints.Checkpoint) -> None:
-        tensors = {name: t.to(self.device) for name, t in found.training.items()}
+    def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        tensors = {name: t.to(self.device) for name, t in checkpoint.training.items()}
         self.objective.network.load_state_dict(_below(tensors, "network."))
         for name, module in self.objective.others.items():
             module.load_state_dict(_below(tensors, f"other.{name}."))
         for name, buffer in self.objective.buffers.items():
             buffer.copy_(tensors[f"buffer.{name}"])
-        for turn, optimiser in self.optimisers.items():
+        for phase, optimiser in self.optimisers.items():
             whole = optimiser.state_dict()
-            whole["state"] = checkpoints.unflatten(tensors, f"optimiser.{turn}")
+            whole["state"] = checkpoints.unflatten(tensors, f"optimiser.{phase}")
             optimiser.load_state_dict(whole)
         if self.averaged is not None:
             self.averaged.module.load_state_dict(_below(tensors, "exported."))
             self.averaged.n_averaged.copy_(tensors["averaged"])
-        if found.state.get("scaler"):
-            self.scaler.load_state_dict(found.state["scaler"])
-        self.figures, self.best = found.state["figures"], found.state["best"]
+        if checkpoint.state.get("scaler"):
+            self.scaler.load_state_dict(checkpoint.state["scaler"])
+        self.figures, self.best = checkpoint.state["figures"], checkpoint.state["best"]
         # After a damaged one was passed over, the best of before may be pruned already.
         if self.best and int(self.best["step"]) not in checkpoints.steps(self.run):
             self.best = {}
@@ -296,14 +299,14 @@ def _to(batch: Any, device: str) -> Any:
 
 def _read_settings(place: Path) -> dict[str, Any]:
     try:
-        found = storage.read_json(str(place))
+        settings = storage.read_json(str(place))
     except ValueError as error:
         raise UserError(
             f"{place}: not JSON ({error})", "Restore it, or give another --out"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise UserError(f"{place}: no settings of a run", "Give another --out")
-    return found
+    return settings
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any], run: Path) -> None:
@@ -311,9 +314,9 @@ def _check_same(before: dict[str, Any], now: dict[str, Any], run: Path) -> None:
     from cc_prep.formats.provenance import differences
 
     allowed = tuple(f"loop.{name}:" for name in FREE)
-    found = [d for d in differences(before, now) if not d.startswith(allowed)]
-    if found:
+    changed = [d for d in differences(before, now) if not d.startswith(allowed)]
+    if changed:
         raise UserError(
-            f"{run} was trained with other settings ({'; '.join(found[:5])})",
+            f"{run} was trained with other settings ({'; '.join(changed[:5])})",
             "Use the same settings, or another --out",
         )

@@ -33,11 +33,11 @@ def test_two_processes_are_one_with_twice_the_batch(
     double = ["--set", "loop.batch_size=4"]
     done = stages.train(kind, weights, shards, tmp_path / "double", *init, *double)
     assert done.returncode == 0, done.stderr
-    halves = ["--set", "loop.accumulate=2"]
+    halves = ["--set", "loop.grad_accum_steps=2"]
     done = stages.train(kind, weights, shards, tmp_path / "accumulated", *init, *halves)
     assert done.returncode == 0, done.stderr
     device = ["--set", "loop.device=cpu"]
-    one_by_one = ["--set", "together_mb=0"] if kind == "stage1" else []
+    one_by_one = ["--set", "max_activation_mb=0"] if kind == "stage1" else []
     given = stages.command(
         kind, weights, shards, tmp_path / "parallel", *init, *device, *one_by_one
     )
@@ -61,9 +61,9 @@ def test_two_processes_are_one_with_twice_the_batch(
 @pytest.mark.parametrize("kind", ["stage1", "stage2"])
 def test_pixels_and_the_switches(tmp_path: Path, weights: Path, shards: str, kind: str) -> None:
     """Pixels through the VQGAN's encoder, half precision, averages, no stage 1, no queries."""
-    more = ["frames=pixels", "loop.precision=bfloat16", "loop.average=0.9"]
+    more = ["frames=pixels", "loop.precision=bfloat16", "loop.ema_decay=0.9"]
     if kind == "stage1":
-        more += ["losses.align=0", "losses.compatible=true", "loop.compile=false"]
+        more += ["losses.align=0", "losses.reference_quirks=true", "loop.compile=false"]
     else:
         network = json.dumps({"width": 64, "layers": 1, "position_std": 0.02})
         more += [f"network={network}", "queries.k=0", "freeze=true", "loop.optimizer=adamw",
@@ -72,7 +72,7 @@ def test_pixels_and_the_switches(tmp_path: Path, weights: Path, shards: str, kin
     done = stages.train(kind, weights, shards, tmp_path / "run", *given, "--steps", "2")
     assert done.returncode == 0, done.stderr
     settings = json.loads((tmp_path / "run/settings.json").read_text())
-    assert settings["kind"] == kind
+    assert settings["system"] == kind
     assert ("align" in stages.log(tmp_path / "run")[0]) is False
 
 

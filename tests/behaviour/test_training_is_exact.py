@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
@@ -24,7 +26,7 @@ SMALL = {
         "network.multipliers=[1,1,1]", "network.codes=32", "network.latent=8",
         "network.code_width=8", "data.crop=32", "data.validation_frames=2",
         "weights.discriminator_channels=8", "weights.discriminator_start=3",
-        "weights.revive_every=2", "loop.average=0.9",
+        "weights.revive_every=2", "loop.ema_decay=0.9",
     ],
     "clip4idc": [
         "network.resolution=32", "network.vision_width=64", "network.vision_layers=2",
@@ -34,7 +36,7 @@ SMALL = {
 }  # fmt: skip
 LOOP = [
     "loop.batch_size=4", "loop.precision=float32", "loop.threads=1", "loop.log_every=1",
-    "loop.checkpoint_every=2", "loop.validate_every=4", "loop.warmup=2",
+    "loop.checkpoint_every=2", "loop.validate_every=4", "loop.warmup_steps=2",
 ]  # fmt: skip
 STEPS = 8
 
@@ -185,7 +187,9 @@ def test_training_goes_on_from_other_weights(
 ) -> None:
     kind, whole = undisturbed
     model = whole / "checkpoints/000008/model.safetensors"
-    done = train(kind, shards, tmp_path / "run", "--init", str(model), "--set", "loop.warmup=0")
+    done = train(
+        kind, shards, tmp_path / "run", "--init", str(model), "--set", "loop.warmup_steps=0"
+    )
     assert done.returncode == 0, done.stderr
     other = {"vqgan": "clip4idc", "clip4idc": "vqgan"}[kind]
     refused = train(other, shards, tmp_path / "other", "--init", str(model))
@@ -219,3 +223,24 @@ def test_reading_ahead_changes_nothing(
     done = train(kind, shards, tmp_path / "run", "--set", "loop.loader_workers=2")
     assert done.returncode == 0, done.stderr
     assert log(tmp_path / "run") == log(whole)
+
+
+def test_two_processes_contrast_as_one_with_twice_the_batch(tmp_path: Path, shards: str) -> None:
+    """Keeps away: negatives of a process's own pairs only, or gradients that are not gathered."""
+    whole = train("clip4idc", shards, tmp_path / "whole", "--set", "loop.batch_size=4")
+    assert whole.returncode == 0, whole.stderr
+    halves = command("clip4idc", shards, tmp_path / "halves", "--set", "loop.batch_size=2")[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "-m", "cc_train", *halves, "--set", "loop.device=cpu"],
+        capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for line, expected in zip(log(tmp_path / "halves"), log(tmp_path / "whole"), strict=True):
+        assert line.pop("part") == expected.pop("part")
+        assert line == pytest.approx(expected, abs=2e-4, rel=2e-4)
+    name = f"checkpoints/{STEPS:06d}/model.safetensors"
+    both = [load_file(tmp_path / run / name) for run in ("halves", "whole")]
+    for key, tensor in both[0].items():
+        torch.testing.assert_close(tensor, both[1][key], atol=1e-4, rtol=1e-3)

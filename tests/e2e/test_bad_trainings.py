@@ -19,7 +19,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import _npy
 from cc_train.cli import cli
-from cc_train.systems.procap import runs as procap_runs
+from cc_train.systems.procap.stage1 import read_encoder
 from tests import small_weights
 from tests.conftest import BIN
 
@@ -127,7 +127,7 @@ def test_stage1_starts_from_clip_s_blocks(tmp_path: Path, shard: Path, vqgan: Pa
     given = ["stage1", "--shards", str(shard), "--steps", "1", "--init", str(clip)]
     settings = [*STAGE1, f"vqgan={vqgan}", "network.layers=2", "loop.learning_rate=1e-9"]
     cli.main([*given, "--out", str(tmp_path / "run"), *options(settings)], standalone_mode=False)
-    encoder, _ = procap_runs.read_encoder(tmp_path / "run")
+    encoder, _ = read_encoder(tmp_path / "run")
     blocks = load_file(clip)
     for name, tensor in encoder.transformer.state_dict().items():
         assert torch.allclose(tensor, blocks[f"visual.transformer.{name}"], atol=1e-6), name
@@ -206,7 +206,7 @@ def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path
     with tar.write_shard(str(place)) as (writer, _):
         writer.add("a-b-0-change", {"json": b"{}"})
         writer.add("a-b-1-change", {"json": b"{}"})
-    refused(["stage1", *given], "no tokens in it")
+    refused(["stage1", *given], "the shards hold no tokens")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,10 @@ def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path
         (lambda run, pair: ["caption", run, pair[0]], "1 images given"),
         (lambda run, pair: ["caption", run, pair[0], "nowhere.png"], "nowhere.png"),
         (lambda run, pair: ["caption", run, pair[0], __file__], "test_bad_trainings.py"),
-        (lambda run, pair: ["caption", run.parent / "stage1", *pair], "not of stage2"),
+        (
+            lambda run, pair: ["caption", run.parent / "stage1", *pair],
+            "a run of stage1 is no captioner",
+        ),
         (lambda run, pair: ["caption", "nowhere", *pair], "no checkpoint of a run"),
         (lambda run, pair: ["caption", run, "--pairs", "nowhere.csv"], "nowhere.csv"),
         (lambda run, pair: ["caption", run, "--pairs", run], "no pairs in it"),

@@ -23,7 +23,7 @@ PREPARED = f"--set image_size=32 {THREADS}"
 # The reference's networks are far too large for a test; all else is the manifest's.
 SMALL = (
     "--steps 2 --set loop.batch_size=2 --set loop.device=cpu --set loop.threads=1 "
-    "--set loop.warmup=1 --set network.width=64 --set network.layers=1"
+    "--set loop.warmup_steps=1 --set network.width=64 --set network.layers=1"
 )
 DECODER = "--set decoder.width=32 --set decoder.heads=2 --set decoder.hidden=32"
 STAGES = {

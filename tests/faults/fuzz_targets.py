@@ -29,7 +29,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_train.evaluation.captions import coco
 from cc_train.systems.procap import import_checkpoint
-from cc_train.text import Vocabulary
+from cc_train.text import VOCABULARY, Vocabulary
 from cc_train.training import checkpoints
 from pipelines.state.journal import State
 from tests import miniatures
@@ -189,7 +189,7 @@ def simple(folder: Path) -> dict[str, Target]:
             "\n".join(map(json.dumps, ROWS)).encode(), _rows, "pairs.jsonl"
         ),
         "vocabulary": Target(
-            Vocabulary.of(["a dog", "a cat"], 1).to_json().encode(),
+            Vocabulary.of(["a dog", "a cat"], 1).files()[VOCABULARY],
             lambda p: Vocabulary.read(str(p)),
         ),
         "checkpoint's state": Target(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cc_train.training.optim import BertAdam, learning_rate
+from cc_train.training.optim import BertAdam, lr_multiplier
 from tests.conftest import golden
 
 FOLDERS = golden("bert_adam")
@@ -30,7 +30,7 @@ def test_same_trace(folder: Path) -> None:
     for step, gradient in enumerate(grads):
         decaying.grad, plain.grad = gradient[:7].clone(), gradient[7:].clone()
         for group in optimiser.param_groups:
-            share = learning_rate(step, meta["t_total"], warmup, 0.0, "linear")
+            share = lr_multiplier(step, meta["t_total"], warmup, 0.0, "linear")
             group["lr"] = group["base"] * share
         optimiser.step()
         found = torch.cat((decaying, plain)).detach()

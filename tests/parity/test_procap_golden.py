@@ -12,15 +12,16 @@ import torch
 from safetensors.torch import load_file
 
 from cc_prep.models.vqgan import VQGAN
-from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder
+from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.procap import import_checkpoint, procedure_encoder
 from cc_train.systems.procap import stage1_objective as stage1
-from cc_train.systems.procap import stage2_objective as stage2
-from cc_train.systems.procap.captioner import Captioner
+from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, attention_mask
+from cc_train.text import MARKS, Vocabulary
 from tests.conftest import golden
 
 STAGE1, STAGE2 = golden("procap_stage1"), golden("procap_stage2")
@@ -53,7 +54,7 @@ def test_stage1(folder: Path) -> None:
     parts, io, meta = load(folder)
     encoder, vqgan = build(parts, meta["config"])
     close = {"atol": meta["tolerance"], "rtol": 1e-4}
-    features = FrameFeatures(vqgan, "pixels", compatible=True)
+    features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
     control = encoder.control(io["text"])
     torch.testing.assert_close(control, io["control"], **close)
     seen = features(io["frames"])
@@ -77,7 +78,7 @@ def test_stage1(folder: Path) -> None:
 def test_stage1_losses(folder: Path, ignored: bool) -> None:
     parts, io, meta = load(folder)
     encoder, vqgan = build(parts, meta["config"])
-    features = FrameFeatures(vqgan, "pixels", compatible=True)
+    features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
     half = len(io["text"]) // 2
     batch = stage1.Batch(
         text=io["text"],
@@ -88,7 +89,7 @@ def test_stage1_losses(folder: Path, ignored: bool) -> None:
         partner=torch.arange(2 * half).roll(half),
         apart=torch.ones(2 * half, dtype=torch.bool),
     )
-    settings = stage1.Losses(ignore_fully_masked=ignored, compatible=True)
+    settings = stage1.Losses(ignore_fully_masked=ignored, reference_quirks=True)
     with torch.no_grad():
         sums = stage1.sums(encoder, batch, settings)
     found = torch.stack([sums[n] / stage1.counts(batch, settings)[n] for n in stage1.NAMES])
@@ -104,20 +105,20 @@ def test_stage2(folder: Path) -> None:
     encoder, vqgan = build(parts, {})
     shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
     config = caption_decoder.Config.of(shapes, sizes["num_attention_heads"], sizes["max_t_len"])
-    captioner = Captioner(encoder, config, "shared", compatible=True)
+    features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
+    words = Vocabulary([*MARKS, *map(str, range(config.words - len(MARKS)))])
+    captioner = ProCap(encoder, config, features, words, "shared", reference_quirks=True)
     captioner.mlp.load_state_dict(parts.bridge)
     captioner.decoder.load_state_dict(parts.decoder)
     captioner.eval()
     close = {"atol": meta["tolerance"], "rtol": 1e-4}
-    ends = FrameFeatures(vqgan, "pixels", compatible=True)(
-        torch.stack((io["before"], io["after"]), dim=1)
-    )
-    torch.testing.assert_close(captioner.procedure(ends), io["procedure"], **close)
-    memory = captioner.memory(ends)
+    before_after = features(torch.stack((io["before"], io["after"]), dim=1))
+    torch.testing.assert_close(captioner.procedure(before_after), io["procedure"], **close)
+    memory = captioner.mlp(captioner.procedure(before_after))
     torch.testing.assert_close(memory, io["encoder_output"], **close)
-    logits = captioner(ends, io["input_ids"])
+    logits = captioner.logits(io["input_ids"], memory)
     torch.testing.assert_close(logits, io["logits"], **close)
-    loss = stage2.caption_loss(logits, io["labels"], sizes["label_smoothing"]).double()
+    loss = caption_loss(logits, io["labels"], sizes["label_smoothing"]).double()
     torch.testing.assert_close(loss, io["loss"], atol=1e-2, rtol=1e-5)
-    found = greedy(WordByWord(captioner.decoder), memory, stop=False)
+    found = greedy(CachedDecoder(captioner.decoder), memory, stop=False)
     assert (found == io["greedy"]).all()

@@ -13,13 +13,15 @@ from safetensors.torch import load_file
 
 from cc_prep.errors import UserError
 from cc_prep.models import vqgan
-from cc_train.captioner import Captioning
+from cc_train import captioner as captioners
 from cc_train.cli import cli
-from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder
-from cc_train.systems.procap import import_checkpoint, procedure_encoder, runs
+from cc_train.systems.procap import import_checkpoint, procedure_encoder
+from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.systems.procap.stage1 import read_encoder
 from cc_train.text import MARKS
 from tests.conftest import golden
 from tests.planted import Payload
@@ -75,15 +77,13 @@ def test_a_captioner_says_what_it_said(folder: Path, tmp_path: Path) -> None:
              "--heads", sizes["num_attention_heads"], "--length", sizes["max_t_len"]]  # fmt: skip
     cli.main([str(part) for part in given], standalone_mode=False)
     assert not (tmp_path / "ran").exists(), "a payload ran"
-    found = Captioning(tmp_path / "run")
+    captioner = captioners.load(tmp_path / "run")
+    assert isinstance(captioner, ProCap)
     with np.load(folder / "io.npz") as io:
         pairs = torch.from_numpy(np.stack((io["before"], io["after"]), axis=1))
         expected = torch.from_numpy(io["greedy"])
-    ids = greedy(
-        WordByWord(found.captioner.decoder),
-        found.captioner.memory(found.features(pairs)),
-        stop=False,
-    )
+    memory = captioner.mlp(captioner.procedure(captioner.features(pairs)))
+    ids = greedy(CachedDecoder(captioner.decoder), memory, stop=False)
     assert (ids == expected).all()
 
 
@@ -92,8 +92,8 @@ def test_stage_1_becomes_a_run(folder: Path, tmp_path: Path) -> None:
     file = published(folder, tmp_path / "dalle.pt", "weights")
     given = ["import-procap", file, "--out", tmp_path / "run"]
     cli.main([str(part) for part in given], standalone_mode=False)
-    encoder, settings = runs.read_encoder(tmp_path / "run")
-    assert (settings["frames"], settings["losses"]) == ("pixels", {"compatible": True})
+    encoder, settings = read_encoder(tmp_path / "run")
+    assert (settings["frames"], settings["losses"]) == ("pixels", {"reference_quirks": True})
     tensors = load_file(folder / "weights.safetensors")
     assert torch.equal(encoder.image_mask, tensors["image_mask"])
     with pytest.raises(UserError, match="a run is there already"):

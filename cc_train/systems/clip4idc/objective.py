@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from cc_prep.errors import UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.settings import Section
 from cc_train.training import optim
+from cc_train.training.distributed import Ranks
 
 LARGEST_SCALE = math.log(100)
 RANKS = (1, 5, 10)
@@ -46,49 +47,53 @@ class Clip4idcObjective:
     """Symmetric cross-entropy. `Objective` in `cc_train.training.trainer` says what the parts are.
 
     A batch is {before, after: normalised [N, 3, R, R], tokens: int64 [N, L], positives: bool
-    [N, N], whether caption i is true of pair j}. held_out: such batches for validation.
-    clip_rate: share of the learning rate for what came from CLIP.
+    [M, M], whether caption i is true of pair j}; M is the N of all ranks together, which are
+    compared with each other. held_out: such batches for validation. clip_lr_scale: share of the
+    learning rate for what came from CLIP.
     """
 
-    turns = ("model",)
+    phases = ("model",)
     best = ("recall", True)
+    over: Literal["sum", "batch"] = "batch"
 
     def __init__(
         self,
         network: CLIP4IDC,
         held_out: Iterable[Mapping[str, Tensor]],
         weight_decay: float,
-        clip_rate: float,
+        clip_lr_scale: float,
         device: str,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
     ) -> None:
+        self.ranks = ranks
         self.network: CLIP4IDC = network.to(device)
         self.held_out, self.device = held_out, device
-        self.weight_decay, self.clip_rate = weight_decay, clip_rate
+        self.weight_decay, self.clip_lr_scale = weight_decay, clip_lr_scale
         self.others: dict[str, nn.Module] = {}
         self.buffers: dict[str, Tensor] = {}
 
-    def groups(self, turn: str) -> list[dict[str, Any]]:
-        groups = optim.decayed([self.network], self.weight_decay)
-        if self.clip_rate == 1:
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        groups = optim.param_groups([self.network], self.weight_decay)
+        if self.clip_lr_scale == 1:
             return groups
         new = {id(p) for n, p in self.network.named_parameters() if any(part in n for part in NEW)}
         return [
             {**group, "params": [p for p in group["params"] if (id(p) in new) == fresh], "scale": s}
             for group in groups
-            for fresh, s in ((True, 1.0), (False, self.clip_rate))
+            for fresh, s in ((True, 1.0), (False, self.clip_lr_scale))
         ]
 
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {}
 
-    def pieces(self, batch: Any) -> list[Any]:
+    def chunks(self, batch: Any) -> list[Any]:
         return [batch]
 
     def losses(
-        self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
+        self, phase: str, batch: Mapping[str, Tensor], step: int, counts: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        pairs, text = embed(self.network, batch)
-        logits = self.network.similarity(text.float(), pairs.float())
+        pairs, text = (self.ranks.gather(part.float()) for part in embed(self.network, batch))
+        logits = self.network.similarity(text, pairs)
         right = batch["positives"].float()
         to_pairs = F.cross_entropy(logits, right / right.sum(1, keepdim=True))
         to_text = F.cross_entropy(logits.T, right.T / right.T.sum(1, keepdim=True))

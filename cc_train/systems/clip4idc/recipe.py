@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from pydantic import Field
-from rich.console import Console
 from torch import Tensor
 
 from cc_prep.errors import UserError
@@ -22,12 +20,18 @@ from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
-from cc_prep.steps.scoring import normalize
+from cc_prep.weights import read_tensors
 from cc_train.data import order
-from cc_train.data.sequence_index import Sample, about, read_index
-from cc_train.data.stream import Plain
+from cc_train.data.sequence_index import Sample, describe, read_index
+from cc_train.data.stream import StatelessSource
+from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
+from cc_train.systems.clip4idc.card import card, compact
 from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
-from cc_train.training.loop import Loop, fit, pick_device
+from cc_train.training.distributed import Ranks
+from cc_train.training.settings import Loop
+from cc_train.training.start import Request, Task
+
+__all__ = ["Settings", "card", "compact", "prepare"]
 
 SWAPPED = {"left": "right", "right": "left"}
 
@@ -49,75 +53,60 @@ class Data(Section):
 
 
 class Settings(Section):
-    """All settings of `cc-train clip4idc`. clip_rate: see Clip4idcObjective; --init only."""
+    """All settings of `cc-train clip4idc`. clip_lr_scale: see Clip4idcObjective; --init only."""
 
     network: Network = Network()
     data: Data = Data()
-    clip_rate: float = Field(1e-3, gt=0)
+    clip_lr_scale: float = Field(1e-3, gt=0)
     loop: Loop = Loop(
         steps=2000,
         batch_size=64,
         learning_rate=5e-4,
         betas=(0.9, 0.98),
         weight_decay=0.1,
-        warmup=200,
+        warmup_steps=200,
         precision="bfloat16",
     )
 
 
-def train(
-    settings: Settings,
-    shards: Sequence[str],
-    run: Path,
-    init: Path | None,
-    resume: str,
-    console: Console,
-) -> dict[str, float]:
-    """Trains into `run`; the last validation's figures. Raises UserError and JobFailed."""
-    if settings.loop.threads:
-        torch.set_num_threads(settings.loop.threads)
-    samples = [sample for sample in read_index(shards) if sample.meta.get("captions")]
+def prepare(settings: Settings, request: Request) -> Task:
+    """A CLIP4IDC to be trained. Raises UserError. request.init: CLIP's or CLIP4IDC's weights."""
+    samples = [sample for sample in read_index(request.shards) if sample.meta.get("captions")]
     ids = [str(sample.meta.get("id")) for sample in samples]
     if len(set(ids)) < 2:
         raise UserError("fewer than two captioned pairs", "Give shards of a captioned data set")
     train, held_out = order.hold_out(samples, ids, settings.data.held_out)
-    train = _fewer_still(train, settings.data.no_change)
-    console.print(f"{len(train):,} pairs, {len(held_out):,} held out", highlight=False)
-    torch.manual_seed(settings.loop.seed)
-    network, rate = from_scratch(settings.network), 1.0
+    train = _fewer_unchanged(train, settings.data.no_change)
+    request.console.print(f"{len(train):,} pairs, {len(held_out):,} held out", highlight=False)
+    network, scale = from_scratch(settings.network), 1.0
     _forget_unseen_words(network, train)
-    if init is not None:
-        from cc_prep.weights.registry import read_tensors
-
-        network = from_clip(read_tensors(init), settings.network.intra_layers)
-        rate = settings.clip_rate
+    if request.init is not None:
+        network = from_clip(read_tensors(request.init), settings.network.intra_layers)
+        scale = settings.clip_lr_scale
     objective = Clip4idcObjective(
         network,
         HeldOut(held_out, settings.data.validation_pairs, network.config.resolution),
         settings.loop.weight_decay,
-        rate,
-        pick_device(settings.loop),
+        scale,
+        request.device,
+        request.ranks,
     )
-    everything = {
-        "kind": "clip4idc",
-        "samples": about(samples, train),
-        **settings.model_dump(mode="json"),
-    }
-    batch = partial(_batch, train, settings, network.config.resolution)
-    return fit(objective, Plain(batch), settings.loop, everything, run, resume, console)
+    batch = partial(_batch, train, settings, network.config.resolution, request.ranks)
+    about = {"samples": describe(samples, train)}
+    return Task(objective, StatelessSource(batch), len(train), about)
 
 
 def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample]) -> None:
     """Zeroes the words that no caption has: they get no gradient, and would stay noise."""
-    said = {str(caption) for sample in samples for caption in sample.meta["captions"]}
-    seen = {token for caption in said for token in clip_tokenizer.encode(caption)}
+    captions = {str(caption) for sample in samples for caption in sample.meta["captions"]}
+    seen = {token for caption in captions for token in clip_tokenizer.encode(caption)}
     seen |= {clip_tokenizer.START, clip_tokenizer.END, clip_tokenizer.PAD}
-    kept = torch.zeros(len(network.token_embedding.weight), 1)
-    kept[sorted(seen)] = 1
-    network.token_embedding.weight.data.mul_(kept)
+    mask = torch.zeros(len(network.token_embedding.weight), 1)
+    mask[sorted(seen)] = 1
+    network.token_embedding.weight.data.mul_(mask)
 
 
-def _fewer_still(samples: Sequence[Sample], share: float) -> list[Sample]:
+def _fewer_unchanged(samples: Sequence[Sample], share: float) -> list[Sample]:
     """All pairs that changed, and a share of the others, evenly spread."""
     still = [sample.meta.get("kind") == NO_CHANGE for sample in samples]
     wanted = round(share * sum(still))
@@ -129,85 +118,82 @@ def _fewer_still(samples: Sequence[Sample], share: float) -> list[Sample]:
     ]
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Held-out pairs that changed, each with its first caption, in batches."""
-
-    samples: Sequence[Sample]
-    most: int
-    resolution: int
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        changed = [s for s in self.samples if s.meta.get("kind") != NO_CHANGE] or self.samples
-        chosen = changed[: self.most]
-        for start in range(0, len(chosen), 32):
-            part = chosen[start : start + 32]
-            said = [str(sample.meta["captions"][0]) for sample in part]
-            yield collate([ends(sample) for sample in part], said, self.resolution)
-
-
-def ends(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
-    """Before and after, uint8 [H, W, 3]."""
-    names = sample.frames
-    return sample.image(names[0]), sample.image(names[-1])
-
-
-def collate(
-    pairs: Sequence[tuple[np.ndarray, np.ndarray]], said: list[str], resolution: int
+def _batch(
+    samples: Sequence[Sample], settings: Settings, resolution: int, ranks: Ranks, step: int
 ) -> dict[str, Any]:
-    """Images and captions as the network takes them, and the captions themselves."""
-    before, after = zip(*pairs, strict=True)
-    return {
-        "before": normalize(before, resolution),
-        "after": normalize(after, resolution),
-        "tokens": torch.tensor(clip_tokenizer.batch(said)),
-        "captions": said,
-    }
+    """This rank's part of a step's batch, and which captions of the whole are true of which pairs.
 
-
-def _batch(samples: Sequence[Sample], settings: Settings, resolution: int, step: int) -> Any:
+    All ranks' batches side by side are what one process with as large a batch has.
+    """
     loop = settings.loop
-    numbers = order.items_of_step(step, loop.batch_size, len(samples), loop.seed)
+    numbers = order.items_of_step(step, loop.batch_size * ranks.world, len(samples), loop.seed)
     chosen = [samples[number] for number in numbers]
-    pairs, said = [], []
+    captions, variations = [], []
     for place, sample in enumerate(chosen):
         rng = order.rng_of(loop.seed, step, place)
-        captions = sample.meta["captions"]
-        caption = str(captions[rng.integers(len(captions))])
-        pair, caption = _varied(ends(sample), caption, settings.data, rng)
-        pairs.append(pair)
-        said.append(caption)
-    batch = collate(pairs, said, resolution)
+        texts = sample.meta["captions"]
+        caption = str(texts[rng.integers(len(texts))])
+        variations.append(Variation.draw(settings.data, rng))
+        captions.append(variations[-1].of_caption(caption))
+    own = slice(ranks.rank * loop.batch_size, (ranks.rank + 1) * loop.batch_size)
+    pairs = [
+        variation.of_pair(*before_after(sample))
+        for sample, variation in zip(chosen[own], variations[own], strict=True)
+    ]
+    batch = collate(pairs, captions[own], resolution)
     del batch["captions"]
-    return {**batch, "positives": positives(said, [sample.meta for sample in chosen])}
+    return {**batch, "positives": positives(captions, [sample.meta for sample in chosen])}
 
 
-def positives(said: Sequence[str], metas: Sequence[Mapping[str, Any]]) -> Tensor:
+def positives(captions: Sequence[str], metas: Sequence[Mapping[str, Any]]) -> Tensor:
     """Whether caption i is true of pair j: its own, the same sentence, or both without change."""
-    still = [meta.get("kind") == NO_CHANGE for meta in metas]
+    unchanged = [meta.get("kind") == NO_CHANGE for meta in metas]
+    count = len(captions)
     same = [
-        [said[i] == said[j] or (still[i] and still[j]) for j in range(len(said))]
-        for i in range(len(said))
+        [captions[i] == captions[j] or (unchanged[i] and unchanged[j]) for j in range(count)]
+        for i in range(count)
     ]
     return torch.tensor(same)
 
 
-def _varied(
-    pair: tuple[np.ndarray, np.ndarray], caption: str, data: Data, rng: np.random.Generator
-) -> tuple[tuple[np.ndarray, np.ndarray], str]:
-    """A pair changed as both its images may be without making the caption untrue."""
-    before, after = pair
-    if data.shift:
-        dx, dy = (int(v) for v in rng.integers(-data.shift, data.shift + 1, 2))
-        before, after = (_moved(image, dx, dy) for image in (before, after))
-    if data.blur:
-        deviation = float(rng.uniform(0, data.blur))
-        if deviation > 0.1:
-            before, after = (cv2.GaussianBlur(x, (0, 0), deviation) for x in (before, after))
-    if data.mirror and rng.random() < 0.5:
-        before, after = before[:, ::-1], after[:, ::-1]
-        caption = re.sub(r"\b(left|right)\b", lambda m: SWAPPED[m[0]], caption)
-    return (np.ascontiguousarray(before), np.ascontiguousarray(after)), caption
+@dataclass(frozen=True)
+class Variation:
+    """How a pair is varied without making its caption untrue.
+
+    dx, dy: both images are moved by so many px. blur: deviation in px. mirror: left and right are
+    exchanged, in the caption too.
+    """
+
+    dx: int = 0
+    dy: int = 0
+    blur: float = 0.0
+    mirror: bool = False
+
+    @classmethod
+    def draw(cls, data: Data, rng: np.random.Generator) -> Variation:
+        """One of those that the settings allow."""
+        dx = dy = 0
+        if data.shift:
+            dx, dy = (int(v) for v in rng.integers(-data.shift, data.shift + 1, 2))
+        blur = float(rng.uniform(0, data.blur)) if data.blur else 0.0
+        mirror = bool(data.mirror and rng.random() < 0.5)
+        return cls(dx, dy, blur, mirror)
+
+    def of_caption(self, caption: str) -> str:
+        """The caption of the varied pair."""
+        if not self.mirror:
+            return caption
+        return re.sub(r"\b(left|right)\b", lambda match: SWAPPED[match[0]], caption)
+
+    def of_pair(self, before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both images, uint8 [H, W, 3]."""
+        if self.dx or self.dy:
+            before, after = (_moved(image, self.dx, self.dy) for image in (before, after))
+        if self.blur > 0.1:
+            before, after = (cv2.GaussianBlur(x, (0, 0), self.blur) for x in (before, after))
+        if self.mirror:
+            before, after = before[:, ::-1], after[:, ::-1]
+        return np.ascontiguousarray(before), np.ascontiguousarray(after)
 
 
 def _moved(image: np.ndarray, dx: int, dy: int) -> np.ndarray:

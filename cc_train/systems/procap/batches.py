@@ -18,13 +18,12 @@ from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
 from cc_prep.steps import confidence
 from cc_prep.steps.confidence import Strategy
+from cc_train.data.collate import NO_STORED_FRAMES, draw_caption, images_of
 from cc_train.systems.procap import damage, masking
 from cc_train.systems.procap.frame_features import Kind
 from cc_train.systems.procap.masking import Masks
-from cc_train.text import Vocabulary
 
 DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
-NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train on tokens"
 
 
 class Keyframes(Section):
@@ -60,9 +59,9 @@ class ProcedureBatches:
         texts, tokens, frames, kept = [], [], [], []
         for sample, rng in zip(samples, dice, strict=True):
             chosen = self._keyframes(sample, rng)
-            texts.append(_caption(sample, rng, self.first_caption))
+            texts.append(draw_caption(sample, rng, self.first_caption))
             tokens.append(sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64))
-            shown = _frames(sample, chosen) if self.kind == "pixels" else tokens[-1]
+            shown = images_of(sample, chosen) if self.kind == "pixels" else tokens[-1]
             frames.append(shown if self.crop is None else cropped(shown, self.crop, rng))
             shape = (len(chosen), *sample.tokens.shape[1:])
             kept.append(masking.draw(shape, self.masks, rng)[1].reshape(-1))
@@ -100,29 +99,6 @@ class ProcedureBatches:
         return confidence.keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
 
 
-@dataclass(frozen=True)
-class CaptionBatches:
-    """Stage 2: before and after with one of the captions as word ids."""
-
-    kind: Kind
-    vocabulary: Vocabulary
-    length: int
-
-    def __call__(
-        self, samples: Sequence[TrainingSample], dice: Sequence[np.random.Generator]
-    ) -> dict[str, Any]:
-        said = [
-            self.vocabulary.encode(_caption(sample, rng), self.length)
-            for sample, rng in zip(samples, dice, strict=True)
-        ]
-        ids, labels = (np.stack(part) for part in zip(*said, strict=True))
-        return {
-            "ends": torch.from_numpy(np.stack([ends(sample, self.kind) for sample in samples])),
-            "ids": torch.from_numpy(ids),
-            "labels": torch.from_numpy(labels),
-        }
-
-
 def cropped(frames: np.ndarray, least: float, rng: np.random.Generator) -> np.ndarray:
     """A random part of all frames uint8 [T, H, W, 3], the same of each, in their old size.
 
@@ -134,14 +110,6 @@ def cropped(frames: np.ndarray, least: float, rng: np.random.Generator) -> np.nd
     y, x = (int(rng.integers(room + 1)) for room in (height - h, width - w))
     parts = frames[:, y : y + h, x : x + w]
     return np.stack([cv2.resize(part, (width, height)) for part in parts])
-
-
-def ends(sample: TrainingSample, kind: Kind) -> np.ndarray:
-    """Before and after: indices int64 [2, n], or images uint8 [2, H, W, 3]."""
-    last = len(sample.tokens) - 1
-    if kind == "tokens":
-        return sample.tokens[[0, last]].reshape(2, -1).astype(np.int64)
-    return _frames(sample, [0, last])
 
 
 def text_ids(caption: str, length: int) -> np.ndarray:
@@ -167,18 +135,3 @@ def apart(
     return [
         texts[i] != texts[j] and not (still[i] and still[j]) for i, j in enumerate(partner.tolist())
     ]
-
-
-def _caption(sample: TrainingSample, rng: np.random.Generator, first: bool = False) -> str:
-    captions = sample.meta.get("captions") or [""]
-    return str(captions[0 if first else int(rng.integers(len(captions)))])
-
-
-def _frames(sample: TrainingSample, chosen: Sequence[int]) -> np.ndarray:
-    """Images uint8 [T, H, W, 3] of some frames, in the sequence's size."""
-    missing = [frame for frame in chosen if frame not in sample.images]
-    if missing:
-        raise UserError(f"{sample.key}: no image of frame {missing[0]} stored", NO_STORED_FRAMES)
-    images = [sample.image(frame) for frame in chosen]
-    height, width = images[0].shape[:2]
-    return np.stack([cv2.resize(image, (width, height)) for image in images])

@@ -7,37 +7,48 @@ leads to the caption decoder. Names follow the reference's `model.chkpt`: `inter
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from cc_prep.models.cpu.linear import Linear
+from cc_train.captioner import EncoderDecoder, Inputs
+from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
 from cc_train.layers.caption_decoder import CaptionDecoder
+from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.text import TextCodec
 
 Queries = Literal["shared", "independent"]
 
 
-class Captioner(nn.Module):
-    """Features of two images → what the decoder attends to.
+class ProCap(EncoderDecoder):
+    """Two images → a sentence.
 
-    queries: `shared` takes the encoder's mask vector for every query, told apart by their positions
-        (the reference's code); `independent` gives every query a vector of its own that starts from
-        it (the paper). Their number is that of the encoder's frames less two.
-    compatible: with the reference's two slips of its second stage, for its published weights.
+    features: the frozen VQGAN; it is no part of the network's tensors. queries: `shared` takes the
+        encoder's mask vector for every query, told apart by their positions (the reference's code);
+        `independent` gives every query a vector of its own that starts from it (the paper). Their
+        number is that of the encoder's frames less two.
+    reference_quirks: with the reference's two slips of its second stage, for its published weights.
     """
 
     def __init__(
         self,
         encoder: ProcedureEncoder,
         decoder: caption_decoder.Config,
+        features: FrameFeatures,
+        text: TextCodec,
         queries: Queries = "shared",
-        compatible: bool = False,
+        reference_quirks: bool = False,
+        tokenizer: str | None = None,
     ) -> None:
-        super().__init__()
-        self.intermediate_generator, self.compatible = encoder, compatible
+        sizes, factor = encoder.config, features.vqgan.config.factor
+        size = (sizes.rows * factor, sizes.columns * factor)
+        super().__init__(Inputs(size, features.kind, tokenizer=tokenizer), text, decoder.length)
+        self.intermediate_generator, self.reference_quirks = encoder, reference_quirks
+        self._frozen = (features,)  # in a tuple, so that it is no submodule
         width = encoder.config.width
         self.mlp = nn.Sequential(
             Linear(width, width),
@@ -52,6 +63,11 @@ class Captioner(nn.Module):
             self.queries = nn.Parameter(encoder.image_mask.detach().repeat(count, 1))
 
     @property
+    def features(self) -> FrameFeatures:
+        """The frozen VQGAN before the encoder."""
+        return self._frozen[0]
+
+    @property
     def encoder(self) -> ProcedureEncoder:
         """The procedure encoder."""
         return self.intermediate_generator
@@ -59,29 +75,39 @@ class Captioner(nn.Module):
     @property
     def decoder(self) -> CaptionDecoder:
         """The caption decoder."""
-        found = self.text_decoder["decoder"]
-        assert isinstance(found, CaptionDecoder)
-        return found
+        decoder = self.text_decoder["decoder"]
+        assert isinstance(decoder, CaptionDecoder)
+        return decoder
 
-    def procedure(self, ends: Tensor) -> Tensor:
+    def procedure(self, features: Tensor) -> Tensor:
         """Encoder outputs at all frame positions, [B, T · n, D], of features [B, 2, n, latent]."""
         encoder, sizes = self.encoder, self.encoder.config
-        seen = encoder.conv_to_embedding(ends)
+        embedded = encoder.conv_to_embedding(features)
         inner = (sizes.frames - 2) * sizes.frame_tokens
         queries = self.queries if self.queries is not None else encoder.image_mask
-        middle = queries.expand(len(ends), inner, -1)
-        frames = torch.cat((seen[:, 0], middle, seen[:, 1]), dim=1) + encoder.target_pos_emb()
-        text = torch.zeros(len(ends), sizes.text_length, dtype=torch.long, device=ends.device)
-        control = encoder.control(text, related=False, compatible=self.compatible)
-        hidden: Tensor = encoder(control, frames, compatible=self.compatible)
+        middle = queries.expand(len(features), inner, -1)
+        frames = torch.cat((embedded[:, 0], middle, embedded[:, 1]), dim=1)
+        frames = frames + encoder.target_pos_emb()
+        shape = (len(features), sizes.text_length)
+        text = torch.zeros(shape, dtype=torch.long, device=features.device)
+        control = encoder.control(text, related=False, reference_quirks=self.reference_quirks)
+        hidden: Tensor = encoder(control, frames, reference_quirks=self.reference_quirks)
         return hidden[:, control.shape[1] :]
 
-    def memory(self, ends: Tensor) -> Tensor:
+    def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, T · n, width]."""
-        out: Tensor = self.mlp(self.procedure(ends))
+        out: Tensor = self.mlp(self.procedure(self.features(as_input(before_after))))
         return out
 
-    def forward(self, ends: Tensor, ids: Tensor) -> Tensor:
-        """Logits [B, L, words] of features [B, 2, n, latent] and word ids [B, L]."""
-        logits: Tensor = self.decoder(ids, self.memory(ends))
+    def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """Of the next word at each position, [B, L, words]."""
+        logits: Tensor = self.decoder(ids, memory)
         return logits
+
+    def next_word(self) -> CachedDecoder:
+        """The decoder with kept keys and values."""
+        return CachedDecoder(self.decoder)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.features._apply(fn, recurse)
+        return super()._apply(fn, recurse)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +22,18 @@ Kind = Literal["pixels", "tokens"]
 class FrameFeatures(nn.Module):
     """Frames → features [B, T, n, channels]. The VQGAN is frozen.
 
-    compatible: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does; the
-    indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are kept,
-    since the VQGAN never changes, and a step has most images twice. Each image goes through it
-    alone there: float sums differ between batch sizes, while a resumed run has seen other images
+    reference_quirks: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does;
+    the indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are
+    kept, since the VQGAN never changes, and a step has most images twice. Each image goes through
+    it alone there: float sums differ between batch sizes, while a resumed run has seen other images
     before.
     """
 
     def __init__(
-        self, vqgan: VQGAN, kind: Kind, compatible: bool = False, cache_mb: int = 0
+        self, vqgan: VQGAN, kind: Kind, reference_quirks: bool = False, cache_mb: int = 0
     ) -> None:
         super().__init__()
-        self.vqgan, self.kind, self.compatible = vqgan, kind, compatible
+        self.vqgan, self.kind, self.reference_quirks = vqgan, kind, reference_quirks
         self.cache_mb = cache_mb
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
         self.vqgan.requires_grad_(False)
@@ -47,6 +47,9 @@ class FrameFeatures(nn.Module):
     def train(self, mode: bool = True) -> FrameFeatures:
         """Never trains."""
         return super().train(False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrameFeatures:
+        return self  # frozen: an average of the network beside it shares it
 
     @torch.no_grad()
     def forward(self, frames: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ class FrameFeatures(nn.Module):
 
     def _encoded(self, images: Tensor) -> Tensor:
         """Features [N, n, channels] of images [N, 3, H, W]."""
-        encode = self.vqgan.encoder if self.compatible else self.vqgan.features
+        encode = self.vqgan.encoder if self.reference_quirks else self.vqgan.features
         return image_by_image(encode, images).flatten(2).transpose(1, 2)
 
     def _through_cache(self, images: Tensor) -> Tensor:
@@ -87,3 +90,8 @@ class FrameFeatures(nn.Module):
     def indices(self, images: Tensor) -> Tensor:
         """Codebook indices int64 [B, T, n] of images [B, T, 3, H, W] in [0, 1]."""
         return self.vqgan.indices(images.flatten(0, 1)).flatten(1).unflatten(0, images.shape[:2])
+
+
+def as_input(frames: Tensor) -> Tensor:
+    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; indices stay."""
+    return frames.movedim(-1, 2).float() / 255 if frames.ndim == 5 else frames.long()

@@ -19,11 +19,12 @@ from cc_prep.models.vqgan import VQGAN
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers import caption_decoder
-from cc_train.systems.procap import procedure_encoder, runs
-from cc_train.systems.procap.captioner import Captioner
+from cc_train.systems.procap import frozen_vqgan, procedure_encoder
+from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.text import Vocabulary
-from cc_train.training import checkpoints
+from cc_train.training import checkpoints, runs
 
 ENCODER, BRIDGE, DECODER = "intermediate_generator.", "mlp.", "text_decoder.decoder."
 VQGAN_PREFIX = "vae.model."
@@ -109,22 +110,25 @@ def make_run(
         "tokenizer": f"{Path(file).name}@{sha256(Path(file))[:8]}",
         "tokenizer_sha256": sha256(Path(file)),
         "network": {"width": encoder.config.width, "layers": encoder.config.layers},
-        "losses": {"compatible": True},
+        "losses": {"reference_quirks": True},
         "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
+    files = frozen_vqgan.files(vqgan)
     if parts.decoder:
         if word2idx is None:
             raise UserError(f"{file} is a captioner", "Give its vocabulary with --word2idx")
         words = Vocabulary.read(word2idx)
-        tensors, more = _captioner(file, parts, encoder, words, heads, length)
+        features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
+        tensors, more = _captioner(file, parts, encoder, features, words, heads, length)
         settings |= more
-        storage.write_bytes(str(run / "vocabulary.json"), words.to_json().encode())
+        files |= words.files()
     else:
-        tensors, settings = encoder.state_dict(), {"kind": "stage1", **settings}
-    runs.write_vqgan(run, vqgan)
-    storage.write_json(str(run / "settings.json"), settings)
+        tensors, settings = encoder.state_dict(), {"system": "stage1", **settings}
+    settings["files"] = sorted(files)
+    runs.write_files(run, files)
+    storage.write_json(str(run / runs.SETTINGS), settings)
     checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
-    yield f"{settings['kind']}: {len(tensors)} tensors of {file} are in {run}"
+    yield f"{settings['system']}: {len(tensors)} tensors of {file} are in {run}"
     yield f"VQGAN: {len(parts.vqgan) - len(unused)} tensors"
     for name in (*parts.unused, *unused):
         yield f"not used: {name}"
@@ -134,6 +138,7 @@ def _captioner(
     file: str,
     parts: Parts,
     encoder: ProcedureEncoder,
+    features: FrameFeatures,
     words: Vocabulary,
     heads: int,
     length: int,
@@ -149,17 +154,17 @@ def _captioner(
             )
         if decoder.width % heads:
             raise UserError(f"a width of {decoder.width} is not in {heads} parts", "Give --heads")
-        captioner = Captioner(encoder, decoder, "shared", compatible=True)
+        captioner = ProCap(encoder, decoder, features, words, "shared", reference_quirks=True)
         captioner.mlp.load_state_dict(parts.bridge)
         captioner.decoder.load_state_dict(parts.decoder)
     except (KeyError, RuntimeError) as error:
         raise _foreign(file, error) from None
     return captioner.state_dict(), {
-        "kind": "stage2",
-        "words": words.words,
+        "system": "stage2",
+        "text": words.describe(),
         "queries": {"k": encoder.config.frames - 2, "kind": "shared"},
         "decoder": asdict(decoder),
-        "seen": {"frames": "pixels", "compatible": True},
+        "encoder": {"frames": "pixels", "reference_quirks": True},
     }
 
 

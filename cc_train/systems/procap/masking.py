@@ -18,9 +18,9 @@ TRIES = 10
 class Masks(Section):
     """Chances of the masks, which sum to 1, and their sizes.
 
-    random: each token is kept by itself, with a share drawn from `kept`.
+    random: each token is kept by itself, with a share drawn from `keep_prob`.
     full: everything is masked, and the caption alone tells.
-    inside: one box, the same in all frames, is masked. outside: everything but such a box.
+    box_masked: one box, the same in all frames, is masked. box_visible: everything but such a box.
     interior: all frames between before and after are masked, which is what stage 2 sees (not in the
         reference, so its chance is 0 by default).
     box_area: the share of a frame that a box covers; aspect: the largest ratio of its sides.
@@ -28,10 +28,10 @@ class Masks(Section):
 
     random: float = Field(0.7, ge=0, le=1)
     full: float = Field(0.1, ge=0, le=1)
-    inside: float = Field(0.1, ge=0, le=1)
-    outside: float = Field(0.1, ge=0, le=1)
+    box_masked: float = Field(0.1, ge=0, le=1)
+    box_visible: float = Field(0.1, ge=0, le=1)
     interior: float = Field(0.0, ge=0, le=1)
-    kept: tuple[float, float] = Field((0.2, 0.2), strict=False)
+    keep_prob: tuple[float, float] = Field((0.2, 0.2), strict=False)
     box_area: tuple[float, float] = Field((0.2, 0.8), strict=False)
     aspect: float = Field(2.0, ge=1)
 
@@ -44,10 +44,10 @@ class Masks(Section):
     @property
     def chances(self) -> tuple[float, ...]:
         """Chances in the order of `NAMES`."""
-        return (self.random, self.full, self.inside, self.outside, self.interior)
+        return (self.random, self.full, self.box_masked, self.box_visible, self.interior)
 
 
-NAMES = ("random", "full", "inside", "outside", "interior")
+NAMES = ("random", "full", "box_masked", "box_visible", "interior")
 
 
 def draw(
@@ -64,10 +64,10 @@ def make(
     """The mask of that name for frames of [T, h, w] tokens."""
     keep = np.zeros(shape, bool)
     if name == "random":
-        keep = rng.random(shape) < rng.uniform(*masks.kept)
-    elif name in ("inside", "outside"):
+        keep = rng.random(shape) < rng.uniform(*masks.keep_prob)
+    elif name in ("box_masked", "box_visible"):
         keep[:] = box(shape[1:], masks, rng)
-        if name == "inside":
+        if name == "box_masked":
             keep = ~keep
     elif name == "interior":
         keep[[0, -1]] = True

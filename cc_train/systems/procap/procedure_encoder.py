@@ -73,7 +73,7 @@ class AxialPositions(nn.Module):
         return summed.flatten(0, 3)
 
     @torch.no_grad()
-    def start_as_waves(self, scale: float = 0.5) -> None:
+    def init_sinusoidal(self, scale: float = 0.5) -> None:
         """Rows and columns as sines and cosines, half of the channels each; times as noise.
 
         So from the first step a token can find its neighbours, and its own place in the other
@@ -120,14 +120,14 @@ class ProcedureEncoder(nn.Module):
         self.to_logits = head(width, config.codes)
         self.to_logits_rel, self.to_logits_vid = head(width, 1), head(width, 1)
 
-    def control(self, text: Tensor, related: bool = True, compatible: bool = False) -> Tensor:
+    def control(self, text: Tensor, related: bool = True, reference_quirks: bool = False) -> Tensor:
         """Embeddings [B, C, D] of the control tokens; `related` puts [REL] before them.
 
         text: byte-pair ids [B, text_length], padded with 0; every position has a padding id of its
-        own. compatible: those ids count from 0, as in the reference's second stage, and so are
-        words of the first.
+        own. reference_quirks: those ids count from 0, as in the reference's second stage, and
+        so are words of the first.
         """
-        first = 0 if compatible else self.config.text_vocabulary
+        first = 0 if reference_quirks else self.config.text_vocabulary
         padding = first + torch.arange(text.shape[1], device=text.device)
         ids = torch.where(text == 0, padding, text)
         words = self.text_emb(ids) + self.text_pos_emb.weight
@@ -145,12 +145,12 @@ class ProcedureEncoder(nn.Module):
             embedded = torch.where(keep[..., None], embedded, self.image_mask)
         return embedded + self.target_pos_emb()
 
-    def forward(self, control: Tensor, frames: Tensor, compatible: bool = False) -> Tensor:
+    def forward(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
         """Hidden states [B, C + N, D] of control and frame embeddings.
 
-        compatible: restrict the rows at which [ST1] and [VID] would stand after a [REL].
+        reference_quirks: restrict the rows at which [ST1] and [VID] would stand after a [REL].
         """
-        mask = self._mask(control, frames, compatible)
+        mask = self._mask(control, frames, reference_quirks)
         hidden: Tensor = self.transformer(torch.cat((control, frames), dim=1), mask=mask)
         return hidden
 
@@ -172,8 +172,8 @@ class ProcedureEncoder(nn.Module):
             for part, wanted in zip(parts, rows, strict=True)
         ]
 
-    def _mask(self, control: Tensor, frames: Tensor, compatible: bool = False) -> Tensor:
-        at = control.shape[1] - 2 if not compatible else self.config.text_length + 1
+    def _mask(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
+        at = control.shape[1] - 2 if not reference_quirks else self.config.text_length + 1
         length = control.shape[1] + frames.shape[1]
         return attention_mask(length, (at, at + 1), control.device)
 

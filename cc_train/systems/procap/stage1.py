@@ -9,26 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import Field
-from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.clip import count_layers
 from cc_prep.settings import Section
 from cc_prep.weights.registry import read_tensors
-from cc_train.data import order
+from cc_train.data import order, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
-from cc_train.systems.procap import mimetic, runs
+from cc_train.systems.procap import frozen_vqgan, mimetic
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.frame_features import FrameFeatures, Kind
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
-from cc_train.training.distributed import joined
-from cc_train.training.loop import Loop, fit, pick_device
+from cc_train.training import runs
+from cc_train.training.settings import Loop
+from cc_train.training.start import Request, Task
 
 BATCH = 16  # of validation
 CLIP_BLOCKS = "visual.transformer."
@@ -37,15 +36,15 @@ CLIP_BLOCKS = "visual.transformer."
 class Network(Section):
     """Sizes of the procedure encoder; --init with CLIP's weights needs its width.
 
-    position_std: how embeddings and positions start; the reference's is 1. waves: rows and columns
-    start as sines and cosines. mimetic: attention starts as in `models/mimetic.py`.
+    position_std: how embeddings and positions start; the reference's is 1. sinusoidal_init: rows
+    and columns start as sines and cosines. mimetic: attention starts as in `mimetic.py`.
     """
 
     width: int = Field(768, ge=64, multiple_of=64)
     layers: int = Field(12, ge=1)
     text_length: int = Field(24, ge=1)
     position_std: float = Field(1.0, gt=0)
-    waves: bool = False
+    sinusoidal_init: bool = False
     mimetic: bool = False
 
     def encoder(
@@ -63,8 +62,8 @@ class Network(Section):
             text_length=self.text_length,
         )
         made = ProcedureEncoder(config, self.position_std)
-        if self.waves:
-            made.target_pos_emb.start_as_waves()
+        if self.sinusoidal_init:
+            made.target_pos_emb.init_sinusoidal()
         if self.mimetic:
             mimetic.start(made.transformer)
         return made
@@ -75,12 +74,12 @@ class Settings(Section):
 
     cache_mb: see `FrameFeatures`. crop: train on random parts of the frames, of at least this share
     of their area; for pixels. vqgan: the file that the tokens were made with, if it has no name of
-    its own. together_mb: see `Stage1Objective`.
+    its own. max_activation_mb: see `Stage1Objective`.
     """
 
     frames: Kind = "tokens"
     cache_mb: int = Field(500, ge=0)
-    together_mb: int = Field(1000, ge=0)
+    max_activation_mb: int = Field(1000, ge=0)
     crop: float | None = Field(None, gt=0, le=1)
     vqgan: str | None = None
     network: Network = Network()
@@ -88,77 +87,64 @@ class Settings(Section):
     masks: Masks = Masks()
     losses: Losses = Losses()
     first_caption: bool = False
-    hold_out: runs.HoldOut = runs.HoldOut()
+    validation_split: split.ValidationSplit = split.ValidationSplit()
     stream: StreamSettings = StreamSettings()
     loop: Loop = Loop(
         steps=200_000,
         batch_size=8,
         schedule="constant",
-        warmup=5000,
+        warmup_steps=5000,
         validate_every=5000,
         checkpoint_every=5000,
     )
 
 
-def train(
-    settings: Settings,
-    shards: Sequence[str],
-    valid: Sequence[str],
-    run: Path,
-    init: Path | None,
-    resume: str,
-    console: Console,
-) -> dict[str, float]:
-    """Trains into `run`; the last validation's figures. Raises UserError and JobFailed.
+def prepare(settings: Settings, request: Request) -> Task:
+    """A procedure encoder to be trained. Raises UserError.
 
-    init: CLIP's weights, whose first blocks the encoder starts from.
+    request.init: CLIP's weights, whose first blocks the encoder starts from.
     """
     loop = settings.loop
-    if loop.threads:
-        torch.set_num_threads(loop.threads)
     _check(settings)
-    with joined(pick_device(loop) == "cuda") as ranks:
-        console.quiet = not ranks.first
-        data = runs.read(shards, valid, settings.hold_out, console)
-        loop = loop.lasting(len(data.train), ranks.world)
-        vqgan = runs.tokenizer(data.first, settings.vqgan)
-        features = FrameFeatures(
-            vqgan, settings.frames, settings.losses.compatible, settings.cache_mb
-        )
-        torch.manual_seed(loop.seed)
-        grid = runs.grid(data.first, vqgan)
-        encoder = settings.network.encoder(features, settings.keyframes.k + 2, grid)
-        if init is not None:
-            start_from_clip(encoder, init)
-        make_batch = ProcedureBatches(
-            settings.frames,
-            settings.keyframes,
-            settings.masks,
-            settings.network.text_length,
-            settings.first_caption,
-        )
-        objective = Stage1Objective(
-            encoder,
-            features,
-            settings.losses,
-            HeldOut(data.held_out, make_batch),
-            loop.weight_decay,
-            pick_device(loop),
-            partial(_picture, data.held_out[:6], make_batch, features),
-            settings.together_mb,
-        )
-        trained = replace(make_batch, crop=settings.crop)
-        stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, ranks)
-        everything = {
-            "kind": "stage1",
-            "samples": {"train": len(data.train), "held_out": len(data.held_out)},
-            "tokenizer": data.first["tokenizer"],
-            "tokenizer_sha256": data.first["tokenizer_sha256"],
-            **settings.model_copy(update={"loop": loop}).model_dump(mode="json"),
-        }
-        if ranks.first:
-            runs.write_vqgan(run, vqgan)
-        return fit(objective, stream, loop, everything, run, resume, console, ranks)
+    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
+    vqgan = frozen_vqgan.find(data, settings.vqgan)
+    features = FrameFeatures(
+        vqgan, settings.frames, settings.losses.reference_quirks, settings.cache_mb
+    )
+    grid = frozen_vqgan.grid(data.first, vqgan)
+    encoder = settings.network.encoder(features, settings.keyframes.k + 2, grid)
+    if request.init is not None:
+        start_from_clip(encoder, request.init)
+    make_batch = ProcedureBatches(
+        settings.frames,
+        settings.keyframes,
+        settings.masks,
+        settings.network.text_length,
+        settings.first_caption,
+    )
+    objective = Stage1Objective(
+        encoder,
+        features,
+        settings.losses,
+        HeldOut(data.valid, make_batch),
+        loop.weight_decay,
+        request.device,
+        partial(_picture, data.valid[:6], make_batch, features),
+        settings.max_activation_mb,
+    )
+    trained = replace(make_batch, crop=settings.crop)
+    stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, request.ranks)
+    about = {"samples": data.about(), **frozen_vqgan.about(data)}
+    return Task(objective, stream, len(data.train), about, frozen_vqgan.files(vqgan))
+
+
+def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
+    """The encoder of a stage-1 run and its settings. Raises UserError."""
+    stored = runs.read(run, "stage1")
+    shapes = {name: tuple(t.shape) for name, t in stored.tensors.items()}
+    encoder = ProcedureEncoder(Config.of(shapes))
+    encoder.load_state_dict(stored.tensors)
+    return encoder, stored.settings
 
 
 def _check(settings: Settings) -> None:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.settings import Section
-from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import REL, ProcedureEncoder
 
 NAMES = ("msm", "align", "consistency")
@@ -35,16 +35,16 @@ class Losses(Section):
     """Weights of the three losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1.
 
     ignore_fully_masked: samples of which nothing is seen say nothing about caption and order.
-    compatible: the reference's slips: its consistency sums over all samples and divides by those
-        that are not fully masked, its captions of other pairs may be true of this one as well, and
-        its encoder sees images in [0, 1].
+    reference_quirks: the reference's slips: its consistency sums over all samples and divides by
+        those that are not fully masked, its captions of other pairs may be true of this one as
+        well, and its encoder sees images in [0, 1].
     """
 
     msm: float = Field(7.0, ge=0)
     align: float = Field(0.5, ge=0)
     consistency: float = Field(0.5, ge=0)
     ignore_fully_masked: bool = True
-    compatible: bool = False
+    reference_quirks: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _told(
         head, counted = encoder.to_logits_rel, apart
     else:
         head = encoder.to_logits_vid
-        counted = torch.ones_like(seen) if settings.compatible else seen
+        counted = torch.ones_like(seen) if settings.reference_quirks else seen
     return (F.softplus(sign * head(at)[:, 0]) * counted).sum()
 
 
@@ -128,7 +128,7 @@ def _counted(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
     seen = torch.ones(len(batch.keep), device=batch.keep.device)
     if settings.ignore_fully_masked:
         seen = batch.keep.any(dim=1).float()
-    apart = seen if settings.compatible else seen * batch.apart
+    apart = seen if settings.reference_quirks else seen * batch.apart
     return seen, apart
 
 
@@ -138,12 +138,13 @@ class Stage1Objective:
     A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
     [B, T, n], tokens (not where frames are cropped), keep, partner, apart}; a piece of one has its
     `passes` besides. held_out: such batches for validation. picture: makes the grid of a
-    validation. together_mb: on a CPU, passes that keep more than this for the backward pass go one
-    by one.
+    validation. max_activation_mb: on a CPU, passes that keep more than this for the backward pass
+    go one by one.
     """
 
-    turns = ("model",)
+    phases = ("model",)
     best = ("msm", False)
+    over: Literal["sum", "batch"] = "sum"
 
     def __init__(
         self,
@@ -154,37 +155,37 @@ class Stage1Objective:
         weight_decay: float,
         device: str,
         picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
-        together_mb: int = 1000,
+        max_activation_mb: int = 1000,
     ) -> None:
-        self.together_mb = together_mb
+        self.max_activation_mb = max_activation_mb
         self.network, self.features = network.to(device), features.to(device)
         self.settings, self.held_out, self.device = settings, held_out, device
         self.weight_decay, self.picture = weight_decay, picture
         self.others: dict[str, nn.Module] = {}
         self.buffers: dict[str, Tensor] = {}
 
-    def groups(self, turn: str) -> list[dict[str, Any]]:
+    def groups(self, phase: str) -> list[dict[str, Any]]:
         from cc_train.training import optim
 
-        return optim.decayed([self.network], self.weight_decay)
+        return optim.param_groups([self.network], self.weight_decay)
 
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return counts(self._batch(batch, features=False), self.settings)
 
-    def pieces(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """All passes, or each: one by one they keep a third of the activations. A CPU is no slower
         for it at the paper's width of 768, and up to a tenth at 128."""
         passes, config = _needed(self.settings), self.network.config
         values = len(passes) * batch["keep"].numel() * config.width * config.layers * KEPT
-        if self.device != "cpu" or 4 * values <= self.together_mb * 1e6:
+        if self.device != "cpu" or 4 * values <= self.max_activation_mb * 1e6:
             return [{**batch, "passes": passes}]
         return [{**batch, "passes": (name,)} for name in passes]
 
     def losses(
-        self, turn: str, batch: Mapping[str, Any], step: int, counted: Mapping[str, Tensor]
+        self, phase: str, batch: Mapping[str, Any], step: int, counts: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         found = sums(self.network, self._batch(batch), self.settings, batch["passes"])
-        return self._weighed({name: value / counted[name] for name, value in found.items()})
+        return self._weighed({name: value / counts[name] for name, value in found.items()})
 
     def after_step(self, step: int) -> None:
         """Nothing to do."""
@@ -235,11 +236,6 @@ class Stage1Objective:
         if not needed:
             return raw["keep"].long()  # of the right shape, for counting alone
         return self.features.indices(as_input(raw["frames"])).flatten(1)
-
-
-def as_input(frames: Tensor) -> Tensor:
-    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; indices stay."""
-    return frames.movedim(-1, 2).float() / 255 if frames.ndim == 5 else frames.long()
 
 
 def accuracy(network: ProcedureEncoder, batch: Batch) -> Tensor:

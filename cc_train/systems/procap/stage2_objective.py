@@ -1,114 +1,63 @@
 """ProCap's stage 2: captions from two images and procedure queries.
 
-The loss is cross-entropy with label smoothing whose mass is spread over the other words, summed
-over words and divided by captions (the reference does not divide). Source: ProCap's code.
+The loss is that of any captioner, divided by captions (the reference does not divide).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from cc_train.systems.procap.captioner import Captioner
-from cc_train.systems.procap.frame_features import FrameFeatures
-from cc_train.systems.procap.stage1_objective import as_input
-from cc_train.text import IGNORED
+from cc_train.captioner import Captioner
+from cc_train.systems.procap.captioner import ProCap
+from cc_train.training import optim
+from cc_train.training.caption_objective import CaptionObjective
 
 UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.")
 
 
-def caption_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Summed loss of logits [B, L, V] and labels [B, L], −1 where there is none.
+class Stage2Objective(CaptionObjective):
+    """`CaptionObjective` with a learning rate of its own for the encoder.
 
-    KL divergence to a target of 1 − smoothing on the word, the rest even over the other V − 1.
-    """
-    counted = labels != IGNORED
-    chances, right = logits[counted].float().log_softmax(-1), labels[counted]
-    others = logits.shape[-1] - 1
-    picked = chances.gather(1, right[:, None])[:, 0]
-    cross = (1 - smoothing) * picked + smoothing / others * (chances.sum(-1) - picked)
-    entropy = _plogp(1 - smoothing) + others * _plogp(smoothing / others)
-    return (entropy - cross).sum()
-
-
-def _plogp(p: float) -> float:
-    return p * float(np.log(p)) if p > 0 else 0.0
-
-
-class Stage2Objective:
-    """`Objective` in `cc_train.training.trainer` says what the parts are.
-
-    A batch from the stream is {ends: images uint8 [B, 2, H, W, 3] or indices [B, 2, n], ids,
-    labels: int64 [B, L]}. score: the captioner in evaluation → figures, with `name` among them.
-    encoder_scale: the encoder's share of the learning rate. frozen: the encoder learns nothing.
-    reference_decay: biases alone are spared the weight decay, as in the reference.
+    encoder_lr_scale: the encoder's share of the learning rate. freeze: the encoder learns nothing.
+    decay_norms: biases alone are spared the weight decay, as in the reference.
     """
 
-    turns = ("model",)
+    network: ProCap
 
     def __init__(
         self,
-        network: Captioner,
-        features: FrameFeatures,
-        score: Callable[[Captioner, FrameFeatures], dict[str, float]],
-        best: str,
-        smoothing: float,
+        network: ProCap,
+        score: Callable[[Captioner], dict[str, float]],
+        label_smoothing: float,
         weight_decay: float,
-        encoder_scale: float,
-        frozen: bool,
-        reference_decay: bool,
         device: str,
+        encoder_lr_scale: float,
+        freeze: bool,
+        decay_norms: bool,
     ) -> None:
-        self.network, self.features = network.to(device), features.to(device)
-        self.score, self.best, self.smoothing = score, (best, True), smoothing
-        self.weight_decay, self.encoder_scale = weight_decay, encoder_scale
-        self.reference_decay = reference_decay
-        self.others: dict[str, nn.Module] = {}
-        self.buffers: dict[str, Tensor] = {}
-        for name, parameter in network.intermediate_generator.named_parameters():
-            parameter.requires_grad_(not frozen and not name.startswith(UNUSED))
+        super().__init__(network, score, label_smoothing, weight_decay, device)
+        self.encoder_lr_scale, self.decay_norms = encoder_lr_scale, decay_norms
+        for name, parameter in network.encoder.named_parameters():
+            parameter.requires_grad_(not freeze and not name.startswith(UNUSED))
 
-    def groups(self, turn: str) -> list[dict[str, Any]]:
-        from cc_train.training import optim
-
-        encoder = self.network.intermediate_generator
-        rest = nn.ModuleList([self.network.mlp, self.network.text_decoder])
-        parts: list[tuple[nn.Module, float]] = [(encoder, self.encoder_scale), (rest, 1.0)]
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        network = self.network
+        rest = nn.ModuleList([network.mlp, network.text_decoder])
+        parts: list[tuple[nn.Module, float]] = [
+            (network.encoder, self.encoder_lr_scale),
+            (rest, 1.0),
+        ]
         groups = [
             {**group, "scale": scale}
             for module, scale in parts
-            for group in optim.decayed([module], self.weight_decay, self.reference_decay)
+            for group in optim.param_groups([module], self.weight_decay, self.decay_norms)
         ]
-        if self.network.queries is not None:
-            queries = {"params": [self.network.queries], "weight_decay": 0.0}
-            groups.append({**queries, "scale": self.encoder_scale})
+        if network.queries is not None:
+            queries = {"params": [network.queries], "weight_decay": 0.0}
+            groups.append({**queries, "scale": self.encoder_lr_scale})
         return [
             {**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups
         ]
-
-    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        labels = batch["labels"]
-        captions = torch.tensor(len(labels), device=labels.device)
-        return {"captions": captions, "words": (labels != IGNORED).sum()}
-
-    def pieces(self, batch: Any) -> list[Any]:
-        return [batch]
-
-    def losses(
-        self, turn: str, batch: Mapping[str, Tensor], step: int, counted: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        logits = self.network(self.features(as_input(batch["ends"])), batch["ids"])
-        loss = caption_loss(logits, batch["labels"], self.smoothing)
-        right = (logits.detach().argmax(-1) == batch["labels"]).sum()  # −1 is never said
-        return {"total": loss / counted["captions"], "word_accuracy": right / counted["words"]}
-
-    def after_step(self, step: int) -> None:
-        """Nothing to do."""
-
-    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
-        assert isinstance(network, Captioner)
-        return self.score(network, self.features), None

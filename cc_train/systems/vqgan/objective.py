@@ -2,13 +2,13 @@
 
 Source: Esser et al., 2021, section 3.1, and taming-transformers: the adversarial weight adapts to
 the ratio of gradients at the decoder's last layer; the codebook loss has β at the term that moves
-the codes ("legacy"), which keeps training compatible with published checkpoints.
+the codes ("legacy"), which keeps training reference_quirks with published checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -60,13 +60,14 @@ class Weights(Section):
 
 
 class VqganObjective:
-    """Generator and discriminator in turn; an `Objective` (`cc_train.training.trainer`).
+    """Generator and discriminator in phase; an `Objective` (`cc_train.training.trainer`).
 
     held_out: batches of images [N, 3, H, W] in [0, 1] for validation.
     """
 
-    turns: tuple[str, ...] = ("generator", "discriminator")
+    phases: tuple[str, ...] = ("generator", "discriminator")
     best = ("psnr", True)
+    over: Literal["sum", "batch"] = "batch"
 
     def __init__(
         self, network: Network, weights: Weights, held_out: Iterable[Tensor], device: str
@@ -83,24 +84,24 @@ class VqganObjective:
         if self.distance is not None:
             self.distance.to(device)
         if not weights.adversarial:
-            self.turns = ("generator",)
+            self.phases = ("generator",)
         self.made: Tensor | None = None
         self.vectors: Tensor | None = None
 
-    def groups(self, turn: str) -> list[dict[str, Any]]:
-        module = self.network if turn == "generator" else self.discriminator
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        module = self.network if phase == "generator" else self.discriminator
         return [{"params": list(module.parameters())}]
 
     def counts(self, batch: Tensor) -> dict[str, Tensor]:
         return {}
 
-    def pieces(self, batch: Any) -> list[Any]:
+    def chunks(self, batch: Any) -> list[Any]:
         return [batch]
 
     def losses(
-        self, turn: str, batch: Tensor, step: int, counted: Mapping[str, Tensor]
+        self, phase: str, batch: Tensor, step: int, counts: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        if turn == "generator":
+        if phase == "generator":
             return self._generator(batch, step)
         assert self.made is not None
         if step < self.weights.discriminator_start:  # a total without a gradient

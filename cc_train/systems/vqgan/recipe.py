@@ -6,22 +6,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import torch
 from pydantic import Field
-from rich.console import Console
 from torch import Tensor
 
 from cc_prep.errors import UserError
+from cc_prep.models.vqgan import VQGAN
 from cc_prep.settings import Section
+from cc_prep.weights import networks, read_tensors
 from cc_train.data import order
-from cc_train.data.sequence_index import Sample, about, read_index
-from cc_train.data.stream import Plain
-from cc_train.systems.vqgan.objective import Network, VqganObjective, Weights
-from cc_train.training.loop import Loop, fit, pick_device
+from cc_train.data.sequence_index import Sample, describe, read_index
+from cc_train.data.stream import StatelessSource
+from cc_train.systems.vqgan.objective import Network, VqganObjective, Weights, measure
+from cc_train.training.settings import Loop
+from cc_train.training.start import Request, Task
 
 Frame = tuple[Sample, str]
 
@@ -46,49 +48,31 @@ class Settings(Section):
     weights: Weights = Weights()
     data: Data = Data()
     loop: Annotated[Loop, Field()] = Loop(
-        steps=5000, learning_rate=4e-4, betas=(0.5, 0.9), average=0.998, precision="bfloat16"
+        steps=5000, learning_rate=4e-4, betas=(0.5, 0.9), ema_decay=0.998, precision="bfloat16"
     )
 
 
-def train(
-    settings: Settings,
-    shards: Sequence[str],
-    run: Path,
-    init: Path | None,
-    resume: str,
-    console: Console,
-) -> dict[str, float]:
-    """Trains into `run`; the last validation's figures. Raises UserError and JobFailed."""
-    if settings.loop.threads:
-        torch.set_num_threads(settings.loop.threads)
-    samples = read_index(shards)
-    train, held_out = order.hold_out(
-        samples, [str(s.meta.get("id")) for s in samples], settings.data.held_out
-    )
+def prepare(settings: Settings, request: Request) -> Task:
+    """A VQGAN to be trained. Raises UserError. request.init: weights of the same sizes."""
+    samples = read_index(request.shards)
+    ids = [str(sample.meta.get("id")) for sample in samples]
+    train, held_out = order.hold_out(samples, ids, settings.data.held_out)
     frames = [(sample, name) for sample in train for name in sample.frames]
     if not frames:
         raise UserError("all samples are of one id, none is left to train on", "Give more shards")
-    console.print(
+    request.console.print(
         f"{len(frames):,} frames of {len(train):,} pairs, {len(held_out):,} pairs held out",
         highlight=False,
     )
     factor = 2 ** (len(settings.network.multipliers) - 1)
     if settings.data.crop % factor:
         raise UserError(f"data.crop={settings.data.crop}: not a multiple of {factor}")
-    looked_at = HeldOut(held_out, settings.data.validation_frames, factor)
-    torch.manual_seed(settings.loop.seed)
-    objective = VqganObjective(
-        settings.network, settings.weights, looked_at, pick_device(settings.loop)
-    )
-    if init is not None:
-        _start_from(objective, init)
-    everything = {
-        "kind": "vqgan",
-        "samples": about(samples, train),
-        **settings.model_dump(mode="json"),
-    }
-    batch = partial(_batch, frames, settings)
-    return fit(objective, Plain(batch), settings.loop, everything, run, resume, console)
+    validated = HeldOut(held_out, settings.data.validation_frames, factor)
+    objective = VqganObjective(settings.network, settings.weights, validated, request.device)
+    if request.init is not None:
+        _start_from(objective, request.init)
+    source = StatelessSource(partial(_batch, frames, settings))
+    return Task(objective, source, len(frames), {"samples": describe(samples, train)})
 
 
 @dataclass(frozen=True)
@@ -109,9 +93,6 @@ class HeldOut:
 
 
 def _start_from(objective: VqganObjective, init: Path) -> None:
-    from cc_prep.models.vqgan import VQGAN
-    from cc_prep.weights.registry import read_tensors
-
     other, _ = VQGAN.from_tensors(read_tensors(init))
     if other.config != objective.network.config:
         raise UserError(
@@ -148,3 +129,25 @@ def _crop(image: np.ndarray, data: Data, rng: np.random.Generator) -> np.ndarray
 def _tensor(images: np.ndarray) -> Tensor:
     pixels = torch.tensor(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
     return pixels.float() / 255
+
+
+def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
+    """What a packed VQGAN does on samples that training did not see."""
+    network, _, _ = networks.vqgan(str(file))
+    frames = HeldOut(samples, 200, network.config.factor)
+    with torch.inference_mode():
+        figures, _ = measure(network, frames, "cpu")
+    codes = network.config.codes
+    return {
+        "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes. Small "
+        "and briefly trained: right for trying the whole path and for tests, not for a paper.",
+        "measured_on": f"On {min(200, sum(len(s.frames) for s in samples))} whole frames, ends and "
+        f"interpolated ones, of {len(samples)} rendered pairs that training did not see.",
+        "measures": {
+            "PSNR": f"{figures['psnr']:.2f} dB",
+            "mean absolute error": f"{figures['absolute']:.4f} of the range",
+            "codes used": f"{round(figures['used'] * codes)} of {codes}",
+            "perplexity": f"{figures['perplexity']:.1f}",
+        },
+        "remarks": "",
+    }

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from cc_train.decoding.cached import WordByWord
+from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import beam, greedy
 from cc_train.layers.caption_decoder import CaptionDecoder, Config
 from cc_train.text import BOS, EOS, PAD, UNK
@@ -37,8 +37,8 @@ def plain_greedy(network: CaptionDecoder, memory: torch.Tensor) -> torch.Tensor:
 def test_greedy_is_full_recomputation(seed: int) -> None:
     network, memory = decoder(seed), torch.randn(5, 7, 16)
     expected = plain_greedy(network, memory)
-    assert (greedy(WordByWord(network), memory, stop=False) == expected).all()
-    for found, whole in zip(greedy(WordByWord(network), memory), expected, strict=True):
+    assert (greedy(CachedDecoder(network), memory, stop=False) == expected).all()
+    for found, whole in zip(greedy(CachedDecoder(network), memory), expected, strict=True):
         ended = (whole == EOS).nonzero()
         end = int(ended[0, 0]) + 1 if len(ended) else len(whole)
         assert (found[:end] == whole[:end]).all()
@@ -52,7 +52,7 @@ def test_greedy_ends_when_all_have_ended() -> None:
     network = decoder(0)
     network.out.bias.data[EOS] = 1e4
     steps = []
-    speaking = WordByWord(network)
+    speaking = CachedDecoder(network)
     plain = speaking.step
 
     def counted(*arguments: object) -> object:
@@ -81,7 +81,7 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
             score = sum(float(chances[i, word]) for i, word in enumerate(ids[1:]))
             best.append((score, list(words)))
     best.sort(reverse=True)
-    [found] = beam(WordByWord(network), memory, width=400)
+    [found] = beam(CachedDecoder(network), memory, width=400)
     for (score, words), one in zip(best[:5], found[:5], strict=True):
         assert one.ids == words
         assert one.score == pytest.approx(score, abs=1e-3)
@@ -91,8 +91,8 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
 def test_a_beam_of_one_is_greedy() -> None:
     network, memory = decoder(3), torch.randn(4, 6, 16)
     for ids, [found] in zip(
-        greedy(WordByWord(network), memory).tolist(),
-        beam(WordByWord(network), memory, 1),
+        greedy(CachedDecoder(network), memory).tolist(),
+        beam(CachedDecoder(network), memory, 1),
         strict=True,
     ):
         said = ids[1 : ids.index(EOS)] if EOS in ids else ids[1:]

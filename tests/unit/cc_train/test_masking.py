@@ -22,10 +22,10 @@ def test_defaults_are_the_references() -> None:
     """Keeps away: a recipe that differs from ProCap's by a number."""
     masks = Masks()
     assert masks.chances == (0.7, 0.1, 0.1, 0.1, 0.0)
-    assert (masks.kept, masks.box_area, masks.aspect) == ((0.2, 0.2), (0.2, 0.8), 2.0)
+    assert (masks.keep_prob, masks.box_area, masks.aspect) == ((0.2, 0.2), (0.2, 0.8), 2.0)
 
 
-@pytest.mark.parametrize("name", ["random", "full", "inside", "outside", "interior"])
+@pytest.mark.parametrize("name", ["random", "full", "box_masked", "box_visible", "interior"])
 @pytest.mark.parametrize("chance", [-0.1, 1.1])
 def test_chances_are_chances(name: str, chance: float) -> None:
     with pytest.raises(ValueError, match=name):
@@ -75,7 +75,7 @@ def test_boxes_reach_every_edge_and_stay_inside() -> None:
 
 
 def test_random_masks_keep_a_share_between_the_two() -> None:
-    masks = Masks(kept=(0.1, 0.9))
+    masks = Masks(keep_prob=(0.1, 0.9))
     rng = np.random.default_rng(0)
     shares = [masking.make("random", (4, 14, 14), masks, rng).mean() for _ in range(300)]
     assert 0.05 < min(shares) < 0.2
@@ -87,6 +87,6 @@ def test_chances_that_nearly_sum_to_one_are_drawn_from() -> None:
     """Keeps away: a crash after hours, when NumPy finds the chances' sum a hair off."""
     masks = Masks(random=0.7 + 9e-7)
     drawn = {masking.draw((2, 4, 4), masks, np.random.default_rng(s))[0] for s in range(60)}
-    assert drawn == {"random", "full", "inside", "outside"}
-    only = Masks(random=0, full=0, inside=0, outside=0, interior=1)
+    assert drawn == {"random", "full", "box_masked", "box_visible"}
+    only = Masks(random=0, full=0, box_masked=0, box_visible=0, interior=1)
     assert masking.draw((3, 4, 4), only, np.random.default_rng(0))[0] == "interior"

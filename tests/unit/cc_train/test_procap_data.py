@@ -41,11 +41,11 @@ def test_each_mask_masks_what_it_says() -> None:
     interior = masking.make("interior", SHAPE, masks, rng)
     assert interior[[0, -1]].all()
     assert not interior[1:-1].any()
-    for name in ("inside", "outside"):
+    for name in ("box_masked", "box_visible"):
         found = masking.make(name, SHAPE, masks, rng)
         assert (found == found[0]).all(), "the same box in all frames"
         edge = np.concatenate((found[0, 0], found[0, -1], found[0, :, 0], found[0, :, -1]))
-        assert (edge.mean() > 0.5) == (name == "inside")
+        assert (edge.mean() > 0.5) == (name == "box_masked")
 
 
 def test_masks_come_as_often_as_they_should() -> None:
@@ -56,7 +56,7 @@ def test_masks_come_as_often_as_they_should() -> None:
     kept = np.mean([keep.mean() for name, keep in drawn if name == "random"])
     assert kept == pytest.approx(0.2, abs=0.01)
     # The reference's boxes have a mean area of 0.445.
-    areas = [1 - keep.mean() for name, keep in drawn if name == "inside"]
+    areas = [1 - keep.mean() for name, keep in drawn if name == "box_masked"]
     assert np.mean(areas) == pytest.approx(0.445, abs=0.04)
 
 
@@ -190,7 +190,7 @@ def test_text_is_cut_and_padded_without_marks() -> None:
 
 
 def test_vocabulary_of_captions() -> None:
-    found = Vocabulary.of(["A cube moved.", "a ball moved", "the cube"], least=2)
+    found = Vocabulary.of(["A cube moved.", "a ball moved", "the cube"], min_count=2)
     assert found.words == [*MARKS, "a", "cube", "moved"]
     ids, labels = found.encode("a ball moved", 6)
     assert ids.tolist() == [BOS, found.ids["a"], UNK, found.ids["moved"], EOS, 0]

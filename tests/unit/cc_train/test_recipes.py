@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from rich.console import Console
 
 from cc_prep import manifest
 from cc_prep.errors import UserError
@@ -11,16 +14,18 @@ from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.procap import batches, stage1, stage2
 from cc_train.systems.vqgan import recipe as vqgan
 from cc_train.training import configs
-from cc_train.training.loop import Loop
+from cc_train.training.settings import Loop
 from tests.conftest import ROOT
+
+QUIET = Console(quiet=True)
 
 
 @pytest.mark.parametrize(
     ("name", "model"), [("vqgan-mini", vqgan.Settings), ("clip4idc-mini", clip4idc.Settings)]
 )
 def test_shipped_settings(name: str, model: type[Section]) -> None:
-    found = configs.load(model, name, [], None)
-    assert found != model()
+    system = name.removesuffix("-mini")
+    assert configs.load(model, system, name, [], QUIET) != model()
 
 
 @pytest.mark.parametrize("name", manifest.names())
@@ -29,14 +34,14 @@ def test_shipped_settings(name: str, model: type[Section]) -> None:
 )
 def test_every_manifest_s_training_keys(name: str, section: str, model: type[Section]) -> None:
     """Keeps away: a typo in a manifest that `cc-prep` does not read."""
-    assert configs.load(model, name, ["loop.steps=3"], section).loop.steps == 3
+    assert configs.load(model, section, name, ["loop.steps=3"], QUIET).loop.steps == 3
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", ".1e-2", "+1e-3"])
 def test_numbers_as_everybody_writes_them(text: str) -> None:
     """Keeps away: YAML 1.1's reading of 1e-3 as a string."""
-    found = configs.load(vqgan.Settings, None, [f"loop.learning_rate={text}"], None)
-    assert found.loop.learning_rate == 0.001
+    settings = configs.load(vqgan.Settings, "vqgan", None, [f"loop.learning_rate={text}"], QUIET)
+    assert settings.loop.learning_rate == 0.001
 
 
 def test_defaults_in_the_docs() -> None:
@@ -48,27 +53,53 @@ def test_defaults_in_the_docs() -> None:
     for name, said in rows.items():
         for text, recipe in zip(said, recipes, strict=True):
             value = getattr(recipe.Settings().loop, name)
-            given = f"[{text}]" if "," in text else text.strip()
-            found = configs.load(Loop, None, [f"{name}={given}"], None)
-            assert getattr(found, name) == value, (name, text)
+            written = f"[{text}]" if "," in text else text.strip()
+            loop = configs.load(Loop, "vqgan", None, [f"{name}={written}"], QUIET)
+            assert getattr(loop, name) == value, (name, text)
 
 
 def test_no_such_file() -> None:
     with pytest.raises(UserError, match=r"nowhere\.yaml"):
-        configs.load(vqgan.Settings, "nowhere.yaml", [], None)
+        configs.load(vqgan.Settings, "vqgan", "nowhere.yaml", [], QUIET)
 
 
 @pytest.mark.parametrize("name", manifest.names())
 def test_pixels_that_are_drawn_have_their_images(name: str) -> None:
     """Keeps away: the paper's settings, and shards that hold the fixed keyframes alone."""
     settings = manifest.load(name)
-    read = configs.load(stage1.Settings, name, [], "stage1")
+    read = configs.load(stage1.Settings, "stage1", name, [], QUIET)
     if read.frames == "pixels" and read.keyframes.strategy in batches.DRAWING:
         assert settings.keyframes.images == "all"
 
 
 def test_the_paper_s_settings_draw_among_pixels() -> None:
     for name in ("clevr", "spot", "edit"):
-        given = manifest.load(name).stage1
-        assert given["frames"] == "pixels"
-        assert given["keyframes"]["strategy"] == "confidence"
+        section = manifest.load(name).train["stage1"]
+        assert section["frames"] == "pixels"
+        assert section["keyframes"]["strategy"] == "confidence"
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("train: {stage3: {}}", "train.stage3: no system of that name"),
+        ("train: [stage1]", "train is no mapping"),
+        ("train: {stage1: 5}", "train.stage1 is no mapping"),
+        ("train: {stage1: {widht: 5}}", "widht"),
+    ],
+)
+def test_mistakes_in_a_manifest_s_sections(tmp_path: Path, written: str, expected: str) -> None:
+    """Keeps away: a section under a wrong name that is left out without a word."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"layout: folders\nroot: data\n{written}\n")
+    with pytest.raises(UserError, match=expected):
+        configs.load(stage1.Settings, "stage1", str(file), [], QUIET)
+
+
+def test_a_manifest_without_a_section_says_so(tmp_path: Path) -> None:
+    """Keeps away: defaults in place of what somebody believes to have set."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("layout: folders\nroot: data\n")
+    console = Console(record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    assert configs.load(stage1.Settings, "stage1", str(file), [], console) == stage1.Settings()
+    assert "no train.stage1" in console.export_text()

@@ -36,9 +36,11 @@ def batch() -> Batch:
     )
 
 
-@pytest.mark.parametrize("weights", [{}, {"align": 0.0}, {"consistency": 0.0}, {"compatible": 1}])
+@pytest.mark.parametrize(
+    "weights", [{}, {"align": 0.0}, {"consistency": 0.0}, {"reference_quirks": 1}]
+)
 def test_passes_one_by_one_add_up(encoder: ProcedureEncoder, weights: dict[str, float]) -> None:
-    settings = Losses(**{n: bool(w) if n == "compatible" else w for n, w in weights.items()})
+    settings = Losses(**{n: bool(w) if n == "reference_quirks" else w for n, w in weights.items()})
     whole = sums(encoder, batch(), settings)
     torch.stack(list(whole.values())).sum().backward()
     expected = {name: p.grad for name, p in encoder.named_parameters()}
@@ -67,8 +69,8 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
         (Losses(align=0), ("consistency", "true")),
         (Losses(align=0, consistency=0), ("true",)),
     ):
-        for most, pieces in ((1000, [expected]), (0, [(name,) for name in expected])):
+        for most, chunks in ((1000, [expected]), (0, [(name,) for name in expected])):
             objective = Stage1Objective(
-                encoder, features, weights, (), 0.0, "cpu", together_mb=most
+                encoder, features, weights, (), 0.0, "cpu", max_activation_mb=most
             )
-            assert [piece["passes"] for piece in objective.pieces(raw)] == pieces
+            assert [chunk["passes"] for chunk in objective.chunks(raw)] == chunks

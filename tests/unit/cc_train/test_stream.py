@@ -106,7 +106,7 @@ def test_the_index_is_not_needed(tmp_path: Path) -> None:
 
 
 def test_pairs_of_a_scene_come_together(tmp_path: Path) -> None:
-    found = stream(write_shards(tmp_path, [3, 5, 4]), 2, together=True)
+    found = stream(write_shards(tmp_path, [3, 5, 4]), 2, pair_scenes=True)
     assert len(found.items) == 6
     for number in range(6):
         seen = found(number)["seen"]
@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_counted_and_replaced(tmp_path: Path) -> None:
         batch = found(number)
         assert len(batch["seen"]) == 4, "batches keep their size"
         assert 3 not in batch["seen"]
-        found.trained(batch)
+        found.mark_consumed(batch)
     assert found.skipped == {"set-train-000001-nochange"}
     assert found.state(3)["skipped"] == ["set-train-000001-nochange"]
 
@@ -139,7 +139,7 @@ def test_too_much_damage_ends_the_run(tmp_path: Path) -> None:
     found = stream(pattern, 4, skip_bad=0.0)
     [bad] = [batch for batch in map(found, range(3)) if batch[SKIPPED]]
     with pytest.raises(JobFailed, match="1 of 12 samples cannot be read"):
-        found.trained(bad)
+        found.mark_consumed(bad)
 
 
 def test_the_state_is_plain_and_compared(tmp_path: Path) -> None:
@@ -197,18 +197,18 @@ def test_every_sample_has_the_dice_of_its_place(tmp_path: Path) -> None:
     assert stream(pattern, 4)(1)["dice"] == alone
     pairs = [r for i in range(2) for r in order.rng_at(7, 2 + i).spawn(2)]
     drawn = [int(rng.integers(1 << 30)) for rng in pairs]
-    assert stream(pattern, 2, together=True)(1)["dice"] == drawn
+    assert stream(pattern, 2, pair_scenes=True)(1)["dice"] == drawn
     assert len(set(drawn)) == 4
 
 
 def test_skipped_samples_may_be_as_many_as_the_settings_say(tmp_path: Path) -> None:
     """Keeps away: a run that ends at the share that is allowed, or goes on beyond it."""
     found = stream(write_shards(tmp_path, [6, 4]), 4, skip_bad=0.2)
-    found.trained({SKIPPED: ["a"]})
-    found.trained({SKIPPED: ["a", "b"]})
+    found.mark_consumed({SKIPPED: ["a"]})
+    found.mark_consumed({SKIPPED: ["a", "b"]})
     with pytest.raises(JobFailed, match=r"3 of 10 samples .*, the last is d:"):
-        found.trained({SKIPPED: ["c", "d"][1:]})
-    found.trained({SKIPPED: ["a"]})  # what was counted before ends nothing
+        found.mark_consumed({SKIPPED: ["c", "d"][1:]})
+    found.mark_consumed({SKIPPED: ["a"]})  # what was counted before ends nothing
 
 
 def test_as_many_items_as_a_step_needs_are_enough(tmp_path: Path) -> None:

@@ -98,11 +98,10 @@ def test_a_mirrored_pair_keeps_its_caption_true() -> None:
     image[:, :2] = 255  # something on the left
     seen = set()
     for place in range(20):
-        pair, said = clip4idc._varied(
-            (image, image), "the cube left of the ball", data, order.rng_of(0, 0, place)
-        )
+        variation = clip4idc.Variation.draw(data, order.rng_of(0, 0, place))
+        pair = variation.of_pair(image, image)
         side = "left" if pair[0][0, 0, 0] else "right"
-        assert said == f"the cube {side} of the ball"
+        assert variation.of_caption("the cube left of the ball") == f"the cube {side} of the ball"
         assert np.array_equal(*pair)
         seen.add(side)
     assert seen == {"left", "right"}
@@ -111,7 +110,8 @@ def test_a_mirrored_pair_keeps_its_caption_true() -> None:
 def test_both_images_move_together() -> None:
     image = RANDOM.integers(0, 256, (16, 16, 3), np.uint8)
     data = clip4idc.Data(shift=3, blur=1.0)
-    (before, after), _ = clip4idc._varied((image, image), "x", data, order.rng_of(0, 0))
+    variation = clip4idc.Variation.draw(data, order.rng_of(0, 0))
+    before, after = variation.of_pair(image, image)
     assert np.array_equal(before, after)
     assert not np.array_equal(before, image)
 
@@ -127,7 +127,7 @@ def test_fewer_pairs_without_change(tmp_path: Path) -> None:
     write(tmp_path, range(20))
     samples = sequence_index.read_index([f"{tmp_path}/*.tar"])
     for share, still in ((0.0, 0), (0.3, 3), (1.0, 10)):
-        kept = clip4idc._fewer_still(samples, share)
+        kept = clip4idc._fewer_unchanged(samples, share)
         assert sum(s.meta["kind"] == "no_change" for s in kept) == still
         assert sum(s.meta["kind"] == "change" for s in kept) == 10
 

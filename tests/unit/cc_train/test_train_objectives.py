@@ -122,7 +122,7 @@ def test_measure_of_a_perfect_network() -> None:
 
 def test_training_lowers_the_loss() -> None:
     found = objective(adversarial=0.0)
-    settings = Loop(steps=40, learning_rate=2e-3, warmup=0, device="cpu")
+    settings = Loop(steps=40, learning_rate=2e-3, warmup_steps=0, device="cpu")
     trainer = Trainer(found, settings, {}, Path("unused"))
     losses = [trainer.step([images()], step)["pixel"] for step in range(40)]
     assert losses[-1] < 0.7 * losses[0]
@@ -159,7 +159,7 @@ def test_from_clip_starts_from_copies() -> None:
 def test_what_came_from_clip_learns_slowly() -> None:
     network = clip4idc.from_scratch(TINY_CLIP)
     found = clip4idc.Clip4idcObjective(network, [], 0.1, 1e-3, "cpu")
-    optimiser = optim.scaled(found.groups("model"), 1.0, (0.9, 0.99))
+    optimiser = optim.build_optimizer(found.groups("model"), 1.0, (0.9, 0.99))
     rates = {id(p): g["base"] for g in optimiser.param_groups for p in g["params"]}
     assert len(rates) == len(list(network.parameters()))
     for name, parameter in network.named_parameters():
@@ -188,7 +188,7 @@ def test_retrieval_of_a_known_order() -> None:
 
 
 def test_schedule() -> None:
-    rates = [optim.learning_rate(s, 100, 10, 0.1) for s in range(100)]
+    rates = [optim.lr_multiplier(s, 100, 10, 0.1) for s in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == rates[10] == 1
     assert rates[10:] == sorted(rates[10:], reverse=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cc_prep.models.cpu import linear
-from cc_train.decoding.cached import Past, WordByWord
+from cc_train.decoding.cached_decoder import CachedDecoder, KVCache
 from cc_train.layers.caption_decoder import CaptionDecoder, Config, Norm
 
 
@@ -28,7 +28,7 @@ def made(config: Config) -> CaptionDecoder:
     return decoder
 
 
-def said(decoder: WordByWord, ids: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+def said(decoder: CachedDecoder, ids: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     """Logits [B, L, words] of ids [B, L], one after the other."""
     past = decoder.start(memory)
     return torch.stack([decoder.step(one, memory, past) for one in ids.unbind(1)], dim=1)
@@ -40,7 +40,7 @@ def test_the_logits_of_each_word_at_the_reference_s_sizes() -> None:
     decoder = made(Config())
     ids, memory = torch.randint(0, 80, (3, 24)), torch.randn(3, 784, 512)
     wanted = decoder(ids, memory)
-    assert torch.allclose(said(WordByWord(decoder), ids, memory), wanted, atol=1e-3)
+    assert torch.allclose(said(CachedDecoder(decoder), ids, memory), wanted, atol=1e-3)
     assert wanted.std() > 0.1
 
 
@@ -61,19 +61,19 @@ def test_of_every_size(
     ids, memory = torch.randint(0, 7, (sentences, length)), torch.randn(sentences, tokens, width)
     with torch.inference_mode():
         wanted = decoder(ids, memory)
-        assert torch.allclose(said(WordByWord(decoder), ids, memory), wanted, atol=1e-4)
+        assert torch.allclose(said(CachedDecoder(decoder), ids, memory), wanted, atol=1e-4)
 
 
 def test_some_of_the_sentences_go_on() -> None:
     """As beam search needs it: any of them, in any order, more than once."""
     decoder = made(Config(11, 8, 2, 16, 2, 5))
     ids, memory = torch.randint(0, 11, (3, 5)), torch.randn(1, 6, 8).expand(3, -1, -1)
-    speaking, rows = WordByWord(decoder), torch.tensor([2, 0, 0, 1])
+    speaking, rows = CachedDecoder(decoder), torch.tensor([2, 0, 0, 1])
     past = speaking.start(memory)
     for place in range(3):
         speaking.step(ids[:, place], memory, past)
-    past, wanted = past.of(rows), decoder(ids[rows], memory[:1].expand(4, -1, -1))
-    assert isinstance(past, Past)
+    past, wanted = past.select(rows), decoder(ids[rows], memory[:1].expand(4, -1, -1))
+    assert isinstance(past, KVCache)
     found = speaking.step(ids[rows, 3], memory[:1].expand(4, -1, -1), past)
     assert torch.allclose(found, wanted[:, 3], atol=1e-4)
 
@@ -82,14 +82,14 @@ def test_it_has_no_dropout_and_the_weights_of_its_making() -> None:
     """Keeps away: a validation that is of an earlier step's weights."""
     decoder = made(Config(11, 8, 2, 16, 2, 5, dropout=0.5))
     ids, memory = torch.randint(0, 11, (2, 5)), torch.randn(2, 6, 8)
-    before, speaking = decoder(ids, memory), WordByWord(decoder.train())
+    before, speaking = decoder(ids, memory), CachedDecoder(decoder.train())
     assert torch.allclose(said(speaking, ids, memory), before, atol=1e-4)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(1.5)
     after = decoder.eval()(ids, memory)
     assert not torch.allclose(before, after, atol=1e-2)
-    assert torch.allclose(said(WordByWord(decoder), ids, memory), after, atol=1e-4)
+    assert torch.allclose(said(CachedDecoder(decoder), ids, memory), after, atol=1e-4)
 
 
 @given(st.integers(2, 40), st.integers(1, 5), st.floats(1e-3, 1e3))

@@ -20,48 +20,48 @@ from cc_train.layers.caption_decoder import Attention, CaptionDecoder, Layer
 
 
 @dataclass
-class Past:
+class KVCache:
     """Keys and values of a sentence's words so far, [layers, B, heads, length, D / heads].
 
-    Those of `count` positions are there; `WordByWord.step` adds one.
+    Those of `count` positions are there; `CachedDecoder.step` adds one.
     """
 
     keys: Tensor
     values: Tensor
     count: int = 0
 
-    def of(self, rows: Tensor) -> Past:
-        """That of some sentences, int [B']."""
-        return Past(self.keys[:, rows], self.values[:, rows], self.count)
+    def select(self, rows: Tensor) -> KVCache:
+        """The cache of some sentences, int64 [B']."""
+        return KVCache(self.keys[:, rows], self.values[:, rows], self.count)
 
 
-class WordByWord:
+class CachedDecoder:
     """A decoder as its weights are now: make another one when they have changed. No dropout."""
 
     def __init__(self, decoder: CaptionDecoder) -> None:
-        self.config = decoder.config
+        self.config, self.length = decoder.config, decoder.config.length
         self._words, self._positions = decoder.out.weight.detach(), decoder.positions
         self._layers = [_Layer(layer) for layer in cast("Iterable[Layer]", decoder.layers)]
         self._out = Packed(decoder.out.weight, decoder.out.bias)
 
-    def start(self, memory: Tensor) -> Past:
+    def start(self, memory: Tensor) -> KVCache:
         """What is kept of no word yet, of as many sentences as memory [B, N, width] has."""
         config = self.config
         head = config.width // config.heads
         shape = (config.layers, len(memory), config.heads, config.length, head)
-        return Past(memory.new_empty(shape), memory.new_empty(shape))
+        return KVCache(memory.new_empty(shape), memory.new_empty(shape))
 
     @torch.inference_mode()
-    def step(self, ids: Tensor, memory: Tensor, past: Past) -> Tensor:
-        """Logits [B, words] of what follows ids [B], which follow those in `past` and join them.
+    def step(self, ids: Tensor, memory: Tensor, cache: KVCache) -> Tensor:
+        """Logits [B, words] of what follows ids [B], which follow those in `cache` and join them.
 
         memory: the encoder's output, [B, N, width].
         """
         x = math.sqrt(self.config.width) * F.embedding(ids, self._words)
-        x = x + self._positions[past.count]
-        past.count += 1
-        for layer, keys, values in zip(self._layers, past.keys, past.values, strict=True):
-            x = layer(x, memory, keys[:, :, : past.count], values[:, :, : past.count])
+        x = x + self._positions[cache.count]
+        cache.count += 1
+        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+            x = layer(x, memory, keys[:, :, : cache.count], values[:, :, : cache.count])
         return self._out(x)
 
 
@@ -69,7 +69,10 @@ class _Layer:
     """A layer of the decoder, of x [B, D]."""
 
     def __init__(self, layer: Layer) -> None:
-        self._own, self._across = _Own(layer.selfattn.layer), _Across(layer.attention.layer)
+        self._self_attention, self._cross_attention = (
+            _SelfAttention(layer.selfattn.layer),
+            _CrossAttention(layer.attention.layer),
+        )
         hidden = layer.feedforward.layer
         self._widen = Packed(hidden.linear1.weight, hidden.linear1.bias)
         self._narrow = Packed(hidden.linear2.weight, hidden.linear2.bias)
@@ -78,14 +81,14 @@ class _Layer:
         ]
 
     def __call__(self, x: Tensor, memory: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        after_own, after_across, after_hidden = self._norms
-        x = after_own(x + self._own(x, keys, values))
-        x = after_across(x + self._across(x, memory))
-        out: Tensor = after_hidden(x + self._narrow(F.relu(self._widen(x))))
+        norm_self, norm_cross, norm_hidden = self._norms
+        x = norm_self(x + self._self_attention(x, keys, values))
+        x = norm_cross(x + self._cross_attention(x, memory))
+        out: Tensor = norm_hidden(x + self._narrow(F.relu(self._widen(x))))
         return out
 
 
-class _Own:
+class _SelfAttention:
     """Attention to the words so far."""
 
     def __init__(self, attention: Attention) -> None:
@@ -101,7 +104,7 @@ class _Own:
         return self._out(mixed.flatten(1))
 
 
-class _Across:
+class _CrossAttention:
     """Attention to the encoder's output, whose keys and values are never made.
 
     q · (K m) = (Kᵀ q) · m, and values likewise: for one query and a long memory it is much less to
@@ -124,5 +127,5 @@ class _Across:
         mixed = F.scaled_dot_product_attention(
             looking[:, None], memory[:, None], memory[:, None], scale=self._scale
         )
-        found = torch.bmm(mixed[:, 0].transpose(0, 1), self._from_memory)
-        return self._out(found.transpose(0, 1).flatten(1))
+        values = torch.bmm(mixed[:, 0].transpose(0, 1), self._from_memory)
+        return self._out(values.transpose(0, 1).flatten(1))

@@ -1,0 +1,79 @@
+"""Training shards → what is trained on, what is validated on, and the words of the captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+from rich.console import Console
+
+from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train.data import order, shard_index
+from cc_train.data.shard_index import Entry
+from cc_train.text import Vocabulary
+
+
+class ValidationSplit(Section):
+    """What is validated on where no --valid is given: whole scenes, chosen by a digest.
+
+    share: of the scenes. pairs: at most so many pairs are validated on.
+    """
+
+    share: float = Field(0.05, gt=0, lt=1)
+    pairs: int = Field(500, ge=1)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples to train on and to validate on, and the JSON of the first one."""
+
+    train: list[Entry]
+    valid: list[Entry]
+    first: dict[str, Any]
+
+    def about(self) -> dict[str, int]:
+        """How many there are, for a run's settings."""
+        return {"train": len(self.train), "valid": len(self.valid)}
+
+
+def read(
+    shards: Sequence[str], valid: Sequence[str], settings: ValidationSplit, console: Console
+) -> Split:
+    """The samples of some shards. valid: shards to validate on, or none. Raises UserError."""
+    entries = shard_index.read(shards)
+    if valid:
+        train, held_out = entries, shard_index.read(valid)
+        shared = {entry.key for entry in train} & {entry.key for entry in held_out}
+        if shared:
+            raise UserError(
+                f"{len(shared)} samples are in --shards and in --valid, such as {min(shared)}",
+                "Validate on what is not trained on",
+            )
+    else:
+        train, held_out = order.hold_out(
+            entries, [entry.scene for entry in entries], settings.share
+        )
+    if not train:
+        raise UserError("fewer than two scenes", "Give more shards, or --valid")
+    held_out = held_out[: settings.pairs]
+    console.print(f"{len(train):,} pairs, {len(held_out):,} to validate on", highlight=False)
+    return Split(train, held_out, train[0].meta())
+
+
+def vocabulary(
+    entries: Sequence[Entry], file: str | None, min_count: int, console: Console
+) -> Vocabulary:
+    """The words of the training captions, or those of a file. Raises UserError."""
+    if file is not None:
+        return Vocabulary.read(file)
+    with console.status("reading the captions to train on"):
+        metas = shard_index.metas(entries)
+    captions = [str(caption) for meta in metas for caption in meta.get("captions") or []]
+    if not captions:
+        raise UserError("the shards hold no captions", "Give shards of a captioned data set")
+    words = Vocabulary.of(captions, min_count)
+    console.print(f"{len(captions):,} captions, {len(words)} words", highlight=False)
+    return words

@@ -1,0 +1,68 @@
+"""The next word of a sentence: the protocol that decoding knows, and a plain way to serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class State(Protocol):
+    """What a decoder remembers of the sentences so far."""
+
+    def select(self, rows: Tensor) -> Any:
+        """The state of some sentences, int64 [B'], each as often as it is named."""
+        ...
+
+
+class NextWord(Protocol):
+    """A decoder, one word at a time.
+
+    length: positions of a sentence, its begin and end marks included.
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    def start(self, memory: Tensor) -> Any:
+        """The state before the first word of len(memory) sentences."""
+        ...
+
+    def step(self, ids: Tensor, memory: Tensor, state: Any) -> Tensor:
+        """Logits [B, vocabulary] of the word after ids int64 [B]; `state` takes these in."""
+        ...
+
+
+@dataclass
+class Words:
+    """All ids so far, int64 [B, words]."""
+
+    ids: Tensor
+
+    def select(self, rows: Tensor) -> Words:
+        """The words of some sentences."""
+        return Words(self.ids[rows])
+
+
+@dataclass(frozen=True)
+class Recomputing:
+    """Any decoder, as it is: each step runs it over all words so far.
+
+    decoder: (ids int64 [B, L], memory) → logits [B, L, vocabulary].
+    """
+
+    decoder: Callable[[Tensor, Tensor], Tensor]
+    length: int
+
+    def start(self, memory: Tensor) -> Words:
+        """No words yet."""
+        return Words(torch.empty(len(memory), 0, dtype=torch.long, device=memory.device))
+
+    @torch.inference_mode()
+    def step(self, ids: Tensor, memory: Tensor, state: Words) -> Tensor:
+        """Logits [B, vocabulary]."""
+        state.ids = torch.cat((state.ids, ids[:, None]), dim=1)
+        return self.decoder(state.ids, memory)[:, -1]

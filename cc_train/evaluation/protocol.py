@@ -1,0 +1,65 @@
+"""A captioner on the samples of training shards: captions, their scores, the check of the order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from cc_prep.errors import UserError
+from cc_train.captioner import Captioner
+from cc_train.data import shard_index
+from cc_train.data.shard_index import Entry
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco
+from cc_train.evaluation.captions.coco import Item
+from cc_train.evaluation.evaluation import Evaluation
+from cc_train.evaluation.predict import predict
+
+
+def items(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
+    """The samples that have captions, and the same as items. Raises UserError."""
+    entries = shard_index.read(shards)
+    metas = zip(entries, shard_index.metas(entries), strict=True)
+    listed = coco.items([{**meta, "key": entry.key} for entry, meta in metas])
+    captioned = [pair for pair in zip(entries, listed, strict=True) if pair[1].references]
+    if not captioned:
+        raise UserError("no sample of these shards has a caption", "Give a captioned split")
+    return [entry for entry, _ in captioned], [item for _, item in captioned]
+
+
+def score(
+    captioner: Captioner,
+    entries: Sequence[Entry],
+    items: Sequence[Item],
+    beams: int,
+    console: Console,
+    place: Path | None = None,
+) -> tuple[Evaluation, dict[str, str]]:
+    """Scores and captions by key of samples and their items. Raises UserError.
+
+    Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
+
+    place: a folder into which the captions are written before they are scored, so that they are
+    there whatever the scores then fail at.
+    """
+    if captioner.inputs.reads == "tokens":
+        shard_index.require_tokenizer(entries, captioner.inputs.tokenizer, "the captioner's VQGAN")
+    captions = _captions(captioner, entries, beams, False, console)
+    if place is not None:
+        coco.write(place, items, captions)
+    scores = evaluation.evaluate(items, captions)
+    swapped = _captions(captioner, entries, beams, True, console)
+    scores.swapped = evaluation.swap_check(items, captions, swapped)
+    return scores, captions
+
+
+def _captions(
+    captioner: Captioner, entries: Sequence[Entry], beams: int, swapped: bool, console: Console
+) -> dict[str, str]:
+    title = "captioning swapped pairs" if swapped else "captioning"
+    captions = predict(captioner, entries, beams, swapped)
+    shown = track(captions, title, len(entries), console=console, transient=True)
+    return {key: caption.text for key, caption in shown}

@@ -1,0 +1,42 @@
+"""How good a captioner is on held-out pairs while it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cc_prep import storage
+from cc_prep.records import NO_CHANGE
+from cc_train.captioner import Captioner
+from cc_train.data import shard_index
+from cc_train.data.shard_index import Entry
+from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.predict import predict
+
+MEASURES = ("CIDEr", "BLEU-4")
+BEST = (MEASURES[0], True)
+
+
+class Validation:
+    """CIDEr and BLEU-4 of greedy captions of held-out pairs; writes RUN/validation.json."""
+
+    def __init__(self, entries: Sequence[Entry], run: Path) -> None:
+        metas = shard_index.metas(entries)
+        captioned = [(e, m) for e, m in zip(entries, metas, strict=True) if m.get("captions")]
+        self.entries = [entry for entry, _ in captioned]
+        self.references = {entry.key: meta["captions"] for entry, meta in captioned}
+        self.unchanged = {e.key for e, meta in captioned if meta.get("kind") == NO_CHANGE}
+        self.run = run
+
+    def __call__(self, captioner: Captioner) -> dict[str, float]:
+        """Figures by name: of all pairs, and CIDEr of the changed and of the unchanged ones."""
+        captions = {key: caption.text for key, caption in predict(captioner, self.entries)}
+        tokens = scorer.tokenised(self.references, captions)
+        figures = dict(scorer.score_tokens(tokens, MEASURES).corpus)
+        changed = set(captions) - self.unchanged
+        for name, keys in (("change", changed), ("no_change", set(captions) & self.unchanged)):
+            if keys and keys != set(captions):
+                part = ({k: tokens[0][k] for k in keys}, {k: tokens[1][k] for k in keys})
+                figures[f"CIDEr_{name}"] = scorer.score_tokens(part, ["CIDEr"]).corpus["CIDEr"]
+        storage.write_json(str(self.run / "validation.json"), captions)
+        return figures

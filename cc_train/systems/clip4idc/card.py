@@ -1,0 +1,94 @@
+"""What `cc-train pack` keeps and measures of a CLIP4IDC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cc_prep.records import NO_CHANGE
+from cc_prep.steps import confidence
+from cc_prep.steps.scoring import Scorer
+from cc_prep.weights import networks
+from cc_train.data.sequence_index import Sample
+from cc_train.systems.clip4idc.batches import HeldOut
+from cc_train.systems.clip4idc.objective import RANKS, retrieval
+
+FEWEST_TRUE = 5
+
+
+def compact(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with only those rows of the word table that are not zero, and their numbers."""
+    table = tensors["token_embedding.weight"]
+    rows = torch.nonzero(table.abs().sum(1)).flatten().to(torch.int32)
+    return {
+        **tensors,
+        "token_embedding.weight": table[rows.long()].clone(),
+        "token_embedding.rows": rows,
+    }
+
+
+def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
+    """What a packed CLIP4IDC does on samples that training did not see.
+
+    Those with true frames also show where the penalty is lowest.
+    """
+    network, _ = networks.clip4idc(str(file))
+    changed = [s for s in samples if s.meta.get("kind") != NO_CHANGE and s.meta.get("captions")]
+    pairs = HeldOut(changed, len(changed), network.config.resolution)
+    with torch.inference_mode():
+        figures = retrieval(network, pairs, "cpu")
+    measures = {
+        f"{way} R@{k}": f"{figures[f'{part}_r{k}']:.1f} % (chance {figures[f'chance_r{k}']:.1f} %)"
+        for way, part in (("pair by sentence,", "text"), ("sentence by pair,", "pair"))
+        for k in RANKS
+    }
+    with_truth = [s for s in changed if _truth(s)]
+    curves = []
+    for what, chosen in (
+        ("changes", with_truth),
+        ("moves alone", [s for s in with_truth if s.meta.get("change_type") == "move"]),
+    ):
+        if len(chosen) < FEWEST_TRUE:
+            continue
+        curve = true_penalties(network, chosen)
+        lowest = int(curve[1:-1].argmin()) + 1
+        measures[f"penalty of true frames, {len(chosen)} {what}"] = (
+            f"lowest at frame {lowest} of 0 … {len(curve) - 1}"
+        )
+        curves.append(f"{what}: {', '.join(f'{value:.2f}' for value in curve)}")
+    remarks = (
+        "The penalties of true frames, each divided by its sequence's mean, averaged, from before "
+        f"to after; {'; '.join(curves)}."
+        if curves
+        else ""
+    )
+    return {
+        "about": "A CLIP4IDC trained from scratch: it scores how well a pair of images fits a "
+        "sentence about the change. It knows the words of rendered scenes, no others.",
+        "measured_on": f"On {len(changed)} rendered pairs that training did not see.",
+        "measures": measures,
+        "remarks": remarks,
+    }
+
+
+def _truth(sample: Sample) -> list[str]:
+    """A sequence's ends with the true frames between them."""
+    truth = sorted(name for name in sample.members if name[0] == "t" and name[1:3].isdigit())
+    return [sample.frames[0], *truth, sample.frames[-1]] if truth else []
+
+
+def true_penalties(network: Any, samples: Sequence[Sample]) -> np.ndarray:
+    """Mean penalty of true frames, [F], each sequence's scaled to a mean of 1."""
+    scorer, curves = Scorer(network), []
+    for sample in samples:
+        images = np.stack([sample.image(name) for name in _truth(sample)])
+        scores = scorer(images, tuple(str(c) for c in sample.meta["captions"]))
+        penalty = confidence.penalties(*scores.similarities())
+        curves.append(penalty / max(float(penalty.mean()), 1e-12))
+    mean: np.ndarray = np.mean(curves, axis=0)
+    return mean

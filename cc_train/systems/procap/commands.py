@@ -1,0 +1,39 @@
+"""Commands of `cc-train` that only ProCap has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command("import-procap")
+@click.argument("file")
+@click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
+@click.option("--word2idx", metavar="FILE", help="Its word2idx.json, for a stage-2 checkpoint.")
+@click.option(
+    "--heads", type=click.IntRange(1), default=8, show_default=True, help="Of its decoder."
+)
+@click.option(
+    "--length", type=click.IntRange(3), default=24, show_default=True, help="Of captions."
+)
+@click.option("--config", metavar="FILE", help="taming-transformers' YAML of its VQGAN.")
+def import_procap(**options: Any) -> None:
+    """Makes a run of ProCap's published checkpoints: dalle.pt or model.chkpt.
+
+    Tensors only: nothing in the file is executed. Every tensor is used or named.
+
+    \b
+    Example:
+      cc-train import-procap model.chkpt --word2idx word2idx.json --out runs/procap
+    """
+    from pathlib import Path
+
+    from cc_train.systems.procap import import_checkpoint
+    from cc_train.text import VOCABULARY
+
+    run = Path(options.pop("run"))
+    for line in import_checkpoint.make_run(run=run, **options):
+        click.echo(line)
+    if (run / VOCABULARY).exists():
+        click.echo(f"Try: cc-train caption {run} before.png after.png")

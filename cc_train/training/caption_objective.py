@@ -1,0 +1,67 @@
+"""Training any captioner of an encoder and a decoder on its captions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cc_train.captioner import Captioner, EncoderDecoder
+from cc_train.evaluation.validation import BEST
+from cc_train.layers.caption_loss import caption_loss
+from cc_train.text import IGNORED
+from cc_train.training import optim
+
+
+class CaptionObjective:
+    """The loss of the next word, an `Objective` (`cc_train.training.trainer`).
+
+    A batch is one of `CaptionBatches`. The loss is summed over words and divided by captions.
+    validate: the captioner in evaluation → figures.
+    """
+
+    phases: tuple[str, ...] = ("model",)
+    best = BEST
+    over: Literal["sum", "batch"] = "sum"
+
+    def __init__(
+        self,
+        network: EncoderDecoder,
+        score: Callable[[Captioner], dict[str, float]],
+        label_smoothing: float,
+        weight_decay: float,
+        device: str,
+    ) -> None:
+        self.network, self.score = network.to(device), score
+        self.label_smoothing, self.weight_decay = label_smoothing, weight_decay
+        self.others: dict[str, nn.Module] = {}
+        self.buffers: dict[str, Tensor] = {}
+
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        return optim.param_groups([self.network], self.weight_decay)
+
+    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        labels = batch["labels"]
+        captions = torch.tensor(len(labels), device=labels.device)
+        return {"captions": captions, "words": (labels != IGNORED).sum()}
+
+    def chunks(self, batch: Any) -> list[Any]:
+        return [batch]
+
+    def losses(
+        self, phase: str, batch: Mapping[str, Tensor], step: int, counts: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        logits = self.network(batch["before_after"], batch["ids"])
+        loss = caption_loss(logits, batch["labels"], self.label_smoothing)
+        right = (logits.detach().argmax(-1) == batch["labels"]).sum()  # IGNORED is never chosen
+        return {"total": loss / counts["captions"], "word_accuracy": right / counts["words"]}
+
+    def after_step(self, step: int) -> None:
+        """Nothing to do."""
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        assert isinstance(network, EncoderDecoder)
+        return self.score(network), None

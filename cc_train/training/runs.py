@@ -1,0 +1,76 @@
+"""A run's folder, or a packed one, as others read it: settings, tensors, files beside them.
+
+RUN/settings.json                 all settings, and what identifies the training
+RUN/<file> …                      what the network needs besides, named in settings["files"]
+RUN/checkpoints/000500/           see `cc_train.training.checkpoints`
+PACKED/model.safetensors          in place of the checkpoints; settings in the file's metadata
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.storage import sha256
+from cc_train.training import checkpoints
+
+SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The best network of a training. step: when it was best."""
+
+    folder: Path
+    system: str
+    settings: dict[str, Any]
+    tensors: dict[str, Tensor]
+    step: int
+
+
+def read(folder: Path, system: str | None = None) -> Run:
+    """The best network of a run, or a packed one. Raises UserError.
+
+    system: what the run must be one of; None for any.
+    """
+    model, step = best_model(folder)
+    try:
+        with safe_open(model, "pt") as file:
+            settings = json.loads((file.metadata() or {}).get("settings", "{}"))
+        stored = load_file(model)
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{model}: damaged ({error})", "Restore it, or train anew") from None
+    tensors = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
+    name = str(settings.get("system"))
+    if system is not None and name != system:
+        raise UserError(f"{folder}: a run of {name}, not of {system}", f"Give one of {system}")
+    return Run(folder, name, settings, tensors, step)
+
+
+def best_model(folder: Path) -> tuple[Path, int]:
+    """The file of the best network and its step. Raises UserError."""
+    packed = folder / checkpoints.MODEL
+    if packed.is_file():
+        return packed, 0
+    step = checkpoints.best_step(folder)
+    model = folder / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
+    state = checkpoints.read_state(folder, step)
+    if sha256(model) != state["sha256"][checkpoints.MODEL]:
+        raise UserError(f"{model}: damaged", "Restore it, or train on from the one before")
+    return model, step
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes what is not there yet: a resumed run has the same."""
+    for name, content in files.items():
+        if not (folder / name).exists():
+            storage.write_bytes(str(folder / name), content)

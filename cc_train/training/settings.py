@@ -1,0 +1,63 @@
+"""Settings that every training has, and the device that it runs on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train.training.optim import Optimizer, Schedule
+
+
+class Loop(Section):
+    """How long, how fast, how often; the same keys for every training."""
+
+    steps: int = Field(1000, ge=1)
+    epochs: float | None = Field(None, gt=0)
+    batch_size: int = Field(16, ge=1)
+    grad_accum_steps: int = Field(1, ge=1)
+    optimizer: Optimizer = "adamw"
+    schedule: Schedule = "cosine"
+    learning_rate: float = Field(1e-4, gt=0)
+    betas: tuple[float, float] = Field((0.9, 0.999), strict=False)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(100, ge=0)
+    warmup_ratio: float | None = Field(None, ge=0, lt=1)
+    min_lr_ratio: float = Field(0.01, ge=0, le=1)
+    max_grad_norm: float = Field(1.0, gt=0)
+    ema_decay: float = Field(0.0, ge=0, lt=1)
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(0, ge=0)
+    loader_workers: int = Field(0, ge=0)
+    seed: int = 0
+    log_every: int = Field(20, ge=1)
+    validate_every: int = Field(500, ge=1)
+    checkpoint_every: int = Field(500, ge=1)
+    keep_checkpoints: int = Field(2, ge=1)
+
+    @property
+    def warmup(self) -> int:
+        """Steps of warm-up: `warmup_ratio` of all steps where it is given, else `warmup_steps`."""
+        if self.warmup_ratio is None:
+            return self.warmup_steps
+        return round(self.warmup_ratio * self.steps)
+
+    def lasting(self, items: int, world: int) -> Loop:
+        """With `steps` for `epochs`, where these are given, over so many items."""
+        if self.epochs is None:
+            return self
+        step_items = self.batch_size * self.grad_accum_steps * world
+        return self.model_copy(update={"steps": max(1, round(self.epochs * items / step_items))})
+
+
+def pick_device(device: str) -> str:
+    """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError."""
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise UserError("device=cuda: torch finds no GPU", "Say --set loop.device=cpu")
+    return "cuda" if available and device != "cpu" else "cpu"

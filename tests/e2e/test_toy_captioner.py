@@ -1,0 +1,80 @@
+"""A captioner that the repository knows nothing of goes the whole way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from cc_train import captioner as captioners
+from cc_train.captioner import Inputs
+from tests import toy_captioner
+from tests.commands import cc_train
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, shards: str) -> Path:
+    """Two steps on the shards of six scenes."""
+    folder = tmp_path_factory.mktemp("toy") / "run"
+    done = cc_train("toy", "--shards", shards, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert "CIDEr" in done.stdout, "it was not validated"
+    return folder
+
+
+def test_it_is_small() -> None:
+    """Keeps away: a notion of a captioner that asks more and more of each system."""
+    lines = Path(toy_captioner.__file__).read_text().splitlines()
+    assert len(lines) <= 60
+    named = [
+        path for path in (ROOT / "cc_train").rglob("*.py") if "toy" in path.read_text().lower()
+    ]
+    assert named == []
+
+
+def test_it_is_evaluated_reported_and_compared(tmp_path: Path, run: Path, shards: str) -> None:
+    assert json.loads((run / "validation.json").read_text())
+    done = cc_train("evaluate", run, "--shards", shards, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "CIDEr" in json.loads(done.stdout)["groups"]["total"]
+    done = cc_train("report", run, "--shards", shards)
+    assert done.returncode == 0, done.stderr
+    page = (run / "report.html").read_text()
+    assert "toy: run" in page
+    assert page.count("data:image/jpeg") >= 2, "before and after of a pair"
+    done = cc_train("compare", run, run, "--out", tmp_path / "compare.html")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "compare.html").exists()
+
+
+def test_it_captions_two_images_alike_packed_or_not(tmp_path: Path, run: Path, shards: str) -> None:
+    rng = np.random.default_rng(0)
+    places = [str(tmp_path / name) for name in ("before.png", "after.png")]
+    for place in places:
+        cv2.imwrite(place, rng.integers(0, 255, (40, 40, 3), np.uint8))
+    done = cc_train("pack", run, "--shards", shards, "--name", "mine", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    packed = tmp_path / "mine"
+    assert "CIDEr" in (packed / "README.md").read_text()
+    assert not (packed / "checkpoints").exists()
+    rows = []
+    for place in (run, packed):
+        done = cc_train("caption", place, *places, "--beams", "2", "--json")
+        assert done.returncode == 0, done.stderr
+        rows.append(json.loads(done.stdout))
+    assert rows[0]["caption"] == rows[1]["caption"]
+    assert len(rows[0]["beams"]) == 2
+
+
+def test_load(run: Path) -> None:
+    captioner = captioners.load(run)
+    assert captioner.inputs == Inputs((32, 32))
+    pair = torch.zeros(3, 2, 32, 32, 3, dtype=torch.uint8)
+    greedy, searched = captioner.caption(pair), captioner.caption(pair, beams=1)
+    assert [one.text for one in greedy] == [one.text for one in searched]
+    assert all(one.mask is None for one in greedy)

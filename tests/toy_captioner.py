@@ -1,0 +1,60 @@
+"""A whole captioner in sixty lines: what a new system has to bring, and nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cc_prep.settings import Section
+from cc_train import systems, text
+from cc_train.captioner import EncoderDecoder, Inputs
+from cc_train.data import collate, split
+from cc_train.data.stream import Stream, StreamSettings
+from cc_train.evaluation.validation import Validation
+from cc_train.training.caption_objective import CaptionObjective
+from cc_train.training.runs import Run
+from cc_train.training.settings import Loop
+from cc_train.training.start import Request, Task
+
+LENGTH = 24
+
+
+class Settings(Section):
+    width: int = 16
+    validation_split: split.ValidationSplit = split.ValidationSplit()
+    loop: Loop = Loop(steps=2, batch_size=2)
+
+
+class Toy(EncoderDecoder):
+    def __init__(self, size: tuple[int, int], words: text.TextCodec, width: int) -> None:
+        super().__init__(Inputs(size), words, LENGTH)
+        self.colours = nn.Linear(6, width)
+        self.embedding, self.out = nn.Embedding(len(words), width), nn.Linear(width, len(words))
+
+    def memory(self, before_after: Tensor) -> Tensor:
+        return self.colours(before_after.float().mean((2, 3)).flatten(1) / 255)
+
+    def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.embedding(ids) + memory[:, None]))
+
+
+def prepare(settings: Settings, request: Request) -> Task:
+    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
+    words = split.vocabulary(data.train, None, 1, request.console)
+    size = (data.first["height"], data.first["width"])
+    network, score = Toy(size, words, settings.width), Validation(data.valid, request.run)
+    objective = CaptionObjective(network, score, 0.0, 0.0, request.device)
+    batches = collate.CaptionBatches("pixels", words, LENGTH)
+    source = Stream(data.train, batches, 2, settings.loop.seed, StreamSettings(), request.ranks)
+    about = {"samples": data.about(), "text": words.describe(), "size": size}
+    return Task(objective, source, len(data.train), about, words.files())
+
+
+def load(run: Run, device: str) -> Toy:
+    size, words = run.settings["size"], text.load(run.folder, run.settings["text"])
+    network = Toy((size[0], size[1]), words, run.settings["width"])
+    network.load_state_dict(run.tensors)
+    return network.to(device).eval()
+
+
+systems.register(systems.System("toy", __name__, "Trains a toy captioner.", ranks=False))
