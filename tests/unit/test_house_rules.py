@@ -45,6 +45,26 @@ def test_house_rules(path: Path) -> None:
             assert node.end_lineno - node.lineno < 60, f"{node.name} is too long"
 
 
+ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_system_is_reached_through_the_table_alone(room: str) -> None:
+    """Keeps away: evaluation, training or a command that knows one system by its name."""
+    of_room = f"cc_train.systems.{room}"
+    outside = [path for path in FILES if f"systems/{room}/" not in path.as_posix()]
+    assert len(outside) < len(FILES), "the room is empty"
+    for path in outside:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                modules = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            else:
+                continue
+            assert not any(f"{name}.".startswith(f"{of_room}.") for name in modules), path
+
+
 def imports_at_the_top(name: str, path: Path) -> set[str]:
     """Modules of ours, and the packages they lie in, that importing a module imports."""
     statements = list(ast.parse(path.read_text()).body)

@@ -1,0 +1,95 @@
+"""What captioners read of a sample."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import Features, TrainingSample
+from cc_train.data.collate import CaptionBatches, Reads, before_after, draw_caption
+from cc_train.text import MARKS, Vocabulary
+
+FRAMES, SIDE = 3, 4
+WORDS = Vocabulary([*MARKS, "a", "cube", "moved"])
+
+
+def png(value: int, shape: tuple[int, ...] = (SIDE, SIDE, 3)) -> bytes:
+    return bytes(cv2.imencode(".png", np.full(shape, value, np.uint8))[1])
+
+
+def sample(**changes: object) -> TrainingSample:
+    values = np.arange(2 * 5 * 2 * 2, dtype=np.float16).reshape(2, 5, 2, 2)
+    parts = {
+        "key": "k",
+        "meta": {"captions": ["a cube moved"], "height": SIDE, "width": SIDE},
+        "tokens": np.arange(FRAMES * 4, dtype=np.int16).reshape(FRAMES, 2, 2),
+        "scores": np.zeros((2, 1, FRAMES), np.float32),
+        "images": {0: png(10), 2: png(20)},
+        "features": Features("net", "0" * 64, (0, 2), values),
+        "mask_png": png(255, (SIDE, SIDE)),
+    }
+    return TrainingSample(**{**parts, **changes})  # type: ignore[arg-type]
+
+
+def test_ends_are_the_first_and_the_last_frame() -> None:
+    """Keeps away: a middle frame as the image after the change."""
+    assert before_after(sample(), "tokens").tolist() == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    images = before_after(sample(), "pixels")
+    assert images.shape == (2, SIDE, SIDE, 3)
+    assert images[0].max() == 10
+    assert images[1].min() == 20
+
+
+def test_features_are_those_of_the_ends() -> None:
+    """Keeps away: rows taken by place where keyframes have features too."""
+    values = np.arange(3, dtype=np.float16)[:, None, None, None] * np.ones((3, 5, 2, 2), np.float16)
+    three = sample(features=Features("net", "0" * 64, (0, 1, 2), values))
+    assert before_after(three, "features")[:, 0, 0, 0].tolist() == [0, 2]
+    assert before_after(sample(), "features").dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("reads", "changes", "expected"),
+    [
+        ("pixels", {"images": {0: png(1)}}, "no image of frame 2"),
+        ("features", {"features": None}, "no features of before and after"),
+        (
+            "features",
+            {"features": Features("n", "0" * 64, (0,), np.zeros((1, 5, 2, 2), np.float16))},
+            "no features of before and after",
+        ),
+    ],
+)
+def test_what_a_sample_lacks_is_named(
+    reads: Reads, changes: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(UserError, match=expected):
+        before_after(sample(**changes), reads)
+
+
+def test_masks_come_with_whether_there_is_one() -> None:
+    """Keeps away: a sample without a mask that counts as one where nothing changed."""
+    batches = CaptionBatches("tokens", WORDS, 6, mask=True)
+    rngs = [np.random.default_rng(0)] * 2
+    batch = batches([sample(), sample(mask_png=None)], rngs)
+    assert batch["has_mask"].tolist() == [True, False]
+    assert batch["mask"].float().mean((1, 2)).tolist() == [255, 0]
+    assert "mask" not in CaptionBatches("tokens", WORDS, 6)([sample()], rngs[:1])
+
+
+def test_ids_and_labels_are_those_of_the_codec() -> None:
+    batch = CaptionBatches("tokens", WORDS, 6)([sample()], [np.random.default_rng(0)])
+    ids, labels = WORDS.encode("a cube moved", 6)
+    assert batch["ids"][0].tolist() == ids.tolist()
+    assert batch["labels"][0].tolist() == labels.tolist()
+
+
+def test_captions_are_drawn() -> None:
+    several = sample(meta={"captions": ["one", "two", "three"]})
+    drawn = {draw_caption(several, np.random.default_rng(seed)) for seed in range(20)}
+    assert drawn == {"one", "two", "three"}
+    firsts = {draw_caption(several, np.random.default_rng(s), first=True) for s in range(20)}
+    assert firsts == {"one"}
+    assert draw_caption(sample(meta={}), np.random.default_rng(0)) == ""
