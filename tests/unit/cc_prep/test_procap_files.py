@@ -65,7 +65,9 @@ def test_both_kinds_of_a_scene_stand_below_one_key(tmp_path: Path) -> None:
     with procap.exporting(str(tmp_path), CLEVR) as exporter:
         exporter.add_scores("1", "change", frame_scores(1))
         exporter.add_scores("1", "no_change", frame_scores(2))
-    found = json.loads((tmp_path / CLEVR.scores).read_text())
+    text = (tmp_path / CLEVR.scores).read_text()
+    found = json.loads(text)
+    assert text == json.dumps(found, sort_keys=True), "the same bytes whatever came first"
     assert found.keys() == {"1.png"}
     assert len(found["1.png"]["sc_sim_matrixes"]["bef_inter_sim"]) == 1
     assert len(found["1.png"]["nsc_sim_matrixes"]["bef_inter_sim"]) == 2

@@ -100,3 +100,81 @@ def test_works_on_an_object_store() -> None:
     with lock.locked(place), pytest.raises(UserError), lock.locked(place):
         pass
     assert lock.holder("memory://lock-test") is None
+
+
+def test_how_long_a_silent_holder_counts() -> None:
+    """Keeps away: a job of another host whose lock is taken over between two of its beats."""
+    assert lock.HEARTBEAT_SECONDS == 10
+    assert lock.STALE_SECONDS == 90, "several beats may be late"
+    assert lock.WATCH_SECONDS == 25, "two beats and a half: one may be late"
+    assert lock.LOOK_AGAIN_SECONDS == 1
+    now = time.time()
+    for age, alive in ((80, True), (-80, True), (100, False), (-100, False)):
+        assert lock.Holder("elsewhere", 1, "1", now - age).alive() is alive, age
+
+
+def test_the_lock_is_renewed_while_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a long job whose lock looks abandoned, after its first failed beat."""
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.02)
+    whole, failed = storage.write_json, []
+
+    def failing_once(*arguments: object, **options: object) -> None:
+        if not failed:
+            failed.append(arguments)
+            raise OSError(28, "No space left on device")
+        whole(*arguments, **options)  # type: ignore[arg-type]
+
+    with lock.locked(str(tmp_path)):
+        first = lock.holder(str(tmp_path))
+        monkeypatch.setattr(storage, "write_json", failing_once)
+        deadline = time.monotonic() + 30
+        while lock.holder(str(tmp_path)) == first and time.monotonic() < deadline:
+            time.sleep(0.02)
+        later = lock.holder(str(tmp_path))
+    assert failed
+    assert first is not None
+    assert later is not None
+    assert later.beat > first.beat
+    assert (later.host, later.pid, later.born) == (first.host, first.pid, first.born)
+    assert not (tmp_path / ".state/lock.json").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc")
+def test_when_a_process_was_born() -> None:
+    """Keeps away: another field of /proc, that changes while a process lives."""
+    import psutil
+
+    since_boot = psutil.Process().create_time() - psutil.boot_time()
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert int(lock._born(os.getpid())) / ticks == pytest.approx(since_boot, abs=2)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert lock._born(ended.pid) == ""
+
+
+def test_two_jobs_that_look_at_a_store_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: two jobs that both saw no lock in an object store, and both go on."""
+    place = "memory://lock-race"
+    other = {"host": "elsewhere", "pid": 1, "born": "1", "beat": time.time()}
+    waited = []
+
+    def overtaken(seconds: float) -> None:
+        waited.append(seconds)
+        storage.write_json(f"{place}/.state/lock.json", other)
+
+    monkeypatch.setattr(lock.time, "sleep", overtaken)
+    with pytest.raises(UserError, match="process 1 on elsewhere"), lock.locked(place):
+        pass
+    assert waited == [lock.LOOK_AGAIN_SECONDS]
+    storage.remove(f"{place}/.state/lock.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"host": "a"}'])
+def test_a_damaged_lock_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state/lock.json").write_text(text)
+    assert lock.holder(str(tmp_path)) is None
+    with lock.locked(str(tmp_path)):
+        assert lock.holder(str(tmp_path)) is not None

@@ -1,0 +1,108 @@
+"""Sequence shards as a list of samples: which files are meant, and when one is whole."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cc_prep.errors import UserError
+from cc_prep.formats import tar
+from cc_prep.media.images import encode_image
+from cc_train.data import sequence_index
+
+BLOCK = tarfile.BLOCKSIZE
+
+
+def shard(place: Path, keys: tuple[str, ...] = ("k-0",), size: int = 700) -> Path:
+    with tar.write_shard(str(place)) as (writer, _):
+        for key in keys:
+            writer.add(key, {"json": b'{"a": 1}', "f00.png": b"x" * size, "f01.png": b"y" * size})
+    return place
+
+
+@pytest.mark.parametrize("size", [700, 512, 1])
+@pytest.mark.parametrize("missing", [1, BLOCK, 2 * BLOCK, 3 * BLOCK])
+def test_a_shard_without_its_whole_end(tmp_path: Path, size: int, missing: int) -> None:
+    """Keeps away: a copy that stopped in a shard's last bytes and is taken for whole."""
+    place = shard(tmp_path / "a.tar", size=size)
+    frame = BLOCK * (1 + -(-size // BLOCK))
+    end = 2 * BLOCK + 2 * frame + 2 * BLOCK
+    place.write_bytes(place.read_bytes()[:end])
+    assert len(sequence_index.read_index([str(place)])) == 1
+    place.write_bytes(place.read_bytes()[: end - missing])
+    with pytest.raises(UserError, match=r"a\.tar: "):
+        sequence_index.read_index([str(place)])
+
+
+def test_names_are_taken_as_they_are_where_they_have_no_wildcard(tmp_path: Path) -> None:
+    """Keeps away: a file that is left out because nothing fits its name as a pattern."""
+    one, other = shard(tmp_path / "a-000000.tar"), shard(tmp_path / "a-000001.tar", ("k-1",))
+    both = [str(one), str(other)]
+    for patterns in ([f"{tmp_path}/a-*.tar"], [f"{tmp_path}/a-00000?.tar"],
+                     [f"{tmp_path}/a-00000[01].tar"], [f"{tmp_path}/a-{{000000..000001}}.tar"],
+                     both, [*both, both[0]]):  # fmt: skip
+        assert sequence_index.expand(patterns) == both
+    for missing in (f"{tmp_path}/b.tar", f"{tmp_path}/b-*.tar", f"{tmp_path}/a-{{000000,2}}.tar"):
+        with pytest.raises(UserError, match="no such file"):
+            sequence_index.expand([missing])
+
+
+def test_a_plain_name_is_asked_of_no_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a bucket of a million objects that is listed for each shard by name."""
+    place = str(shard(tmp_path / "a.tar"))
+    monkeypatch.setattr(sequence_index.storage, "glob", lambda place: pytest.fail("listed"))
+    assert sequence_index.expand([place]) == [place]
+
+
+def test_progress_counts_shards(tmp_path: Path) -> None:
+    for i in range(3):
+        shard(tmp_path / f"a-{i}.tar", (f"k-{i}",))
+    seen: list[tuple[int, int]] = []
+    sequence_index.read_index([f"{tmp_path}/*.tar"], lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a.f00.png"], "a has no usable .json"),
+        (["a.json", "a.json"], "a.json twice"),
+        (["a.json", "a.f01.png"], "a has no frames"),
+        (["a.json", "a.mask.png"], "a has no frames"),
+    ],
+)
+def test_what_is_no_sample_is_named(tmp_path: Path, names: list[str], said: str) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as opened:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            content = b"{}" if name.endswith("json") else b""
+            member.size = len(content)
+            opened.addfile(member, io.BytesIO(content))
+    with pytest.raises(UserError, match=said):
+        sequence_index.read_index([str(tmp_path / "a.tar")])
+
+
+def test_an_empty_shard_has_no_samples(tmp_path: Path) -> None:
+    place = shard(tmp_path / "a.tar", ())
+    with pytest.raises(UserError, match="no samples"):
+        sequence_index.read_index([str(place)])
+
+
+def test_images_are_read_from_their_places(tmp_path: Path) -> None:
+    frames = [np.full((8, 8, 3), 10 * i, np.uint8) for i in range(3)]
+    with tar.write_shard(str(tmp_path / "a.tar")) as (writer, _):
+        members = {f"f{i:02d}.png": encode_image(f, "png", 90) for i, f in enumerate(frames)}
+        mask = {"mask.png": members["f01.png"], "facts.txt": b"no image"}
+        writer.add("k", {"json": b"{}", **dict(reversed(members.items())), **mask})
+    [sample] = sequence_index.read_index([str(tmp_path / "a.tar")])
+    assert sample.frames == ["f00.png", "f01.png", "f02.png"]
+    for name, frame in zip(sample.frames, frames, strict=True):
+        assert np.array_equal(sample.image(name), frame)
+    with pytest.raises(UserError, match=r"k\.facts\.txt is no image"):
+        sample.image("facts.txt")
