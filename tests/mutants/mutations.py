@@ -101,7 +101,7 @@ def mutated(change: Change, source: str) -> Mutant | None:
 def _unwatched(source: str) -> list[Span]:
     """Where no test can notice a change: annotations, decorators, and assertions, which hold.
 
-    `strict=True` of a zip is an assertion.
+    `strict=True` of a zip is an assertion, a union of types an annotation.
     """
     nodes: list[ast.AST | None] = []
     for node in ast.walk(ast.parse(source)):
@@ -115,11 +115,21 @@ def _unwatched(source: str) -> list[Span]:
             nodes += node.decorator_list
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
             nodes += [option.value for option in node.keywords]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and _type(node):
+            nodes.append(node)
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes
         if isinstance(node, ast.stmt | ast.expr)
     ]
+
+
+def _type(node: ast.expr) -> bool:
+    """Whether an expression looks like a union of types: `Path | None`, `Shard | Item`."""
+    if isinstance(node, ast.BinOp):
+        return _type(node.left) and _type(node.right)
+    none = isinstance(node, ast.Constant) and node.value is None
+    return none or (isinstance(node, ast.Name) and node.id[:1].isupper())
 
 
 def _changed(source: str, mutated: str) -> tuple[int, str, str]:
