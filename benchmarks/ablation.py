@@ -25,13 +25,13 @@ import torch
 from rich.console import Console
 
 from cc_train import captioner as captioners
+from cc_train import configs
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.captions.coco import STILL
 from cc_train.evaluation.predict import predict
 from cc_train.systems.procap.stage1 import Settings
-from cc_train.training import configs
 
 BIN = Path(sys.executable).parent
 SIZE = 112

@@ -35,7 +35,7 @@ from cc_prep.steps.scoring import Scorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_train.data import shard_index
 from cc_train.data.stream import Stream, StreamSettings
-from cc_train.training.distributed import Ranks
+from cc_train.distributed import Ranks
 
 STEPS, THREADS, FRAMES = (1, 4, 16), 2, 9
 Cost = tuple[float, float]  # seconds, MB

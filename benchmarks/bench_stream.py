@@ -31,7 +31,7 @@ from cc_prep.formats.training_shards import TrainingSample, encode
 from cc_prep.records import FrameSequence, ImagePair
 from cc_train.data import shard_index
 from cc_train.data.stream import Stream, StreamSettings
-from cc_train.training.distributed import Ranks
+from cc_train.distributed import Ranks
 
 FRAMES, PER_SHARD, BATCH = 9, 64, 8
 ABOUT = {"codes": 512, "tokenizer": "vqgan-mini", "tokenizer_sha256": "0" * 64}

@@ -15,15 +15,15 @@ from rich.console import Console
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.media import images as image_files
 from cc_train import captioner as captioners
-from cc_train import systems
+from cc_train import configs, start, systems
 from cc_train.captioner import Caption
 from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation import evaluation, protocol
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.predict import BATCH
 from cc_train.systems import System
-from cc_train.training import configs, start
 from cc_train.training.settings import pick_device
+from cc_train.training.task import Request
 
 
 def train(
@@ -44,7 +44,7 @@ def train(
     settings = configs.load(model, system.name, config, changes, console)
     if init is not None and not Path(init).exists():
         raise UserError(f"--init {init}: no such file or folder", "Look at the path")
-    request = start.Request(
+    request = Request(
         shards, valid, Path(run), Path(init) if init is not None else None, resume, console
     )
     figures = start.train(system.name, settings, request)

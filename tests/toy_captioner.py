@@ -14,7 +14,7 @@ from cc_train.evaluation.validation import Validation
 from cc_train.training.caption_objective import CaptionObjective
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.start import Request, Task
+from cc_train.training.task import Request, Task
 
 LENGTH = 24
 

@@ -21,7 +21,7 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.settings import Section
 from cc_train.data import order
 from cc_train.data.shard_index import Entry
-from cc_train.training.distributed import Ranks
+from cc_train.distributed import Ranks
 
 SKIPPED = "skipped"  # where a batch names the samples that could not be read
 

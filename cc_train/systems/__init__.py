@@ -3,7 +3,7 @@
 A system's module (its recipe) is imported only when it is used. It has
 
     Settings                      all settings, with defaults
-    prepare(settings, request)    → `cc_train.training.start.Task`: what is trained on what
+    prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what
     load(run, device)             → `cc_train.captioner.Captioner`; only where it is a captioner
     card(file, samples)           → what `cc-train pack` measures; only where it is none
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cc_prep.errors import JobFailed
 from cc_train.data.stream import Source
-from cc_train.training.distributed import Ranks
+from cc_train.distributed import Ranks
 from cc_train.training.metric_logger import MetricLogger
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Objective, Trainer

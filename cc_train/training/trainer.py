@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import Source
+from cc_train.distributed import Ranks
 from cc_train.training import checkpoints, optim
-from cc_train.training.distributed import Ranks
 from cc_train.training.runs import SETTINGS
 from cc_train.training.settings import Loop, pick_device
 

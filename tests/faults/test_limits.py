@@ -24,7 +24,7 @@ BYTES_A_SAMPLE = 2_000  # of the trainer, which keeps a list of all samples
 STREAM = """
 import glob, os, resource, sys
 from cc_train.data import shard_index as catalogue
-from cc_train.training.distributed import Ranks
+from cc_train.distributed import Ranks
 from cc_train.data.stream import Stream, StreamSettings
 entries = catalogue.read([sys.argv[1]])
 stream = Stream(entries, lambda samples, dice: {"n": len(samples)}, 8, 0, StreamSettings(), Ranks())

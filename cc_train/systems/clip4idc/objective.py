@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from cc_prep.errors import UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.settings import Section
+from cc_train.distributed import Ranks
 from cc_train.training import optim
-from cc_train.training.distributed import Ranks
 
 LARGEST_SCALE = math.log(100)
 RANKS = (1, 5, 10)

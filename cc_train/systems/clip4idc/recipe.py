@@ -24,12 +24,12 @@ from cc_prep.weights import read_tensors
 from cc_train.data import order
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
+from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
 from cc_train.systems.clip4idc.card import card, compact
 from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
-from cc_train.training.distributed import Ranks
 from cc_train.training.settings import Loop
-from cc_train.training.start import Request, Task
+from cc_train.training.task import Request, Task
 
 __all__ = ["Settings", "card", "compact", "prepare"]
 

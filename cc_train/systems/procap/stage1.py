@@ -27,7 +27,7 @@ from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.training import runs
 from cc_train.training.settings import Loop
-from cc_train.training.start import Request, Task
+from cc_train.training.task import Request, Task
 
 BATCH = 16  # of validation
 CLIP_BLOCKS = "visual.transformer."

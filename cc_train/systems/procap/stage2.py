@@ -25,7 +25,7 @@ from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import TextCodec
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.start import Request, Task
+from cc_train.training.task import Request, Task
 
 ENCODER, DECODER = "intermediate_generator.", "text_decoder.decoder."
 

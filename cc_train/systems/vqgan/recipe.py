@@ -23,7 +23,7 @@ from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.systems.vqgan.objective import Network, VqganObjective, Weights, measure
 from cc_train.training.settings import Loop
-from cc_train.training.start import Request, Task
+from cc_train.training.task import Request, Task
 
 Frame = tuple[Sample, str]
 

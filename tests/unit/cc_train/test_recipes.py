@@ -10,10 +10,10 @@ from rich.console import Console
 from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
+from cc_train import configs
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.procap import batches, stage1, stage2
 from cc_train.systems.vqgan import recipe as vqgan
-from cc_train.training import configs
 from cc_train.training.settings import Loop
 from tests.conftest import ROOT
 

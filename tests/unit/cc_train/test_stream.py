@@ -18,7 +18,7 @@ from cc_prep.formats import training_shards
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data import order, shard_index
 from cc_train.data.stream import SKIPPED, Stream, StreamSettings
-from cc_train.training.distributed import Ranks
+from cc_train.distributed import Ranks
 
 FRAMES, GRID = 5, (2, 2)
 

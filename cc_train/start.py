@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_train import systems
-from cc_train.data.stream import Source
-from cc_train.training import distributed, runs
-from cc_train.training.distributed import Ranks
+from cc_train import distributed, systems
+from cc_train.training import runs
 from cc_train.training.loop import fit
 from cc_train.training.settings import pick_device
-from cc_train.training.trainer import Objective
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a command asks for besides the settings.
-
-    shards, valid: patterns of shards to train and to validate on. init: what to start from.
-    """
-
-    shards: Sequence[str]
-    valid: Sequence[str]
-    run: Path
-    init: Path | None = None
-    resume: str = "auto"
-    console: Console = field(default_factory=lambda: Console(stderr=True))
-    ranks: Ranks = field(default_factory=Ranks)
-    device: str = "cpu"
-
-
-@dataclass(frozen=True)
-class Task:
-    """A system ready to be trained.
-
-    items: of an epoch. about: what identifies the training besides its settings; a run goes on only
-    with the same. files: what a run needs beside its checkpoints, by name.
-    """
-
-    objective: Objective
-    source: Source
-    items: int
-    about: Mapping[str, Any]
-    files: Mapping[str, bytes] = field(default_factory=dict)
+from cc_train.training.task import Request
 
 
 def train(system: str, settings: Any, request: Request) -> dict[str, float]:
@@ -69,8 +32,8 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         console = request.console
         console.quiet = not ranks.first
         torch.manual_seed(loop.seed)
-        asked = Request(**{**request.__dict__, "ranks": ranks, "device": device})
-        task = systems.recipe(system).prepare(settings, asked)
+        request = replace(request, ranks=ranks, device=device)
+        task = systems.recipe(system).prepare(settings, request)
         loop = loop.lasting(task.items, ranks.world)
         config = {
             "system": system,

@@ -15,7 +15,7 @@ from cc_prep.settings import S
 from cc_train import systems
 
 HELP = "docs/training.md"
-RECIPES = Path(__file__).parents[1] / "recipes"
+RECIPES = Path(__file__).parent / "recipes"
 
 
 def load(
