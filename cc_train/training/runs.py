@@ -53,6 +53,9 @@ def read(folder: Path, system: str | None = None) -> Run:
     name = str(settings.get("system"))
     if system is not None and name != system:
         raise UserError(f"{folder}: a run of {name}, not of {system}", f"Give one of {system}")
+    files = settings.get("files", [])
+    if not isinstance(files, list) or any(Path(str(file)).name != file for file in files):
+        raise UserError(f"{model}: its settings name files elsewhere", "Do not trust this run")
     return Run(folder, name, settings, tensors, step)
 
 

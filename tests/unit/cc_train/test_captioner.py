@@ -113,6 +113,9 @@ def test_load_refuses_what_is_no_captioner(tmp_path: Path) -> None:
         captioners.load(packed(tmp_path / "a", {"system": "nothing"}))
     with pytest.raises(UserError, match="a run of vqgan is no captioner"):
         captioners.load(packed(tmp_path / "b", {"system": "vqgan"}))
+    for number, files in enumerate((["../secret"], ["/etc/passwd"], ["."], "x", [5])):
+        with pytest.raises(UserError, match="name files elsewhere"):
+            captioners.load(packed(tmp_path / f"f{number}", {"system": "vqgan", "files": files}))
     (tmp_path / "b/model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="damaged"):
         captioners.load(tmp_path / "b")
