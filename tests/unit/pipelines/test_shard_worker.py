@@ -233,3 +233,21 @@ def test_rows_of_the_index_are_noted_where_there_is_one(tmp_path: Path) -> None:
     _, done = work(ShardWorker(lambda device: step, info), shard)
     assert [row["offset"] for row in done.index] == [0, 1024, 2048]
     assert done.seconds >= 0
+
+
+def deep(number: int) -> None:
+    raise ValueError(f"number {number}")
+
+
+def test_a_reject_names_the_place_of_its_failure(tmp_path: Path) -> None:
+    """Keeps away: the engine's own line as the place of every failure."""
+
+    class Deep(fakes.NumberStep):
+        def _one(self, number: int) -> dict[str, bytes]:
+            deep(number)
+            return {}
+
+    _, done = work(with_step(Deep(str(tmp_path))), fakes.shards(1, 1)[0])
+    line = deep.__code__.co_firstlineno + 1
+    [reject] = done.rejects
+    assert reject.message == f"ValueError: number 0 ({__file__}:{line})"

@@ -1,0 +1,123 @@
+"""Training on captions: what is counted, what the loss is divided by, and what learns how fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cc_prep.models.vqgan import VQGAN
+from cc_prep.models.vqgan import Config as Codec
+from cc_train.layers import caption_decoder
+from cc_train.layers.caption_loss import caption_loss
+from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
+from cc_train.systems.procap.stage2_objective import UNUSED, Stage2Objective
+from cc_train.text import BOS, EOS, MARKS, PAD, Vocabulary
+
+WORDS = Vocabulary([*MARKS, "a", "b", "c"])
+
+
+def network(**more: Any) -> ProCap:
+    torch.manual_seed(0)
+    sizes = Config(
+        width=64, layers=1, latent=8, frames=3, rows=2, columns=2, text_length=4,
+        text_vocabulary=20, codes=16,
+    )  # fmt: skip
+    codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=8, codes=16, code_width=8)).eval()
+    decoder = caption_decoder.Config(
+        words=len(WORDS), width=16, heads=2, hidden=16, layers=1, length=6, dropout=0.0
+    )
+    return ProCap(
+        ProcedureEncoder(sizes), decoder, FrameFeatures(codec, "tokens"), WORDS, **more
+    ).eval()
+
+
+def objective(
+    captioner: ProCap, freeze: bool = False, decay_norms: bool = False, smoothing: float = 0.1
+) -> Stage2Objective:
+    return Stage2Objective(
+        captioner, lambda one: {"CIDEr": 1.0}, smoothing, 0.5, "cpu", 0.25, freeze, decay_norms
+    )
+
+
+def batch() -> dict[str, Tensor]:
+    """Captions of two and of four words."""
+    encoded = [WORDS.encode(caption, 6) for caption in ("a b", "c b a c")]
+    ids, labels = (torch.from_numpy(np.stack(part)) for part in zip(*encoded, strict=True))
+    tokens = torch.arange(16).view(2, 2, 4) % 8
+    return {"before_after": tokens, "ids": ids, "labels": labels}
+
+
+def test_captions_and_words_are_counted() -> None:
+    """Keeps away: an accuracy over padding, and a loss that is divided by words."""
+    one = batch()
+    assert one["ids"][0].tolist() == [BOS, *(WORDS.ids[w] for w in "ab"), EOS, PAD, PAD]
+    counts = objective(network()).counts(one)
+    assert {name: int(value) for name, value in counts.items()} == {"captions": 2, "words": 3 + 5}
+
+
+@torch.inference_mode()
+def test_the_loss_is_divided_by_captions_and_the_accuracy_by_words() -> None:
+    captioner, one = network(), batch()
+    task = objective(captioner, smoothing=0.2)
+    logits = captioner(one["before_after"], one["ids"])
+    found = task.losses("model", one, 0, task.counts(one))
+    expected = caption_loss(logits, one["labels"], 0.2).item() / 2
+    assert found["total"].item() == pytest.approx(expected, rel=1e-5)
+    right = sum(
+        int(logits[i, j].argmax() == one["labels"][i, j]) for i, n in ((0, 3), (1, 5))
+        for j in range(n)
+    )  # fmt: skip
+    assert found["word_accuracy"].item() == pytest.approx(right / 8)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_what_learns(freeze: bool) -> None:
+    """Keeps away: a frozen encoder that learns, and heads of stage 1 that only decay."""
+    captioner = network()
+    task = objective(captioner, freeze)
+    grouped = {id(p) for group in task.groups("model") for p in group["params"]}
+    for name, parameter in captioner.named_parameters():
+        inner = name.removeprefix("intermediate_generator.")
+        learns = inner == name or not (freeze or inner.startswith(UNUSED))
+        assert parameter.requires_grad is learns, name
+        assert (id(parameter) in grouped) is learns, name
+    assert any(name.startswith(UNUSED) for name, _ in captioner.encoder.named_parameters())
+
+
+def test_the_encoder_has_a_rate_of_its_own() -> None:
+    captioner = network(queries="independent")
+    assert captioner.queries is not None
+    encoder = {id(p) for p in captioner.encoder.parameters()} | {id(captioner.queries)}
+    groups = objective(captioner).groups("model")
+    for group in groups:
+        for parameter in group["params"]:
+            assert group["scale"] == (0.25 if id(parameter) in encoder else 1.0)
+            if parameter is captioner.queries:
+                assert group["weight_decay"] == 0.0
+    seen = [id(p) for group in groups for p in group["params"]]
+    assert len(seen) == len(set(seen)), "no parameter in two groups"
+
+
+@pytest.mark.parametrize("decay_norms", [False, True])
+def test_what_decays(decay_norms: bool) -> None:
+    captioner = network()
+    decays = {
+        id(parameter): group["weight_decay"]
+        for group in objective(captioner, decay_norms=decay_norms).groups("model")
+        for parameter in group["params"]
+    }
+    norms = [(n, p) for n, p in captioner.mlp.named_parameters() if n == "3.weight"]
+    assert [decays[id(p)] for _, p in norms] == [0.5 if decay_norms else 0.0]
+    assert decays[id(captioner.mlp[0].weight)] == 0.5
+    assert decays[id(captioner.mlp[0].bias)] == 0.0
+
+
+def test_validation_is_the_scores() -> None:
+    captioner = network()
+    assert objective(captioner).validate(captioner) == ({"CIDEr": 1.0}, None)

@@ -1,0 +1,136 @@
+"""CLIP4IDC's loss and its measures, against what the formulas say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cc_train.systems.clip4idc import objective as clip4idc
+
+TINY = clip4idc.Network(
+    embedding=16, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
+    text_width=64, text_layers=1,
+)  # fmt: skip
+# Caption 0 is true of pair 1, which is one without change, as 2 is: but 0 is not true of 2.
+POSITIVES = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)
+
+
+def made(monkeypatch: pytest.MonkeyPatch) -> clip4idc.Clip4idcObjective:
+    torch.manual_seed(0)
+    found = clip4idc.Clip4idcObjective(clip4idc.from_scratch(TINY), [], 0.1, 1.0, "cpu")
+    dice = torch.Generator().manual_seed(1)
+    pairs, text = torch.randn(2, 3, 16, generator=dice)
+    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (pairs, text))
+    return found
+
+
+def test_the_loss_of_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: targets that are divided along the wrong axis where positives overlap."""
+    task = made(monkeypatch)
+    pairs, text = clip4idc.embed(task.network, {})
+    logits = task.network.similarity(text, pairs).detach()
+    to_pairs, to_text = logits.log_softmax(1), logits.log_softmax(0)
+    expected = 0.0
+    for i in range(3):
+        row, column = POSITIVES[i], POSITIVES[:, i]
+        expected -= float(to_pairs[i][row].mean()) / 3 / 2
+        expected -= float(to_text[:, i][column].mean()) / 3 / 2
+    found = task.losses("model", {"positives": POSITIVES}, 0, {})
+    assert found["total"].item() == pytest.approx(expected, rel=1e-5)
+    assert found["scale"].item() == pytest.approx(task.network.logit_scale.exp().item())
+
+
+def test_the_scale_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = made(monkeypatch)
+    task.network.logit_scale.data.fill_(9.0)
+    task.after_step(0)
+    assert task.network.logit_scale.exp().item() == pytest.approx(100, rel=1e-5)
+    task.network.logit_scale.data.fill_(3.0)
+    task.after_step(0)
+    assert task.network.logit_scale.item() == 3
+
+
+class Known(nn.Module):
+    """Logits [captions, pairs] that a test chooses."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def similarity(self, text: Tensor, pairs: Tensor) -> Tensor:
+        return self.logits
+
+
+def test_ranks_at_1_5_and_10(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: R@5 that counts rank 6, and the two directions under each other's name."""
+    logits = torch.zeros(12, 12)
+    logits.fill_diagonal_(1)
+    logits[0, 1:2] = 2  # caption 0 finds its pair at rank 2
+    logits[1, 2:7] = 2  # caption 1 at rank 6
+    logits[2, [0, *range(3, 12)]] = 2  # caption 2 at rank 11
+    zeros = torch.zeros(12, 1)
+    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros))
+    batch = {"captions": [str(i) for i in range(12)], "tokens": zeros}
+    found = clip4idc.retrieval(Known(logits), [batch], "cpu")  # type: ignore[arg-type]
+    share = 100 / 12
+    expected = {"text_r1": 9, "text_r5": 10, "text_r10": 11}
+    # Pair j meets as many captions above its own as its column has twos.
+    above = (logits.T > 1).sum(1)
+    expected |= {f"pair_r{k}": int((above < k).sum()) for k in (1, 5, 10)}
+    for name, count in expected.items():
+        assert found[name] == pytest.approx(count * share), name
+    assert found["recall"] == pytest.approx(sum(expected.values()) * share / 6)
+    chances = [found[f"chance_r{k}"] for k in (1, 5, 10)]
+    assert chances == pytest.approx([share, 5 * share, 10 * share])
+
+
+def test_chance_is_never_above_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = torch.zeros(2, 1)
+    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros))
+    batch = {"captions": ["a", "b"]}
+    found = clip4idc.retrieval(Known(torch.eye(2)), [batch], "cpu")  # type: ignore[arg-type]
+    assert (found["chance_r1"], found["chance_r5"]) == (50, 100)
+
+
+def test_waves_are_sines_of_rows_then_of_columns() -> None:
+    """Keeps away: places that differ, but not by how far they are apart."""
+    side, width = 5, 16
+    found = clip4idc.waves(side, width)
+    for row in range(side):
+        for column in range(side):
+            for i in range(4):
+                frequency = 100.0 ** (-i / 4)
+                values = found[1 + row * side + column]
+                assert values[i] == pytest.approx(math.sin(row * frequency), abs=1e-5)
+                assert values[4 + i] == pytest.approx(math.cos(row * frequency), abs=1e-5)
+                assert values[8 + i] == pytest.approx(math.sin(column * frequency), abs=1e-5)
+                assert values[12 + i] == pytest.approx(math.cos(column * frequency), abs=1e-5)
+
+
+def test_a_new_network_starts_from_the_same_waves_in_both_images() -> None:
+    network = clip4idc.from_scratch(TINY)
+    places = clip4idc.POSITION_SCALE * clip4idc.waves(2, 64)
+    assert clip4idc.POSITION_SCALE == 0.5
+    assert torch.equal(network.visual.positional_embedding.data, places)
+    joint = network.visual.joint_positional_embedding.data
+    assert torch.equal(joint, torch.cat((places, places)))
+
+
+def test_pairs_are_before_and_after_in_this_order() -> None:
+    """Keeps away: a network that learns every change backwards."""
+    torch.manual_seed(0)
+    network = clip4idc.from_scratch(TINY).eval()
+    images = torch.randn(2, 3, 3, 32, 32)
+    tokens = torch.randint(1, 50, (3, 32))
+    with torch.inference_mode():
+        pairs, text = clip4idc.embed(
+            network, {"before": images[0], "after": images[1], "tokens": tokens}
+        )
+        before, after = (network.visual.encode_frames(part) for part in images)
+        torch.testing.assert_close(
+            pairs, network.visual.encode_pairs(before, after), atol=1e-5, rtol=1e-4
+        )
+    assert text.shape == (3, 16)

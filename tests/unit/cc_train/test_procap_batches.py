@@ -1,0 +1,136 @@
+"""Batches of stage 1: which frames, whose captions, which part of the images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.media.images import encode_image
+from cc_train.systems.procap import batches
+from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
+from cc_train.systems.procap.masking import Masks
+
+FRAMES, SIDE = 5, 16
+
+
+def picture(frame: int, number: int) -> np.ndarray:
+    return np.full((SIDE, SIDE, 3), 40 * frame + 10 * number, np.uint8)
+
+
+def sample(number: int = 0, stored: tuple[int, ...] = tuple(range(FRAMES))) -> TrainingSample:
+    """Tokens and images that tell frame and sample."""
+    tokens = (100 * number + 10 * np.arange(FRAMES)[:, None, None]) * np.ones((1, 2, 2))
+    scores = np.zeros((2, 1, FRAMES), np.float32)
+    scores[0] = [9, 3, 1, 2, 9]  # penalties are their squares: frames 2 and 3 are the middle
+    images = {i: encode_image(picture(i, number), "png", 90) for i in stored}
+    meta = {"captions": [f"caption {number}"], "kind": "change"}
+    return TrainingSample(f"k{number}", meta, tokens.astype(np.int16), scores, images)
+
+
+def made(kind: str = "tokens", k: int = 2, **more: object) -> ProcedureBatches:
+    return ProcedureBatches(kind, Keyframes(strategy="top", k=k), Masks(), 4, **more)  # type: ignore[arg-type]
+
+
+def rngs(count: int) -> list[np.random.Generator]:
+    return [np.random.default_rng([3, i]) for i in range(count)]
+
+
+def test_every_part_is_of_its_own_sample() -> None:
+    """Keeps away: tokens, frames or masks that belong to the neighbour."""
+    batch = made()([sample(i) for i in range(3)], rngs(3))
+    numbers = torch.arange(3)[:, None] * 100
+    frames = torch.tensor([0, 20, 30, 40]).repeat_interleave(4)
+    assert torch.equal(batch["tokens"], numbers + frames)
+    assert batch["frames"].shape == (3, 4, 4)
+    assert torch.equal(batch["frames"].flatten(1), batch["tokens"])
+    assert batch["keep"].shape == batch["tokens"].shape
+    assert batch["partner"].tolist() == [1, 0, 0]
+    assert batch["apart"].tolist() == [True, True, True]
+    assert batch["text"].shape == (3, 4)
+    for i, partner in enumerate((1, 0, 0)):
+        foreign = batch["damaged"][i].flatten() // 100
+        assert set(foreign.tolist()) <= {i, partner}, "replaced by a frame of the partner alone"
+
+
+def test_pixels_are_those_of_the_keyframes() -> None:
+    batch = made("pixels")([sample(0), sample(1)], rngs(2))
+    assert batch["frames"].shape == (2, 4, SIDE, SIDE, 3)
+    for number in range(2):
+        for at, frame in enumerate((0, 2, 3, 4)):
+            assert (batch["frames"][number, at].numpy() == picture(frame, number)).all()
+
+
+def test_a_rule_that_draws_wants_every_image() -> None:
+    """Keeps away: keyframes that are always those which happen to be stored."""
+    drawing = ProcedureBatches("pixels", Keyframes(k=2), Masks(), 4)
+    assert drawing([sample(0)], rngs(1))["frames"].shape[1] == 4
+    with pytest.raises(UserError, match="draws among 5 frames, and k0 holds the images of 4"):
+        drawing([sample(0, (0, 1, 3, 4))], rngs(1))
+    nothing = ProcedureBatches("pixels", Keyframes(k=0), Masks(), 4)
+    assert nothing([sample(0, (0, 4))], rngs(1))["frames"].shape[1] == 2, "there is nothing to draw"
+    fixed = made("pixels")([sample(0, (0, 2, 3, 4))], rngs(1))
+    assert (fixed["tokens"][0].view(4, 4)[:, 0] // 10).tolist() == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("k", "fits"), [(0, True), (3, True), (4, False)])
+def test_how_many_frames_lie_in_between(k: int, fits: bool) -> None:
+    if fits:
+        assert made(k=k)([sample()], rngs(1))["tokens"].shape == (1, (k + 2) * 4)
+    else:
+        with pytest.raises(UserError, match=r"keyframes\.k is 4, k0 has 3 frames in between"):
+            made(k=k)([sample()], rngs(1))
+
+
+def test_cropped_frames_have_no_stored_tokens() -> None:
+    """Keeps away: targets of the whole frame for a part of it."""
+    assert "tokens" not in made("pixels", crop=0.5)([sample()], rngs(1))
+    assert "tokens" in made("pixels")([sample()], rngs(1))
+
+
+def test_a_crop_has_the_area_and_the_place_that_it_should() -> None:
+    """Keeps away: crops that are all of one size, or that never reach an edge."""
+    height, width = 40, 60
+    rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    image = np.stack([6 * rows, 4 * columns, 0 * rows], -1).astype(np.uint8)[None]
+    areas, tops, lefts, bottoms, rights = [], [], [], [], []
+    for seed in range(300):
+        found = batches.cropped(image, 0.25, np.random.default_rng(seed))
+        assert found.shape == image.shape
+        top, bottom = found[0, 0, 0, 0] / 6, found[0, -1, 0, 0] / 6
+        left, right = found[0, 0, 0, 1] / 4, found[0, 0, -1, 1] / 4
+        areas.append((bottom - top + 1) * (right - left + 1) / (height * width))
+        tops.append(top)
+        lefts.append(left)
+        bottoms.append(bottom)
+        rights.append(right)
+        assert (bottom - top + 1) / height == pytest.approx((right - left + 1) / width, abs=0.06)
+    assert 0.22 < min(areas) < 0.3
+    assert 0.9 < max(areas) < 1.02
+    assert np.mean(areas) == pytest.approx(0.625, abs=0.04), "areas are uniform, and not sides"
+    assert min(tops) < 1
+    assert min(lefts) < 1
+    assert max(bottoms) > height - 2
+    assert max(rights) > width - 2
+
+
+def test_a_crop_of_a_tiny_image_keeps_a_pixel() -> None:
+    image = np.arange(3, dtype=np.uint8).reshape(1, 1, 1, 3)
+    assert (batches.cropped(image, 0.01, np.random.default_rng(0)) == image).all()
+
+
+def test_neighbours_are_partners() -> None:
+    assert [batches.partners(n).tolist() for n in (1, 2, 3, 4)] == [
+        [0], [1, 0], [1, 0, 0], [1, 0, 3, 2]
+    ]  # fmt: skip
+
+
+def test_texts_lose_their_marks_alone() -> None:
+    """Keeps away: a first or last word that is cut with the marks."""
+    whole = batches.text_ids("the small cube", 8).tolist()
+    assert whole[3:] == [0] * 5
+    assert 0 not in whole[:3]
+    assert batches.text_ids("the small cube", 3).tolist() == whole[:3]
+    assert batches.text_ids("the small cube", 2).tolist() == whole[:2]

@@ -1,0 +1,165 @@
+"""Stage 1's losses, term by term: which samples count, and by what each sum is divided."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cc_prep.models.vqgan import VQGAN
+from cc_prep.models.vqgan import Config as Codec
+from cc_train.systems.procap import stage1_objective as stage1
+from cc_train.systems.procap.frame_features import FrameFeatures, as_input
+from cc_train.systems.procap.procedure_encoder import REL, Config, ProcedureEncoder
+from cc_train.systems.procap.stage1_objective import Batch, Losses, Stage1Objective, counts, sums
+
+SIZES = Config(
+    width=64, layers=2, latent=8, frames=3, rows=2, columns=2, text_length=6, text_vocabulary=20,
+    codes=16,
+)  # fmt: skip
+APART = torch.tensor([1.0, 0.0, 1.0])
+
+
+@pytest.fixture
+def encoder() -> ProcedureEncoder:
+    torch.manual_seed(0)
+    return ProcedureEncoder(SIZES).eval()
+
+
+def batch() -> Batch:
+    """Three samples, of the last of which nothing is seen."""
+    dice = torch.Generator().manual_seed(1)
+    frames = torch.randn(2, 3, 3, 4, 8, generator=dice)
+    keep = torch.rand(3, 12, generator=dice) < 0.4
+    keep[0, 0], keep[1, 0], keep[2] = True, True, False
+    return Batch(
+        text=torch.randint(1, 20, (3, 6), generator=dice),
+        frames=frames[0],
+        damaged=frames[1],
+        tokens=torch.randint(0, 16, (3, 12), generator=dice),
+        keep=keep,
+        partner=torch.tensor([1, 0, 0]),
+        apart=APART,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "align", "consistency"),
+    [
+        (Losses(), [1, 0, 0], [1, 1, 0]),
+        (Losses(ignore_fully_masked=False), [1, 0, 1], [1, 1, 1]),
+        (Losses(reference_quirks=True), [1, 1, 0], [1, 1, 0]),
+    ],
+    ids=["ours", "fully masked ones, too", "the reference's"],
+)
+def test_who_counts(settings: Losses, align: list[int], consistency: list[int]) -> None:
+    """Keeps away: a wrong caption that is true, or a sample of which nothing is seen, in a loss."""
+    found = counts(batch(), settings)
+    assert found["align"] == sum(align)
+    assert found["consistency"] == sum(consistency)
+    assert found["msm"] == (~batch().keep).sum()
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+@torch.inference_mode()
+def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> None:
+    """Keeps away: a sign, a head or a sample that is swapped in a case that no vector covers."""
+    one, settings = batch(), Losses(ignore_fully_masked=ignored)
+    control = encoder.control(one.text)
+    words = control.shape[1]
+    true = encoder(control, encoder.frames(one.frames, one.keep))
+    other = encoder(control[one.partner], encoder.frames(one.frames, one.keep))
+    shuffled = encoder(control, encoder.frames(one.damaged, one.keep))
+    align, consistency = 0.0, 0.0
+    for i in range(3):
+        if ignored and not one.keep[i].any():
+            continue
+        right, wrong = (encoder.to_logits_rel(x[i, REL])[0] for x in (true, other))
+        term = F.binary_cross_entropy_with_logits
+        align += float(APART[i] * (term(right, torch.tensor(1.0)) + term(wrong, torch.tensor(0.0))))
+        right, wrong = (encoder.to_logits_vid(x[i, words - 1])[0] for x in (true, shuffled))
+        consistency += float(term(right, torch.tensor(1.0)) + term(wrong, torch.tensor(0.0)))
+    logits = encoder.to_logits(true[:, words:])
+    msm = F.cross_entropy(logits[~one.keep], one.tokens[~one.keep], reduction="sum")
+    found = {name: value.item() for name, value in sums(encoder, one, settings).items()}
+    expected = {"align": align, "consistency": consistency, "msm": msm.item()}
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def objective(encoder: ProcedureEncoder, **more: object) -> Stage1Objective:
+    codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=8, codes=16, code_width=8))
+    features = FrameFeatures(codec.eval(), "pixels")
+    return Stage1Objective(encoder, features, Losses(), more.get("held_out", ()), 0.1, "cpu")
+
+
+def raw() -> dict[str, torch.Tensor]:
+    """A batch of the stream, of cropped images: so it has no tokens."""
+    dice = torch.Generator().manual_seed(2)
+    images = torch.randint(0, 256, (2, 2, 3, 4, 4, 3), dtype=torch.uint8, generator=dice)
+    return {
+        "text": torch.randint(1, 20, (2, 6), generator=dice),
+        "frames": images[0],
+        "damaged": images[1],
+        "keep": torch.rand(2, 3 * 4, generator=dice) < 0.5,
+        "partner": torch.tensor([1, 0]),
+        "apart": torch.tensor([True, True]),
+    }
+
+
+def test_passes_go_together_up_to_the_limit(encoder: ProcedureEncoder) -> None:
+    """Keeps away: a limit that counts other units, so that memory runs out or time is lost."""
+    task, one = objective(encoder), raw()
+    megabytes = 3 * one["keep"].numel() * SIZES.width * SIZES.layers * stage1.KEPT * 4 / 1e6
+    task.max_activation_mb = megabytes  # type: ignore[assignment]
+    assert len(task.chunks(one)) == 1
+    task.max_activation_mb = megabytes * 0.999  # type: ignore[assignment]
+    assert len(task.chunks(one)) == 3
+
+
+def test_cropped_frames_get_their_own_tokens(encoder: ProcedureEncoder) -> None:
+    """Keeps away: targets of the whole frame, or of another shape, for a part of it."""
+    task, one = objective(encoder), raw()
+    tokens = task._batch(one).tokens
+    assert tokens.shape == one["keep"].shape
+    assert torch.equal(tokens, task.features.indices(as_input(one["frames"])).reshape(2, -1))
+    counted = task.counts(one)
+    assert counted["msm"] == (~one["keep"]).sum()
+
+
+def test_images_come_in_from_0_to_1() -> None:
+    image = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(1, 2, 4, 5, 3)
+    found = as_input(image)
+    assert found.shape == (1, 2, 3, 4, 5)
+    assert torch.allclose(found[0, 0, :, 0, 0], torch.tensor([0.0, 0.2, 1.0]))
+    assert as_input(torch.tensor([[[3]]], dtype=torch.int16)).dtype == torch.int64
+
+
+@torch.inference_mode()
+def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder) -> None:
+    """Keeps away: a mean of means, which weighs a short last batch as much as a full one."""
+    first = raw()
+    short = {name: value[:1] for name, value in raw().items()}
+    short["partner"] = torch.tensor([0])
+    task = objective(encoder, held_out=(first, short))
+    found, _ = task.validate(encoder)
+    batches = [task._batch(part) for part in (first, short)]
+    for name in stage1.NAMES:
+        total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
+        number = sum(float(counts(b, task.settings)[name]) for b in batches)
+        assert found[name] == pytest.approx(total / number, rel=1e-5)
+    right = masked = 0
+    for one in batches:
+        guessed = stage1.predict(encoder, one)
+        right += int(((guessed == one.tokens) & ~one.keep).sum())
+        masked += int((~one.keep).sum())
+    assert found["accuracy"] == pytest.approx(right / masked)
+
+
+def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
+    task, one = objective(encoder), raw()
+    [chunk] = task.chunks(one)
+    found = task.losses("model", chunk, 0, {name: torch.tensor(2.0) for name in stage1.NAMES})
+    expected = sum(getattr(task.settings, name) * found[name] for name in stage1.NAMES)
+    assert found["total"].item() == pytest.approx(float(expected), rel=1e-5)
+    whole = sums(encoder, task._batch(one), task.settings)
+    assert found["msm"].item() == pytest.approx(whole["msm"].item() / 2, rel=1e-5)

@@ -1,0 +1,166 @@
+"""The VQGAN's losses, against what the formulas say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cc_train.systems.vqgan import objective as vqgan
+
+TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
+
+
+def made(**weights: object) -> vqgan.VqganObjective:
+    torch.manual_seed(0)
+    values = {"discriminator_channels": 8, "discriminator_start": 0, "perceptual": 0.0, **weights}
+    chosen = vqgan.Weights(backbone="none", **values)  # type: ignore[arg-type]
+    return vqgan.VqganObjective(TINY, chosen, [], "cpu")
+
+
+def images(count: int = 2) -> Tensor:
+    return torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+class Itself(nn.Module):
+    """A discriminator that says what it sees."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images
+
+
+def test_the_discriminator_has_a_hinge_loss_of_images_from_minus_1_to_1() -> None:
+    """Keeps away: real images in another range than generated ones: that alone tells them apart."""
+    task = made()
+    task.discriminator = Itself()  # type: ignore[assignment]
+    task.made = torch.linspace(-2, 2, 24).view(2, 3, 2, 2)
+    real = 2 * images() - 1
+    expected = ((1 - real).clamp(min=0).mean() + (1 + task.made).clamp(min=0).mean()) / 2
+    found = task.losses("discriminator", images(), 0, {})
+    assert found["total"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_generators_total_is_weighed() -> None:
+    task = made(pixel=2.0, codebook=3.0, adversarial=0.5, revive_every=0)
+    found = task.losses("generator", images(), 1, {})
+    adversarial = 0.5 * found["adaptive"] * found["adversarial"]
+    expected = 2 * found["pixel"] + 3 * found["codebook"] + adversarial
+    assert found["total"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert task.made is not None
+    pixel = (task.made - (2 * images() - 1)).abs().mean()
+    assert found["pixel"].item() == pytest.approx(pixel.item(), rel=1e-4)
+    with torch.no_grad():
+        fooled = -task.discriminator(task.made).mean()
+    assert found["adversarial"].item() == pytest.approx(fooled.item(), rel=1e-3)
+
+
+def test_the_perceptual_distance_sees_images_from_0_to_1() -> None:
+    task = made(perceptual=0.5, adversarial=0.0, revive_every=0)
+    seen = []
+
+    def distance(one: Tensor, other: Tensor) -> Tensor:
+        seen.append((one.detach(), other))
+        return (one - other).abs().mean()
+
+    task.distance = distance  # type: ignore[assignment]
+    found = task.losses("generator", images(), 1, {})
+    assert task.made is not None
+    [(one, other)] = seen
+    assert torch.equal(one, (task.made + 1) / 2)
+    assert torch.equal(other, images())
+    expected = found["pixel"] + 0.5 * found["perceptual"] + found["codebook"]
+    assert found["total"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_codes_start_from_features_only_where_codes_are_revived() -> None:
+    for every, moved in ((0, False), (5, True)):
+        task = made(revive_every=every)
+        before = task.network.quantize.embedding.weight.detach().clone()
+        task.losses("generator", images(), 0, {})
+        assert torch.equal(before, task.network.quantize.embedding.weight) is not moved
+        after = task.network.quantize.embedding.weight.detach().clone()
+        task.losses("generator", images(), 1, {})
+        assert torch.equal(after, task.network.quantize.embedding.weight)
+
+
+def test_revival_comes_at_its_steps_alone() -> None:
+    """Keeps away: codes that move one step late, or a usage that is never forgotten."""
+    task = made(revive_every=3, revive_until=7)
+    moves = []
+    for step in range(10):
+        task.losses("generator", images(), step, {})
+        table = task.network.quantize.embedding.weight
+        task.usage[0], task.usage[1:] = 0, 1
+        table.data[0] = 1000.0
+        task.after_step(step)
+        if table.data[0].max() < 1000:
+            moves.append(step)
+            assert not task.usage.any()
+    assert moves == [3, 6]
+
+
+class Worse(nn.Module):
+    """Gives images back, each value lower by an error."""
+
+    class config:  # noqa: N801
+        codes = 8
+
+    def __init__(self, error: float) -> None:
+        super().__init__()
+        self.error = error
+
+    def indices(self, images: Tensor) -> Tensor:
+        self.seen = images
+        return torch.zeros(len(images), 2, 2, dtype=torch.int64)
+
+    def decode(self, indices: Tensor) -> Tensor:
+        return self.seen - self.error
+
+
+def test_measures_of_a_known_error() -> None:
+    batches = [images(2), images(3)]
+    found, picture = vqgan.measure(Worse(0.1), batches, "cpu")  # type: ignore[arg-type]
+    assert found["psnr"] == pytest.approx(20, abs=1e-3)
+    assert found["absolute"] == pytest.approx(0.1, abs=1e-5)
+    assert found["used"] == pytest.approx(1 / 8)
+    assert found["perplexity"] == pytest.approx(1)
+    assert picture is not None
+    assert picture.shape == (32, 32, 3), "the first image of each batch above its reconstruction"
+    exact, _ = vqgan.measure(Worse(0.0), batches, "cpu")  # type: ignore[arg-type]
+    assert exact["psnr"] == pytest.approx(100), "of no error at all, 100 dB and not infinity"
+
+
+def test_a_picture_shows_as_many_images_as_fit() -> None:
+    many = [images(1) for _ in range(vqgan.SHOWN + 2)]
+    _, picture = vqgan.measure(Worse(0.0), many, "cpu")  # type: ignore[arg-type]
+    assert vqgan.SHOWN == 8
+    assert picture is not None
+    assert picture.shape == (32, 8 * 16, 3)
+    other = [images(1), torch.rand(1, 3, 8, 8), images(1)]
+    _, picture = vqgan.measure(Worse(0.0), other, "cpu")  # type: ignore[arg-type]
+    assert picture is not None
+    assert picture.shape == (32, 32, 3), "images of another size are left out"
+
+
+def test_a_grid_has_the_images_own_values() -> None:
+    values = torch.tensor([0.0, 0.2, 1.0])[:, None, None].expand(3, 4, 5)
+    found = vqgan.grid(values[None], values[None] + 0.4)
+    assert found.dtype == np.uint8
+    assert found.shape == (8, 5, 3)
+    assert found[0, 0].tolist() == [0, 51, 255]
+    assert found[4, 0].tolist() == [102, 153, 255], "what is too bright is cut"
+
+
+def test_the_adaptive_weight_is_bounded() -> None:
+    """Keeps away: a weight of infinity where the discriminator's gradient vanishes."""
+    task = made()
+    last = task.network.decoder.conv_out.weight
+    rebuilt = (last * 1e9).sum()
+    found = task._adaptive(rebuilt, (last * 0).sum())
+    assert found.item() == vqgan.MOST_ADVERSARIAL == 1e4
+    one, other = (last * 3).sum(), (last * 2).sum()
+    assert task._adaptive(one, other).item() == pytest.approx(1.5, rel=1e-3)
+    assert not math.isnan(task._adaptive(one * 0, other * 0).item())
