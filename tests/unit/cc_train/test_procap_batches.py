@@ -65,10 +65,11 @@ def test_pixels_are_those_of_the_keyframes() -> None:
 
 def test_a_rule_that_draws_wants_every_image() -> None:
     """Keeps away: keyframes that are always those which happen to be stored."""
-    drawing = ProcedureBatches("pixels", Keyframes(k=2), Masks(), 4)
-    assert drawing([sample(0)], rngs(1))["frames"].shape[1] == 4
-    with pytest.raises(UserError, match="draws among 5 frames, and k0 holds the images of 4"):
-        drawing([sample(0, (0, 1, 3, 4))], rngs(1))
+    for k in (1, 2):
+        drawing = ProcedureBatches("pixels", Keyframes(k=k), Masks(), 4)
+        assert drawing([sample(0)], rngs(1))["frames"].shape[1] == k + 2
+        with pytest.raises(UserError, match="draws among 5 frames, and k0 holds the images of 4"):
+            drawing([sample(0, (0, 1, 3, 4))], rngs(1))
     nothing = ProcedureBatches("pixels", Keyframes(k=0), Masks(), 4)
     assert nothing([sample(0, (0, 4))], rngs(1))["frames"].shape[1] == 2, "there is nothing to draw"
     fixed = made("pixels")([sample(0, (0, 2, 3, 4))], rngs(1))
