@@ -1,4 +1,4 @@
-"""CIDEr in sparse matrices against its formula in plain loops; tests/parity has the official one."""
+"""CIDEr in sparse matrices against its formula in plain loops; the official one is in parity."""
 
 from __future__ import annotations
 
