@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cc_prep import weights
+from cc_prep.errors import UserError
 from cc_prep.steps import confidence
 from cc_prep.steps.scoring import Scorer
 from cc_prep.steps.tokenization import Tokenizer
@@ -44,9 +45,9 @@ def test_the_card_belongs_to_the_file(name: str) -> None:
 def test_a_damaged_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vqgan-mini.safetensors").write_bytes(b"x")
     monkeypatch.setattr("cc_prep.weights.registry.ASSETS", tmp_path)
-    with pytest.raises(weights.UserError, match="damaged"):
+    with pytest.raises(UserError, match="damaged"):
         weights.locate("vqgan-mini")
-    with pytest.raises(weights.UserError, match="clip4idc-mini are not at"):
+    with pytest.raises(UserError, match="clip4idc-mini are not at"):
         weights.locate("clip4idc-mini")
 
 
