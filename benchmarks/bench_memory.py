@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import click
 from lib.measuring import report, watching
 
 from cc_prep.datasets import sample_videos
@@ -22,21 +23,23 @@ from cc_prep.datasets import sample_videos
 SIZES = (8, 32, 128)
 
 
-def main() -> None:
-    step = sys.argv[1] if len(sys.argv) > 1 else "interpolate"
-    sizes = tuple(int(size) for size in sys.argv[2:]) or SIZES
-    found = []
+@click.command()
+@click.argument("step", default="interpolate")
+@click.argument("pairs", type=int, nargs=-1)
+def main(step: str, pairs: tuple[int, ...]) -> None:
+    """Measures `cc-prep STEP` of so many PAIRS, 8 32 128 by default."""
+    sizes = pairs or SIZES
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         sample_videos.fetch(f"{folder}/videos")
-        for pairs in sizes:
-            worker, driver = peaks(folder, step, pairs)
-            found.append({"pairs": pairs, "worker_mb": worker, "driver_mb": driver})
-            print(f"{pairs:4} pairs: worker {worker} MB, driver {driver} MB", flush=True)
-    growth = found[-1]["worker_mb"] / found[0]["worker_mb"]
+        for size in sizes:
+            worker, driver = peaks(folder, step, size)
+            rows.append({"pairs": size, "worker_mb": worker, "driver_mb": driver})
+            print(f"{size:4} pairs: worker {worker} MB, driver {driver} MB", flush=True)
+    growth = rows[-1]["worker_mb"] / rows[0]["worker_mb"]
     ratio = sizes[-1] / sizes[0]
     print(f"worker's peak × {growth:.2f} for × {ratio:.0f} pairs")
-    rows = {"step": step, "rows": found, "worker_growth": round(growth, 3)}
-    report("memory", rows)
+    report("memory", {"step": step, "rows": rows, "worker_growth": round(growth, 3)})
 
 
 def peaks(folder: str, step: str, pairs: int) -> tuple[float, float]:

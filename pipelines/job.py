@@ -20,7 +20,7 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance, rejects, training_shards
-from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.formats.base import ShardFormat
 from cc_prep.manifest import Manifest
 from pipelines import engine, fingerprint
 from pipelines.progress import Watcher, amount

@@ -17,8 +17,8 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
+from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.shard_format import ShardFormat
 from pipelines.plan import ShardPlan
 from pipelines.state.journal import Done, Journal, State
 from pipelines.step import Item, MakeStep, Sample, Shard, Step, shard_from_json

@@ -11,8 +11,8 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
+from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import StoredSequence
-from cc_prep.formats.shard_format import ShardFormat
 from pipelines.state.journal import Done
 
 

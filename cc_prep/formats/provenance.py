@@ -18,7 +18,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats.shard_format import VERSIONS
+from cc_prep.formats.base import VERSIONS
 
 FILE = "provenance.json"
 PACKAGES = (

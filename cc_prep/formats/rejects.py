@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cc_prep import storage
-from cc_prep.formats import tables
+from cc_prep.formats import base
 
 FILE = "rejects.parquet"
 SCHEMA = pa.schema(
@@ -34,9 +32,7 @@ class Reject:
 def write(folder: str, rejects: Iterable[Reject]) -> None:
     """Writes the table, sorted by shard and key; the same rows give the same bytes."""
     rows = sorted((asdict(r) for r in rejects), key=lambda row: (row["shard"], row["key"]))
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), buffer)
-    storage.write_bytes(storage.join(folder, FILE), buffer.getvalue())
+    base.write_rows(storage.join(folder, FILE), rows, SCHEMA)
 
 
 def read(folder: str) -> list[Reject]:
@@ -45,4 +41,4 @@ def read(folder: str) -> list[Reject]:
         data = storage.read_bytes(storage.join(folder, FILE))
     except FileNotFoundError:
         return []
-    return [Reject(**row) for row in tables.rows(data, SCHEMA, f"{folder}/{FILE}")]
+    return [Reject(**row) for row in base.read_rows(data, SCHEMA, f"{folder}/{FILE}")]

@@ -12,18 +12,16 @@ scorer, scorer_sha256                         the weights
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cc_prep import storage
-from cc_prep.formats import tables
-from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.formats import base
+from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.tar import DamagedShard, Written
 from cc_prep.records import FrameScores
 
@@ -100,10 +98,7 @@ def write_shard(place: str) -> Iterator[tuple[RowWriter, Written]]:
     """A table that appears under its name only when complete."""
     writer, written = RowWriter(), Written()
     yield writer, written
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(writer.rows, SCHEMA), buffer)
-    data = buffer.getvalue()
-    storage.write_bytes(place, data)
+    data = base.write_rows(place, writer.rows, SCHEMA)
     written.samples, written.bytes = len(writer.rows), len(data)
     written.sha256 = hashlib.sha256(data).hexdigest()
 
@@ -111,7 +106,7 @@ def write_shard(place: str) -> Iterator[tuple[RowWriter, Written]]:
 def read_shard(place: str) -> Iterator[tuple[str, Row]]:
     """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
     data = storage.read_bytes(place)
-    for row in tables.rows(data, SCHEMA, place):
+    for row in base.read_rows(data, SCHEMA, place):
         yield row.pop("key"), row
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cc_prep.formats import tar
-from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.formats.base import ShardFormat
 from cc_prep.media import images
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 

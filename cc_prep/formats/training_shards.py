@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cc_prep import storage
-from cc_prep.formats import tables, tar
+from cc_prep.formats import base, tar
+from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import pair_meta
-from cc_prep.formats.shard_format import ShardFormat
 from cc_prep.media import images
 from cc_prep.records import FrameSequence
 
@@ -256,14 +255,12 @@ def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) 
         for shard, listed in sorted(shards.items())
         for row in sorted(listed, key=lambda row: row["offset"])
     ]
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, INDEX_SCHEMA), buffer)
-    storage.write_bytes(storage.join(folder, INDEX), buffer.getvalue())
+    base.write_rows(storage.join(folder, INDEX), rows, INDEX_SCHEMA)
 
 
 def read_index(folder: str) -> list[dict[str, Any]]:
     """The rows of the index. Raises FileNotFoundError, and DamagedShard for no such table."""
-    return tables.rows(storage.read_bytes(storage.join(folder, INDEX)), INDEX_SCHEMA, INDEX)
+    return base.read_rows(storage.read_bytes(storage.join(folder, INDEX)), INDEX_SCHEMA, INDEX)
 
 
 def lookup(folder: str, key: str) -> TrainingSample | None:

@@ -12,7 +12,7 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects, scores, sequences, tar, training_shards
-from cc_prep.formats.shard_format import ShardFormat
+from cc_prep.formats.base import ShardFormat
 from cc_prep.progress import Progress, no_progress
 
 FORMATS = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)

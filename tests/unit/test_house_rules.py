@@ -6,6 +6,7 @@ import ast
 import graphlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.conftest import ROOT
 
 PACKAGES = ("cc_prep", "pipelines", "cc_train")
+MIRRORED = ("cc_prep", "pipelines")  # folder by folder; of cc_train the tests stand side by side
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FORBIDDEN = {
     "cc_prep": {"pipelines", "cc_train", "ray", "click"},
@@ -112,3 +114,18 @@ def test_quick_imports(module: str) -> None:
 
 def test_architecture_is_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 40
+
+
+def test_no_folder_holds_many_modules() -> None:
+    """Keeps away: a folder in which nobody finds anything."""
+    counts = Counter(path.parent for path in FILES if path.name != "__init__.py")
+    unit = ROOT / "tests/unit"
+    counts.update(path.parent for name in MIRRORED for path in (unit / name).rglob("*.py"))
+    assert {folder: count for folder, count in counts.items() if count > 14} == {}
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    """Keeps away: a test that nobody finds beside the folder that it tests."""
+    unit = ROOT / "tests/unit"
+    folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")} - {Path()}
+    assert {str(folder) for folder in folders if not (ROOT / folder).is_dir()} == set()

@@ -176,9 +176,9 @@ def _rows(place: str) -> list[dict[str, Any]]:
     try:
         data = storage.read_bytes(place)
         if place.endswith(".parquet"):
-            from cc_prep.formats import tables  # which needs pyarrow
+            from cc_prep.formats import base  # which needs pyarrow
 
-            rows: list[Any] = tables.rows(data, None, place)
+            rows: list[Any] = base.read_rows(data, None, place)
         elif place.endswith(".jsonl"):
             lines = data.decode("utf-8-sig").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]

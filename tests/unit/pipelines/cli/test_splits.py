@@ -1,4 +1,4 @@
-"""`init` recognises what lies there, `split` keeps together what looks alike."""
+"""`split` keeps together what looks alike; `references` writes the official ids."""
 
 from __future__ import annotations
 
@@ -14,101 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cc_prep import datasets, manifest
-from cc_prep.datasets import detect_layout, splitting
+from cc_prep.datasets import splitting
 from cc_prep.datasets.layouts import folders, table
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, ImagePair
-from tests.conftest import Command, write_video
+from tests.conftest import Command
 from tests.miniatures import MADE, image, write
-
-LAYOUTS = {
-    "clevr": "clevr_change",
-    "clevr_dc": "clevr_dc",
-    "spot": "spot_the_diff",
-    "edit": "image_editing",
-    "levir": "levir_cc",
-    "own": "table",
-    "folders": "folders",
-}
-
-
-@pytest.mark.parametrize("name", list(MADE))
-def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
-    known = MADE[name](tmp_path / "data of mine")
-    found = detect_layout.recognise("mine", str(tmp_path / "data of mine"))
-    assert found.settings.layout == LAYOUTS[name]
-    assert found.settings.splits == ("train", "val", "test")
-    for split, count in found.pairs.items():
-        assert len(datasets.pairs(known, split)) == count
-    (tmp_path / "mine.yaml").write_text(found.text)
-    again = manifest.load(str(tmp_path / "mine.yaml"))
-    assert again.root == str(tmp_path / "data of mine")
-    # The settings of the reference come along.
-    assert again.train == known.train
-
-
-def test_videos_are_recognised(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", 20)
-    assert detect_layout.recognise("v", str(tmp_path)).settings.layout == "video"
-
-
-def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> None:
-    MADE["own"](tmp_path)
-    text = (tmp_path / "pairs.csv").read_text().replace(",test", ",tset")
-    (tmp_path / "my list.csv").write_text(text)
-    (tmp_path / "pairs.csv").unlink()
-    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
-    found = detect_layout.recognise("mine", str(tmp_path))
-    assert found.settings.table.file == "my list.csv"
-    assert found.pairs == {"train": 2, "val": 1}
-    assert found.faults == ["split 'tset' of 1 pairs is not in the manifest (train, val)"]
-
-
-@pytest.mark.parametrize(
-    ("gone", "said"),
-    [
-        ("type_mapping.json", "looks like clevr_change: .* is there, but no type_mapping.json"),
-        ("sc_images", "but no sc_images/"),
-    ],
-)
-def test_what_is_missing_is_named(tmp_path: Path, gone: str, said: str) -> None:
-    MADE["clevr"](tmp_path)
-    place = tmp_path / gone
-    shutil.rmtree(place) if place.is_dir() else place.unlink()
-    with pytest.raises(UserError, match=said):
-        detect_layout.recognise("mine", str(tmp_path))
-    (tmp_path / "sc_images.zip").write_bytes(b"PK")
-    with pytest.raises(UserError, match=r"sc_images\.zip in it\. Unpack it there"):
-        detect_layout.recognise("mine", str(tmp_path))
-
-
-def test_nothing_known(tmp_path: Path) -> None:
-    (tmp_path / "readme.txt").write_text("x")
-    with pytest.raises(UserError, match=r"no known layout; readme\.txt in it"):
-        detect_layout.recognise("mine", str(tmp_path))
-    with pytest.raises(UserError, match="no folder"):
-        detect_layout.recognise("mine", str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="the name 'a b'"):
-        detect_layout.recognise("a b", str(tmp_path))
-
-
-def test_splits_that_number_their_pairs_alike_are_two(tmp_path: Path) -> None:
-    """Keeps away: a split dropped as another's second name because it has the same ids."""
-    for split in ("train", "val"):
-        for side in ("before", "after"):
-            image(tmp_path / split / side / "0.png")
-    assert detect_layout.recognise("mine", str(tmp_path)).pairs == {"train": 1, "val": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "file"), [("levir", "LevirCCcaptions.json"), ("spot", "annotations/val.json")]
-)
-def test_a_damaged_layout_says_what_is_wrong(tmp_path: Path, name: str, file: str) -> None:
-    """Keeps away: a data set without a split because the split's file is damaged."""
-    MADE[name](tmp_path)
-    (tmp_path / file).write_text("{")
-    with pytest.raises(UserError, match="not JSON"):
-        detect_layout.recognise("mine", str(tmp_path))
 
 
 def photograph(place: Path, seed: int, noise: int = 0) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cc_prep.formats import tables
+from cc_prep.formats import base
 from cc_prep.formats.tar import DamagedShard
 
 SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64())])
@@ -23,18 +23,18 @@ def table(**columns: list[object]) -> bytes:
 def test_rows_are_of_the_schema_or_of_any() -> None:
     """Keeps away: a schema that is not looked at, and one that is asked for where none is."""
     data = table(key=["a"], count=[3])
-    assert tables.rows(data, SCHEMA, "x") == [{"key": "a", "count": 3}]
+    assert base.read_rows(data, SCHEMA, "x") == [{"key": "a", "count": 3}]
     other = table(name=["a"])
-    assert tables.rows(other, None, "x") == [{"name": "a"}]
+    assert base.read_rows(other, None, "x") == [{"name": "a"}]
     with pytest.raises(DamagedShard, match=r"^x: "):
-        tables.rows(other, SCHEMA, "x")
-    assert tables.rows(table(key=["a"], count=["7"]), SCHEMA, "x") == [{"key": "a", "count": 7}]
+        base.read_rows(other, SCHEMA, "x")
+    assert base.read_rows(table(key=["a"], count=["7"]), SCHEMA, "x") == [{"key": "a", "count": 7}]
 
 
 def test_damage_is_told_in_pyarrows_words() -> None:
     """Keeps away: `x: ArrowInvalid`, which tells nobody what to look for."""
     with pytest.raises(DamagedShard, match=r"^x: .*Parquet.*") as caught:
-        tables.rows(b"no such table", SCHEMA, "x")
+        base.read_rows(b"no such table", SCHEMA, "x")
     assert "\n" not in str(caught.value)
 
 
@@ -46,4 +46,4 @@ def test_an_error_without_words_is_named_by_its_type(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(pq, "ParquetFile", fail)
     with pytest.raises(DamagedShard, match=r"^x: MemoryError$"):
-        tables.rows(b"", SCHEMA, "x")
+        base.read_rows(b"", SCHEMA, "x")

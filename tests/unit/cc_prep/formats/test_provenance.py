@@ -9,8 +9,8 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects
+from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.shard_format import VERSIONS
 from pipelines.state.journal import Done, Journal, State
 
 

@@ -1,0 +1,70 @@
+"""What the formats have in common: a kind of shard, and the rows of Parquet tables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cc_prep import storage
+from cc_prep.formats.tar import DamagedShard, Written
+
+# Of each format by its name in the provenance; a folder of another version is refused.
+VERSIONS = {"cc-sequences": 2, "cc-scores": 2, "cc-training-shards": 2}
+
+
+@dataclass(frozen=True)
+class ShardFormat:
+    """A kind of shard.
+
+    name: as it stands in the provenance. folder: below an --out. write: a place → a
+    writer with `add(key, sample)`, and what was written once the block ends. read: a place → (key,
+    sample) in order, as `add` takes them. indexed: whether `index.parquet` says where samples lie.
+    """
+
+    name: str
+    folder: str
+    extension: str
+    write: Callable[[str], AbstractContextManager[tuple[Any, Written]]]
+    read: Callable[[str], Iterator[tuple[str, Any]]]
+    indexed: bool = False
+
+    @property
+    def version(self) -> int:
+        """As it stands in the provenance."""
+        return VERSIONS[self.name]
+
+    def file(self, shard: str) -> str:
+        """File name of a shard named `<split>-000000`."""
+        return f"{shard}.{self.extension}"
+
+
+def read_rows(data: bytes, schema: pa.Schema | None, place: str) -> list[dict[str, Any]]:
+    """The rows of a Parquet table, of any schema if None is given.
+
+    Raises DamagedShard, which names `place`, for what is no such table.
+    """
+    # No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
+    # the process (seen once in 200 reads). So neither read_table, which prefetches.
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        table = table if schema is None else table.cast(schema)
+        table_rows: list[dict[str, Any]] = table.to_pylist()
+    except Exception as error:  # damage makes pyarrow raise nearly any type of its own and others
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DamagedShard(f"{place}: {reason}") from None
+    return table_rows
+
+
+def write_rows(place: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
+    """Writes a Parquet table, and returns its bytes; the same rows give the same bytes."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema), buffer)
+    data = buffer.getvalue()
+    storage.write_bytes(place, data)
+    return data
