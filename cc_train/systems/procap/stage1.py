@@ -19,7 +19,8 @@ from cc_prep.weights.registry import read_tensors
 from cc_train.data import order, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
-from cc_train.systems.procap import frozen_vqgan, mimetic
+from cc_train.layers import mimetic
+from cc_train.systems.procap import frozen_vqgan
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.frame_features import FrameFeatures, Kind
 from cc_train.systems.procap.masking import Masks
@@ -37,7 +38,7 @@ class Network(Section):
     """Sizes of the procedure encoder; --init with CLIP's weights needs its width.
 
     position_std: how embeddings and positions start; the reference's is 1. sinusoidal_init: rows
-    and columns start as sines and cosines. mimetic: attention starts as in `mimetic.py`.
+    and columns start as sines and cosines. mimetic: attention starts as in `cc_train/layers/mimetic.py`.
     """
 
     width: int = Field(768, ge=64, multiple_of=64)

@@ -17,7 +17,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import tar, training_shards
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
-from tests.unit.cc_prep.test_training_shards import PAIR, sample
+from tests.unit.cc_prep.formats.test_training_shards import PAIR, sample
 
 BLOCK = tarfile.BLOCKSIZE
 

@@ -7,7 +7,7 @@ import torch
 
 from cc_prep.models.clip import Transformer
 from cc_prep.models.vqgan import VQGAN, Config
-from cc_train.systems.procap import mimetic
+from cc_train.layers import mimetic
 from cc_train.systems.procap.frame_features import FrameFeatures
 
 

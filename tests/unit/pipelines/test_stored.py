@@ -11,8 +11,8 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
+from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.shard_format import VERSIONS
 from cc_prep.formats.tar import write_shard
 from cc_prep.records import FrameScores, FrameSequence
 from pipelines.state.journal import Done
