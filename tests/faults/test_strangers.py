@@ -29,7 +29,7 @@ from tests import fakes, miniatures, planted
 from tests.commands import cc_train
 from tests.conftest import Command
 from tests.pages import opened
-from tests.unit.cc_prep.test_images import bomb
+from tests.unit.cc_prep.media.test_images import bomb
 
 REFUSALS = (tar.DamagedShard, UserError)
 

@@ -38,7 +38,8 @@ class Network(Section):
     """Sizes of the procedure encoder; --init with CLIP's weights needs its width.
 
     position_std: how embeddings and positions start; the reference's is 1. sinusoidal_init: rows
-    and columns start as sines and cosines. mimetic: attention starts as in `cc_train/layers/mimetic.py`.
+    and columns start as sines and cosines. mimetic: attention starts as in
+    `cc_train/layers/mimetic.py`.
     """
 
     width: int = Field(768, ge=64, multiple_of=64)
