@@ -25,7 +25,6 @@ from cc_prep.models import vqgan
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train.systems.procap import damage
 from cc_train.systems.procap import stage1_objective as stage1
-from cc_train.systems.procap.batches import partners
 from cc_train.systems.procap.frame_features import FrameFeatures, Kind
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 
@@ -101,12 +100,12 @@ def reference() -> dict[str, float]:
         maps = network.features(stage1.as_input(one["frames"]).flatten(0, 1))
         indices = network.quantize.nearest(network.quant_conv(maps))
         made = indices.flatten(1).unflatten(0, (BATCH, FRAMES)).flatten(1)
-    masked = ~one["keep"]
+    masked = ~one["visible"]
     control = encoder.control(one["text"])
-    seen = encoder.frames(frames, one["keep"])
+    seen = encoder.frames(frames, one["visible"])
     true = encoder(control, seen)
-    wrong = encoder(control[one["partner"]], seen)
-    shuffled = encoder(control, encoder.frames(damaged, one["keep"]))
+    wrong = encoder(control[one["negative_index"]], seen)
+    shuffled = encoder(control, encoder.frames(damaged, one["visible"]))
     logits = encoder.to_logits(true[:, control.shape[1] :])  # of all, though few are masked
     msm = torch.nn.functional.cross_entropy(logits[masked], made[masked])
 
@@ -161,9 +160,9 @@ def batch(kind: Kind) -> dict[str, Tensor]:
         "frames": torch.from_numpy(frames),
         "damaged": torch.from_numpy(np.stack(damaged)),
         "tokens": indices.flatten(1),
-        "keep": torch.from_numpy(dice.random((BATCH, indices[0].numel())) < 0.2),
-        "partner": torch.from_numpy(partners(BATCH)),
-        "apart": torch.tensor([True] * BATCH),
+        "visible": torch.from_numpy(dice.random((BATCH, indices[0].numel())) < 0.2),
+        "negative_index": torch.from_numpy(np.arange(BATCH) ^ 1),
+        "negative_is_valid": torch.tensor([True] * BATCH),
     }
 
 

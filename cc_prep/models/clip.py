@@ -67,7 +67,7 @@ class Attention(nn.Module):
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
 
-    def at(self, rows: Sequence[int], x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward_rows(self, rows: Sequence[int], x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Some rows of `forward`'s output; the queries of the others are never made."""
         width = x.shape[2]
         weights, biases = self.in_proj_weight, self.in_proj_bias
@@ -119,9 +119,9 @@ class Block(nn.Module):
             out: Tensor = x + self.mlp(normed)
         return out
 
-    def at(self, rows: Sequence[int], x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward_rows(self, rows: Sequence[int], x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Some rows of `forward`'s output; of the others only what attention needs is computed."""
-        x = x[:, rows] + self.attn.at(rows, self.ln_1(x), mask)
+        x = x[:, rows] + self.attn.forward_rows(rows, self.ln_1(x), mask)
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
 

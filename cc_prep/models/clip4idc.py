@@ -88,7 +88,7 @@ class PairEncoder(nn.Module):
         x = torch.cat((before + self.bef_embedding, after + self.aft_embedding), dim=1)
         x = self.ln_mid(x + self.joint_positional_embedding)
         x = self.transformer(x, start=self.intra_layers, stop=-1)
-        classes = self.ln_post(self.transformer.last.at((0, self.tokens), x))
+        classes = self.ln_post(self.transformer.last.forward_rows((0, self.tokens), x))
         return classes.mean(dim=1) @ self.proj
 
 

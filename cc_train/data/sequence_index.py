@@ -101,15 +101,15 @@ def _samples(place: str) -> list[Sample]:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         raise _damaged(place, str(error)) from None
-    last = max((o + s for found in members.values() for o, s in found.values()), default=0)
+    last = max((o + s for parts in members.values() for o, s in parts.values()), default=0)
     if end < -(-last // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE + END_MARK:
         raise _damaged(place, "it is cut short")
-    for key, found in members.items():
+    for key, parts in members.items():
         if not isinstance(meta.get(key), dict):
             raise _damaged(place, f"{key} has no usable .json")
-        if not any(name.startswith("f00.") for name in found):
+        if not any(name.startswith("f00.") for name in parts):
             raise _damaged(place, f"{key} has no frames")
-    return [Sample(place, key, meta[key], found) for key, found in members.items()]
+    return [Sample(place, key, meta[key], parts) for key, parts in members.items()]
 
 
 def _damaged(place: str, what: str) -> UserError:

@@ -67,23 +67,23 @@ class Entry:
 
 def read(patterns: Sequence[str]) -> list[Entry]:
     """All samples of some shards, in the order given. Raises UserError."""
-    found: list[Entry] = []
+    entries_of_all: list[Entry] = []
     indices: dict[str, dict[str, list[Entry]] | None] = {}
     for place in expand(patterns):
         folder, _, name = place.rpartition("/")
         if folder not in indices:
             indices[folder] = _indexed(folder)
-        listed = (indices[folder] or {}).get(name)
-        entries = _scanned(place) if listed is None else listed
-        if listed and storage.size(place) < listed[-1].offset + listed[-1].bytes + END_MARK:
+        indexed = (indices[folder] or {}).get(name)
+        entries = _scanned(place) if indexed is None else indexed
+        if indexed and storage.size(place) < indexed[-1].offset + indexed[-1].bytes + END_MARK:
             raise UserError(f"{place}: is cut short", ADVICE)
-        found += entries
-    if not found:
+        entries_of_all += entries
+    if not entries_of_all:
         raise UserError(f"{', '.join(patterns)}: no samples", ADVICE)
-    twice = len(found) - len({entry.key for entry in found})
+    twice = len(entries_of_all) - len({entry.key for entry in entries_of_all})
     if twice:
         raise UserError(f"{twice} keys are in these shards twice", "Give each data set once")
-    return found
+    return entries_of_all
 
 
 def metas(entries: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -108,25 +108,25 @@ class Stream:
 
     def __call__(self, number: int) -> dict[str, Any]:
         samples: list[TrainingSample] = []
-        dice: list[np.random.Generator] = []
+        rngs: list[np.random.Generator] = []
         bad: list[str] = []
         for position in order.positions_of(
             number, self.batch_size, self.ranks.rank, self.ranks.world
         ):
             epoch, place = divmod(position, len(self.items))
             rows = order.epoch_order(self.counts, epoch, self.seed, self.settings.buffer)
-            found = self._item(rows, place, bad)
-            first = order.rng_at(self.seed, position)
-            samples += found
-            dice += [first] if len(found) == 1 else list(first.spawn(len(found)))
-        return {**self.make(samples, dice), SKIPPED: bad}
+            item = self._item(rows, place, bad)
+            rng = order.rng_at(self.seed, position)
+            samples += item
+            rngs += [rng] if len(item) == 1 else list(rng.spawn(len(item)))
+        return {**self.make(samples, rngs), SKIPPED: bad}
 
     def mark_consumed(self, batch: Any) -> None:
         """Counts what could not be read. Raises JobFailed when that is too much."""
         new = set(batch[SKIPPED]) - self.skipped
         self.skipped |= new
-        most = self.settings.skip_bad * len(self.entries)
-        if new and len(self.skipped) > most:
+        allowed = self.settings.skip_bad * len(self.entries)
+        if new and len(self.skipped) > allowed:
             raise JobFailed(
                 f"{len(self.skipped)} of {len(self.entries)} samples cannot be read, the last is "
                 f"{sorted(new)[-1]}: look at the shards with `cc-prep verify`, make them anew, or "
@@ -135,11 +135,11 @@ class Stream:
 
     def state(self, number: int) -> dict[str, Any]:
         """Epoch, items seen of it, what was skipped, and which data this is."""
-        seen = number * self.batch_size * self.ranks.world
-        epoch, inside = divmod(seen, len(self.items))
+        consumed = number * self.batch_size * self.ranks.world
+        epoch, place = divmod(consumed, len(self.items))
         return {
             "epoch": epoch,
-            "items": inside,
+            "items": place,
             "batch": self.batch_size * self.ranks.world,
             "skipped": sorted(self.skipped),
             "keys_sha256": self.digest,
@@ -147,10 +147,10 @@ class Stream:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Raises UserError for other data, or another batch over all ranks."""
-        said = {name: state.get(name) for name in ("keys_sha256", "batch")}
-        mine = self.state(0)
-        if any(said[name] != mine[name] for name in said):
-            what = "other samples" if said["keys_sha256"] != self.digest else "another batch"
+        stored = {name: state.get(name) for name in ("keys_sha256", "batch")}
+        own = self.state(0)
+        if any(stored[name] != own[name] for name in stored):
+            what = "other samples" if stored["keys_sha256"] != self.digest else "another batch"
             raise UserError(
                 f"the run was trained on {what}", "Give the same shards, processes and batch size"
             )
@@ -159,14 +159,14 @@ class Stream:
     def _item(self, rows: np.ndarray, place: int, bad: list[str]) -> list[TrainingSample]:
         """The samples at a place of an epoch's order; for a damaged one what follows it."""
         for step in range(len(rows)):
-            found = []
+            samples = []
             for number in self.items[rows[(place + step) % len(rows)]]:
                 try:
-                    found.append(self.entries[number].read())
+                    samples.append(self.entries[number].read())
                 except (DamagedShard, FileNotFoundError):
                     bad.append(self.entries[number].key)
-            if found:
-                return found
+            if samples:
+                return samples
         raise JobFailed("not one sample of these shards can be read")
 
 

@@ -71,12 +71,12 @@ class Attention(nn.Module):
         self.heads, self.width, self.dropout = heads, width, dropout
         self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
 
-    def forward(self, x: Tensor, seen: Tensor, causal: bool = False) -> Tensor:
-        """What x [B, L, D] makes of `seen` [B, N, D]."""
+    def forward(self, x: Tensor, memory: Tensor, causal: bool = False) -> Tensor:
+        """What x [B, L, D] attends to in `memory` [B, N, D], as [B, L, D]."""
         mixed = F.scaled_dot_product_attention(
             self._split(self.wq(x)),
-            self._split(self.wk(seen)),
-            self._split(self.wv(seen)),
+            self._split(self.wk(memory)),
+            self._split(self.wv(memory)),
             is_causal=causal,
             dropout_p=self.dropout if self.training else 0.0,
             scale=1 / math.sqrt(self.width),
@@ -100,7 +100,7 @@ class FeedForward(nn.Module):
         return out
 
 
-class Attended(nn.Module):
+class AttentionSublayer(nn.Module):
     """An attention with the norm that follows its shortcut."""
 
     def __init__(self, config: Config) -> None:
@@ -109,7 +109,7 @@ class Attended(nn.Module):
         self.layernorm = Norm(config.width)
 
 
-class Hidden(nn.Module):
+class FeedForwardSublayer(nn.Module):
     """A feed-forward layer with the norm that follows its shortcut."""
 
     def __init__(self, config: Config) -> None:
@@ -123,8 +123,8 @@ class Layer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.selfattn, self.attention = Attended(config), Attended(config)
-        self.feedforward = Hidden(config)
+        self.selfattn, self.attention = AttentionSublayer(config), AttentionSublayer(config)
+        self.feedforward = FeedForwardSublayer(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:

@@ -89,10 +89,10 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
 
 def best_step(run: Path) -> int:
     """The step that was best on held-out data. Raises UserError."""
-    there = steps(run)
-    if not there or not (run / "settings.json").exists():
+    stored = steps(run)
+    if not stored or not (run / "settings.json").exists():
         raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
-    best = read_state(run, there[-1])["best"]
+    best = read_state(run, stored[-1])["best"]
     if not best:
         raise UserError(f"{run}: no validation yet", "Train on until loop.validate_every")
     return int(best["step"])
@@ -129,10 +129,10 @@ def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, []
 
 
-def prune(run: Path, keep: int, best: int | None) -> None:
-    """Removes all but the last `keep` checkpoints and the best one."""
-    there = steps(run)
-    for step in there[:-keep]:
+def prune(run: Path, count: int, best: int | None) -> None:
+    """Removes all but the last `count` checkpoints and the best one."""
+    stored = steps(run)
+    for step in stored[:-count]:
         if step != best:
             shutil.rmtree(run / FOLDER / f"{step:06d}")
 
@@ -148,12 +148,12 @@ def flatten(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
 
 def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[int, dict[str, Tensor]]:
     """The `state` part of an optimiser's state dict back."""
-    found: dict[int, dict[str, Tensor]] = {}
+    state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}."):
             number, what = name[len(prefix) + 1 :].split(".")
-            found.setdefault(int(number), {})[what] = tensor
-    return found
+            state.setdefault(int(number), {})[what] = tensor
+    return state
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -118,12 +118,12 @@ def _steps(source: Source, settings: Loop, start: int) -> Iterator[list[Any]]:
         sampler=range(start * each, settings.steps * each),
         num_workers=settings.loader_workers,
     )
-    held: list[Any] = []
+    batches: list[Any] = []
     for item in _handed_over(loader, settings.loader_workers):
-        held.append(item)
-        if len(held) == each:
-            yield held
-            held = []
+        batches.append(item)
+        if len(batches) == each:
+            yield batches
+            batches = []
 
 
 def _handed_over(loader: Iterable[Any], workers: int) -> Iterator[Any]:

@@ -29,8 +29,8 @@ class MetricLogger:
         self.run, self.total, self.console = run, total, console
         self.file = run / LOG
         if self.file.exists():
-            kept = [line for line in self.file.read_text().splitlines() if _before(line, start)]
-            storage.write_bytes(str(self.file), "".join(f"{line}\n" for line in kept).encode())
+            lines = [line for line in self.file.read_text().splitlines() if _before(line, start)]
+            storage.write_bytes(str(self.file), "".join(f"{line}\n" for line in lines).encode())
         # Imported here because it brings torch, which those who only read logs do without.
         from torch.utils.tensorboard import SummaryWriter
 
@@ -62,9 +62,9 @@ class MetricLogger:
         else:
             self.hook(fault)
 
-    def log(self, step: int, part: str, found: Mapping[str, float], samples: int = 0) -> None:
+    def log(self, step: int, part: str, figures: Mapping[str, float], samples: int = 0) -> None:
         """Figures of a step; `part` is `train` or `validation`. samples: that a step trains on."""
-        values = {name: round(float(value), 6) for name, value in found.items()}
+        values = {name: round(float(value), 6) for name, value in figures.items()}
         with self.file.open("a") as file:
             file.write(json.dumps({"step": step, "part": part, **values}) + "\n")
         for name, value in values.items():

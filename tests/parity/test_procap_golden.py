@@ -85,9 +85,9 @@ def test_stage1_losses(folder: Path, ignored: bool) -> None:
         frames=features(io["frames"]),
         damaged=features(io["warped_frames"]),
         tokens=io["tokens"],
-        keep=io["keep"],
-        partner=torch.arange(2 * half).roll(half),
-        apart=torch.ones(2 * half, dtype=torch.bool),
+        visible=io["keep"],
+        negative_index=torch.arange(2 * half).roll(half),
+        negative_is_valid=torch.ones(2 * half, dtype=torch.bool),
     )
     settings = stage1.Losses(ignore_fully_masked=ignored, reference_quirks=True)
     with torch.no_grad():

@@ -125,23 +125,23 @@ def retrieval(
     Each pair comes with one caption; a pair found by a sentence that is as true of it counts.
     `recall` is the mean of the six.
     """
-    pairs, texts, said = [], [], list[str]()
+    pairs, texts, captions = [], [], list[str]()
     for batch in batches:
-        given = {n: t.to(device) for n, t in batch.items() if isinstance(t, Tensor)}
-        pair, text = embed(network, given)
+        tensors = {n: t.to(device) for n, t in batch.items() if isinstance(t, Tensor)}
+        pair, text = embed(network, tensors)
         pairs.append(pair)
         texts.append(text)
-        said += batch["captions"]
+        captions += batch["captions"]
     logits = network.similarity(torch.cat(texts).float(), torch.cat(pairs).float()).cpu()
-    same = torch.tensor([[one == other for other in said] for one in said])
-    found: dict[str, float] = {}
+    same = torch.tensor([[one == other for other in captions] for one in captions])
+    figures: dict[str, float] = {}
     for way, scores, right in (("text", logits, same), ("pair", logits.T, same.T)):
         best = scores.masked_fill(~right, -math.inf).amax(1, keepdim=True)
         rank = ((scores > best) & ~right).sum(1)
-        found |= {f"{way}_r{k}": 100 * float((rank < k).float().mean()) for k in RANKS}
-    found["recall"] = float(np.mean(list(found.values())))
-    found |= {f"chance_r{k}": 100 * min(1.0, k / len(said)) for k in RANKS}
-    return found
+        figures |= {f"{way}_r{k}": 100 * float((rank < k).float().mean()) for k in RANKS}
+    figures["recall"] = float(np.mean(list(figures.values())))
+    figures |= {f"chance_r{k}": 100 * min(1.0, k / len(captions)) for k in RANKS}
+    return figures
 
 
 def from_clip(tensors: Mapping[str, Tensor], intra_layers: int) -> CLIP4IDC:

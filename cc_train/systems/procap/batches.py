@@ -40,7 +40,7 @@ class Keyframes(Section):
 
 @dataclass(frozen=True)
 class ProcedureBatches:
-    """Stage 1: `ProcedureBatches(…)(samples, dice)` is a batch for Stage1Objective.
+    """Stage 1: `ProcedureBatches(…)(samples, rngs)` is a batch for Stage1Objective.
 
     text_length: byte pairs of a caption. first_caption: always the first, as the reference does
     for the small data sets. crop: see `cropped`.
@@ -54,31 +54,32 @@ class ProcedureBatches:
     crop: float | None = None
 
     def __call__(
-        self, samples: Sequence[TrainingSample], dice: Sequence[np.random.Generator]
+        self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        texts, tokens, frames, kept = [], [], [], []
-        for sample, rng in zip(samples, dice, strict=True):
+        texts, tokens, frames, visible = [], [], [], []
+        for sample, rng in zip(samples, rngs, strict=True):
             chosen = self._keyframes(sample, rng)
             texts.append(draw_caption(sample, rng, self.first_caption))
             tokens.append(sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64))
-            shown = images_of(sample, chosen) if self.kind == "pixels" else tokens[-1]
-            frames.append(shown if self.crop is None else cropped(shown, self.crop, rng))
+            pixels = images_of(sample, chosen) if self.kind == "pixels" else tokens[-1]
+            frames.append(pixels if self.crop is None else cropped(pixels, self.crop, rng))
             shape = (len(chosen), *sample.tokens.shape[1:])
-            kept.append(masking.draw(shape, self.masks, rng)[1].reshape(-1))
-        partner = partners(len(samples))
+            visible.append(masking.draw(shape, self.masks, rng)[1].reshape(-1))
+        negative_index = negative_indices(len(samples))
         damaged = [
             damage.damage(own, frames[other], rng)
-            for own, other, rng in zip(frames, partner, dice, strict=True)
+            for own, other, rng in zip(frames, negative_index, rngs, strict=True)
         ]
+        valid = negative_is_valid(texts, [sample.meta for sample in samples], negative_index)
         targets = {"tokens": torch.from_numpy(np.stack(tokens)).flatten(1)}
         return {
             "text": torch.from_numpy(np.stack([text_ids(t, self.text_length) for t in texts])),
             "frames": torch.from_numpy(np.stack(frames)),
             "damaged": torch.from_numpy(np.stack(damaged)),
             **(targets if self.crop is None else {}),  # the stored ones are of whole frames
-            "keep": torch.from_numpy(np.stack(kept)),
-            "partner": torch.from_numpy(partner),
-            "apart": torch.tensor(apart(texts, [s.meta for s in samples], partner)),
+            "visible": torch.from_numpy(np.stack(visible)),
+            "negative_index": torch.from_numpy(negative_index),
+            "negative_is_valid": torch.tensor(valid),
         }
 
     def _keyframes(self, sample: TrainingSample, rng: np.random.Generator) -> list[int]:
@@ -99,13 +100,13 @@ class ProcedureBatches:
         return confidence.keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
 
 
-def cropped(frames: np.ndarray, least: float, rng: np.random.Generator) -> np.ndarray:
+def cropped(frames: np.ndarray, min_share: float, rng: np.random.Generator) -> np.ndarray:
     """A random part of all frames uint8 [T, H, W, 3], the same of each, in their old size.
 
-    The part has their aspect and from `least` to all of their area. Source: ProCap's loader.
+    The part has their aspect and from `min_share` to all of their area. Source: ProCap's loader.
     """
     height, width = frames.shape[1:3]
-    share = float(rng.uniform(least, 1)) ** 0.5
+    share = float(rng.uniform(min_share, 1)) ** 0.5
     h, w = max(1, round(share * height)), max(1, round(share * width))
     y, x = (int(rng.integers(room + 1)) for room in (height - h, width - w))
     parts = frames[:, y : y + h, x : x + w]
@@ -118,20 +119,21 @@ def text_ids(caption: str, length: int) -> np.ndarray:
     return np.array(ids + [0] * (length - len(ids)), np.int64)
 
 
-def partners(count: int) -> np.ndarray:
-    """Whose caption and frames serve a sample as the wrong ones: its neighbour's.
+def negative_indices(count: int) -> np.ndarray:
+    """Which sample's caption and frames serve each as the wrong ones, int64 [count]: its neighbour.
 
     Neighbours are always in the same rank's micro-batch, so the division changes nothing.
     """
-    found = np.arange(count) ^ 1
-    return np.where(found < count, found, 0)
+    neighbours = np.arange(count) ^ 1
+    return np.where(neighbours < count, neighbours, 0)
 
 
-def apart(
-    texts: Sequence[str], metas: Sequence[Mapping[str, Any]], partner: np.ndarray
+def negative_is_valid(
+    texts: Sequence[str], metas: Sequence[Mapping[str, Any]], negative_index: np.ndarray
 ) -> list[bool]:
-    """Whether the partner's caption is untrue of a sample: another one, not both no change."""
-    still = [meta.get("kind") == NO_CHANGE for meta in metas]
+    """Whether the negative's caption is untrue of each sample: another one, not both no change."""
+    unchanged = [meta.get("kind") == NO_CHANGE for meta in metas]
     return [
-        texts[i] != texts[j] and not (still[i] and still[j]) for i, j in enumerate(partner.tolist())
+        texts[i] != texts[j] and not (unchanged[i] and unchanged[j])
+        for i, j in enumerate(negative_index.tolist())
     ]

@@ -68,8 +68,8 @@ def warp(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     matrix = affine(angle, float(dx), float(dy), scale)
     pixels = torch.tensor(image).permute(2, 0, 1)[None].float()
     warped = warp_by(pixels, matrix)[0].permute(1, 2, 0)
-    found: np.ndarray = warped.round().clamp(0, 255).to(torch.uint8).numpy()
-    return found
+    rounded: np.ndarray = warped.round().clamp(0, 255).to(torch.uint8).numpy()
+    return rounded
 
 
 def affine(angle: float, dx: float, dy: float, scale: float) -> torch.Tensor:

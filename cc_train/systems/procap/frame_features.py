@@ -35,7 +35,7 @@ class FrameFeatures(nn.Module):
         super().__init__()
         self.vqgan, self.kind, self.reference_quirks = vqgan, kind, reference_quirks
         self.cache_mb = cache_mb
-        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+        self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
         self.vqgan.requires_grad_(False)
 
     @property
@@ -56,8 +56,8 @@ class FrameFeatures(nn.Module):
         """frames: images [B, T, 3, H, W] in [0, 1], or indices int64 [B, T, n] for `tokens`."""
         if self.kind == "tokens":
             indices = frames if frames.ndim == 3 else self.indices(frames)
-            found: Tensor = self.vqgan.quantize.embedding(indices)
-            return found
+            vectors: Tensor = self.vqgan.quantize.embedding(indices)
+            return vectors
         flat = frames.flatten(0, 1)
         if flat.device.type == "cpu":
             return self._through_cache(flat).unflatten(0, frames.shape[:2])
@@ -71,20 +71,22 @@ class FrameFeatures(nn.Module):
     def _through_cache(self, images: Tensor) -> Tensor:
         """The same, of which those seen lately are taken from the cache."""
         keys = [hashlib.blake2b(i.numpy().tobytes(), digest_size=16).digest() for i in images]
-        new = {key: image for key, image in zip(keys, images, strict=True) if key not in self._kept}
-        made = self._encoded(torch.stack([*new.values()])) if new else ()
+        new = {
+            key: image for key, image in zip(keys, images, strict=True) if key not in self._cache
+        }
+        encoded = self._encoded(torch.stack([*new.values()])) if new else ()
         # Copies: a view would keep all of its batch in the cache.
-        found = {**self._kept, **dict(zip(new, map(Tensor.clone, made), strict=True))}
-        self._keep({key: found[key] for key in keys})
-        return torch.stack([found[key] for key in keys])
+        features = {**self._cache, **dict(zip(new, map(Tensor.clone, encoded), strict=True))}
+        self._remember({key: features[key] for key in keys})
+        return torch.stack([features[key] for key in keys])
 
-    def _keep(self, lately: dict[bytes, Tensor]) -> None:
+    def _remember(self, recent: dict[bytes, Tensor]) -> None:
         """Puts features into the cache, of which the oldest go."""
-        for key, features in lately.items():
-            self._kept.pop(key, None)
-            self._kept[key] = features
-            while len(self._kept) * features.nbytes > self.cache_mb * 1e6:
-                self._kept.popitem(last=False)
+        for key, features in recent.items():
+            self._cache.pop(key, None)
+            self._cache[key] = features
+            while len(self._cache) * features.nbytes > self.cache_mb * 1e6:
+                self._cache.popitem(last=False)
 
     @torch.no_grad()
     def indices(self, images: Tensor) -> Tensor:

@@ -169,8 +169,9 @@ def _captioner(
 
 
 def _foreign(file: str, error: Exception) -> UserError:
-    said = str(error).strip().splitlines()
+    lines = str(error).strip().splitlines()
+    reason = lines[1].strip() if len(lines) > 1 else lines[0]
     return UserError(
-        f"{file}: not a whole ProCap checkpoint ({said[1].strip() if len(said) > 1 else said[0]})",
+        f"{file}: not a whole ProCap checkpoint ({reason})",
         "Give its dalle.pt or its model.chkpt",
     )

@@ -62,18 +62,18 @@ def make(
     name: str, shape: tuple[int, int, int], masks: Masks, rng: np.random.Generator
 ) -> np.ndarray:
     """The mask of that name for frames of [T, h, w] tokens."""
-    keep = np.zeros(shape, bool)
+    visible = np.zeros(shape, bool)
     if name == "random":
-        keep = rng.random(shape) < rng.uniform(*masks.keep_prob)
+        visible = rng.random(shape) < rng.uniform(*masks.keep_prob)
     elif name in ("box_masked", "box_visible"):
-        keep[:] = box(shape[1:], masks, rng)
+        visible[:] = box(shape[1:], masks, rng)
         if name == "box_masked":
-            keep = ~keep
+            visible = ~visible
     elif name == "interior":
-        keep[[0, -1]] = True
+        visible[[0, -1]] = True
     else:
         assert name == "full", name
-    return keep
+    return visible
 
 
 def box(shape: tuple[int, ...], masks: Masks, rng: np.random.Generator) -> np.ndarray:
@@ -89,6 +89,6 @@ def box(shape: tuple[int, ...], masks: Masks, rng: np.random.Generator) -> np.nd
     height = min(max(height, 1), max(rows - 1, 1))
     width = min(max(width, 1), max(columns - 1, 1))
     top, left = rng.integers(rows - height + 1), rng.integers(columns - width + 1)
-    found = np.zeros((rows, columns), bool)
-    found[top : top + height, left : left + width] = True
-    return found
+    inside = np.zeros((rows, columns), bool)
+    inside[top : top + height, left : left + width] = True
+    return inside

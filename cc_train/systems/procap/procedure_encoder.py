@@ -135,14 +135,15 @@ class ProcedureEncoder(nn.Module):
         tokens = [special[i].expand(len(text), 1, -1) for i in (REL, ST1, VID)]
         return torch.cat((*tokens[: 1 if related else 0], words, *tokens[1:]), dim=1)
 
-    def frames(self, features: Tensor, keep: Tensor | None = None) -> Tensor:
+    def frames(self, features: Tensor, visible: Tensor | None = None) -> Tensor:
         """Embeddings [B, T · n, D] of frame features [B, T, n, latent].
 
-        keep: bool [B, T · n]; elsewhere the mask vector stands instead. Positions are added to all.
+        visible: bool [B, T · n]; elsewhere the mask vector stands instead. Positions are added to
+        all.
         """
         embedded = self.conv_to_embedding(features).flatten(1, 2)
-        if keep is not None:
-            embedded = torch.where(keep[..., None], embedded, self.image_mask)
+        if visible is not None:
+            embedded = torch.where(visible[..., None], embedded, self.image_mask)
         return embedded + self.target_pos_emb()
 
     def forward(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
@@ -154,22 +155,22 @@ class ProcedureEncoder(nn.Module):
         hidden: Tensor = self.transformer(torch.cat((control, frames), dim=1), mask=mask)
         return hidden
 
-    def passes(
-        self, given: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[int] | None]
+    def forward_variants(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[int] | None]
     ) -> list[Tensor]:
         """`forward` of several pairs of control and frames, as one batch.
 
-        rows: which of each pass's hidden states are wanted, None for all: the last block computes
-        no others.
+        rows: which of each variant's hidden states are wanted, None for all: the last block
+        computes no others.
         """
-        control, frames = (torch.cat(part) for part in zip(*given, strict=True))
+        control, frames = (torch.cat(part) for part in zip(*inputs, strict=True))
         mask = self._mask(control, frames)
         joined = torch.cat((control, frames), dim=1)
-        parts = self.transformer(joined, mask=mask, stop=-1).chunk(len(given))
+        parts = self.transformer(joined, mask=mask, stop=-1).chunk(len(inputs))
         last = self.transformer.last
         return [
-            last(part, mask=mask) if wanted is None else last.at(wanted, part, mask)
-            for part, wanted in zip(parts, rows, strict=True)
+            last(part, mask=mask) if chosen is None else last.forward_rows(chosen, part, mask)
+            for part, chosen in zip(parts, rows, strict=True)
         ]
 
     def _mask(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:

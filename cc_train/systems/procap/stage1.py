@@ -63,12 +63,12 @@ class Network(Section):
             columns=grid[1],
             text_length=self.text_length,
         )
-        made = ProcedureEncoder(config, self.position_std)
+        encoder = ProcedureEncoder(config, self.position_std)
         if self.sinusoidal_init:
-            made.target_pos_emb.init_sinusoidal()
+            encoder.target_pos_emb.init_sinusoidal()
         if self.mimetic:
-            mimetic.start(made.transformer)
-        return made
+            mimetic.start(encoder.transformer)
+        return encoder
 
 
 class Settings(Section):
@@ -161,18 +161,18 @@ def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
     """Takes the first blocks of CLIP's image transformer. Raises UserError."""
     tensors = {name.removeprefix("clip."): t for name, t in read_tensors(place).items()}
     blocks = {n[len(CLIP_BLOCKS) :]: t for n, t in tensors.items() if n.startswith(CLIP_BLOCKS)}
-    wanted = encoder.transformer.state_dict()
-    there = count_layers(tensors, CLIP_BLOCKS.rstrip("."))
-    if there < encoder.config.layers or any(
-        blocks[name].shape != t.shape for name, t in wanted.items()
+    own = encoder.transformer.state_dict()
+    count = count_layers(tensors, CLIP_BLOCKS.rstrip("."))
+    if count < encoder.config.layers or any(
+        blocks[name].shape != t.shape for name, t in own.items()
     ):
         width = len(next(iter(blocks.values()))) if blocks else 0
         raise UserError(
-            f"{place}: {there} blocks, the first tensor {width} wide, do not make "
+            f"{place}: {count} blocks, the first tensor {width} wide, do not make "
             f"{encoder.config.layers} of {encoder.config.width}",
             "Give CLIP's weights (ViT-B-32.pt), or other network.width and network.layers",
         )
-    encoder.transformer.load_state_dict({name: blocks[name].float() for name in wanted})
+    encoder.transformer.load_state_dict({name: blocks[name].float() for name in own})
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,15 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for start in range(0, len(self.entries), BATCH):
-            samples, dice = [], []
+            samples, rngs = [], []
             for number, entry in enumerate(self.entries[start : start + BATCH], start):
                 try:
                     samples.append(entry.read())
-                    dice.append(order.rng_at(-1 % 2**32, number))
+                    rngs.append(order.rng_at(-1 % 2**32, number))
                 except (DamagedShard, FileNotFoundError):
                     continue
             if samples:  # one alone is its own neighbour: its frames out of order still count
-                yield self.make(samples, dice)
+                yield self.make(samples, rngs)
 
 
 def _picture(

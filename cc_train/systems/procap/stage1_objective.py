@@ -2,8 +2,8 @@
 
 Three losses: msm, the codebook indices of masked tokens; align, whether the caption at [REL] is the
 change's own; consistency, whether the frames at [VID] are in their order. The losses are sums over
-three passes of the encoder: these go through it as one batch, or, where that is large and a CPU's,
-one by one, each with its backward pass. Source: ProCap, section 3.3, and its code.
+three variants of the input, which go through the encoder as one batch, or, where that is large and
+a CPU's, one by one, each with its backward pass. Source: ProCap, section 3.3, and its code.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import REL, ProcedureEncoder
 
 NAMES = ("msm", "align", "consistency")
-Pass = Literal["true", "align", "consistency"]  # the two others are told from the true one
-# The true pass comes last, since it uses every head: with several processes, gradients are
+Variant = Literal["true", "align", "consistency"]  # the last two are the negatives
+# The true variant comes last, since it uses every head: with several processes, gradients are
 # exchanged in the last backward pass.
-PASSES: tuple[Pass, ...] = ("align", "consistency", "true")
+VARIANTS: tuple[Variant, ...] = ("align", "consistency", "true")
 KEPT = 10  # numbers a channel that a block keeps of a token: 1 + 1 input, 3 q k v, 1 mixed, 4 inner
-FRAMES_OF: dict[Pass, str] = {"align": "frames", "consistency": "damaged", "true": "frames"}
+FRAMES_OF: dict[Variant, str] = {"align": "frames", "consistency": "damaged", "true": "frames"}
 
 
 class Losses(Section):
@@ -52,94 +52,100 @@ class Batch:
     """What the losses are computed of.
 
     text: byte-pair ids [B, L]. frames, damaged: features [B, T, n, C]. tokens: indices [B, T · n].
-    keep: bool [B, T · n]. partner: int [B], whose caption is the wrong one. apart: bool [B],
-    whether that caption is really another.
+    visible: bool [B, T · n], False where a token is masked. negative_index: int64 [B], whose
+    caption is the wrong one. negative_is_valid: bool [B], whether that caption is untrue of the
+    sample.
     """
 
     text: Tensor
     frames: Tensor
     damaged: Tensor
     tokens: Tensor
-    keep: Tensor
-    partner: Tensor
-    apart: Tensor
+    visible: Tensor
+    negative_index: Tensor
+    negative_is_valid: Tensor
 
 
 def counts(batch: Batch, settings: Losses) -> dict[str, Tensor]:
     """How many terms each loss sums up; it is divided by that, or by 1 where there are none."""
-    seen, apart = _counted(batch, settings)
-    return {"msm": (~batch.keep).sum(), "align": apart.sum(), "consistency": seen.sum()}
+    visible, valid = _sample_weights(batch, settings)
+    return {"msm": (~batch.visible).sum(), "align": valid.sum(), "consistency": visible.sum()}
 
 
 def sums(
-    encoder: ProcedureEncoder, batch: Batch, settings: Losses, passes: Sequence[Pass] = PASSES
+    encoder: ProcedureEncoder,
+    batch: Batch,
+    settings: Losses,
+    variants: Sequence[Variant] = VARIANTS,
 ) -> dict[str, Tensor]:
     """Sums of the losses over a batch; those of weight 0 are left out.
 
-    passes: only their terms; those of all passes add up to the whole.
+    variants: only their terms; those of all variants add up to the whole.
     """
-    passes = [name for name in passes if name in _needed(settings)]
+    variants = [name for name in variants if name in _needed(settings)]
     control = encoder.control(batch.text)
-    texts = {name: control[batch.partner] if name == "align" else control for name in passes}
-    given = [
-        (texts[name], encoder.frames(getattr(batch, FRAMES_OF[name]), batch.keep))
-        for name in passes
+    texts = {
+        name: control[batch.negative_index] if name == "align" else control for name in variants
+    }
+    inputs = [
+        (texts[name], encoder.frames(getattr(batch, FRAMES_OF[name]), batch.visible))
+        for name in variants
     ]
     places = {"align": REL, "consistency": control.shape[1] - 1}  # the latter is [VID]
-    rows = [[places[name]] if name in places else None for name in passes]
-    hidden = dict(zip(passes, encoder.passes(given, rows), strict=True))
-    found: dict[str, Tensor] = {}
+    rows = [[places[name]] if name in places else None for name in variants]
+    hidden = dict(zip(variants, encoder.forward_variants(inputs, rows), strict=True))
+    losses: dict[str, Tensor] = {}
     for name, place in places.items():
         if not getattr(settings, name):
             continue
         # Binary cross-entropy of 1 in the true pass, and of 0 in the other.
         if "true" in hidden:
-            found[name] = _told(encoder, batch, settings, name, hidden["true"][:, place], -1)
+            losses[name] = binary_loss(encoder, batch, settings, name, hidden["true"][:, place], -1)
         if name in hidden:
-            wrong = _told(encoder, batch, settings, name, hidden[name][:, 0], 1)
-            found[name] = found.get(name, 0) + wrong
+            wrong = binary_loss(encoder, batch, settings, name, hidden[name][:, 0], 1)
+            losses[name] = losses.get(name, 0) + wrong
     if "true" in hidden:
-        masked = ~batch.keep
+        masked = ~batch.visible
         logits = encoder.to_logits(hidden["true"][:, control.shape[1] :][masked])
-        found["msm"] = F.cross_entropy(logits, batch.tokens[masked], reduction="sum")
-    return found
+        losses["msm"] = F.cross_entropy(logits, batch.tokens[masked], reduction="sum")
+    return losses
 
 
-def _needed(settings: Losses) -> tuple[Pass, ...]:
-    """The passes without those whose loss has weight 0."""
-    return tuple(name for name in PASSES if name == "true" or getattr(settings, name))
+def _needed(settings: Losses) -> tuple[Variant, ...]:
+    """The variants without those whose loss has weight 0."""
+    return tuple(name for name in VARIANTS if name == "true" or getattr(settings, name))
 
 
-def _told(
+def binary_loss(
     encoder: ProcedureEncoder, batch: Batch, settings: Losses, name: str, at: Tensor, sign: int
 ) -> Tensor:
     """The sum of softplus(sign · logit) of hidden states [B, D], over the samples that count."""
-    seen, apart = _counted(batch, settings)
+    visible, valid = _sample_weights(batch, settings)
     if name == "align":
-        head, counted = encoder.to_logits_rel, apart
+        head, weights = encoder.to_logits_rel, valid
     else:
         head = encoder.to_logits_vid
-        counted = torch.ones_like(seen) if settings.reference_quirks else seen
-    return (F.softplus(sign * head(at)[:, 0]) * counted).sum()
+        weights = torch.ones_like(visible) if settings.reference_quirks else visible
+    return (F.softplus(sign * head(at)[:, 0]) * weights).sum()
 
 
-def _counted(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
+def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
     """Which samples count for consistency, and which for alignment, as numbers [B]."""
-    seen = torch.ones(len(batch.keep), device=batch.keep.device)
+    visible = torch.ones(len(batch.visible), device=batch.visible.device)
     if settings.ignore_fully_masked:
-        seen = batch.keep.any(dim=1).float()
-    apart = seen if settings.reference_quirks else seen * batch.apart
-    return seen, apart
+        visible = batch.visible.any(dim=1).float()
+    valid = visible if settings.reference_quirks else visible * batch.negative_is_valid
+    return visible, valid
 
 
 class Stage1Objective:
     """`Objective` in `cc_train.training.trainer` says what the parts are.
 
     A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
-    [B, T, n], tokens (not where frames are cropped), keep, partner, apart}; a piece of one has its
-    `passes` besides. held_out: such batches for validation. picture: makes the grid of a
-    validation. max_activation_mb: on a CPU, passes that keep more than this for the backward pass
-    go one by one.
+    [B, T, n], tokens (not where frames are cropped), visible, negative_index, negative_is_valid}; a
+    chunk of one has its `variants` besides. held_out: such batches for validation. picture: makes
+    the grid of a validation. max_activation_mb: on a CPU, variants that keep more than this for the
+    backward pass go one by one.
     """
 
     phases = ("model",)
@@ -173,19 +179,19 @@ class Stage1Objective:
         return counts(self._batch(batch, features=False), self.settings)
 
     def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """All passes, or each: one by one they keep a third of the activations. A CPU is no slower
-        for it at the paper's width of 768, and up to a tenth at 128."""
-        passes, config = _needed(self.settings), self.network.config
-        values = len(passes) * batch["keep"].numel() * config.width * config.layers * KEPT
+        """All variants, or each: one by one they keep a third of the activations. A CPU is no
+        slower for it at the paper's width of 768, and up to a tenth at 128."""
+        variants, config = _needed(self.settings), self.network.config
+        values = len(variants) * batch["visible"].numel() * config.width * config.layers * KEPT
         if self.device != "cpu" or 4 * values <= self.max_activation_mb * 1e6:
-            return [{**batch, "passes": passes}]
-        return [{**batch, "passes": (name,)} for name in passes]
+            return [{**batch, "variants": variants}]
+        return [{**batch, "variants": (name,)} for name in variants]
 
     def losses(
         self, phase: str, batch: Mapping[str, Any], step: int, counts: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        found = sums(self.network, self._batch(batch), self.settings, batch["passes"])
-        return self._weighed({name: value / counts[name] for name, value in found.items()})
+        losses = sums(self.network, self._batch(batch), self.settings, batch["variants"])
+        return self._weighed({name: value / counts[name] for name, value in losses.items()})
 
     def after_step(self, step: int) -> None:
         """Nothing to do."""
@@ -195,11 +201,11 @@ class Stage1Objective:
         totals: dict[str, float] = {}
         for raw in self.held_out:
             batch = self._batch({n: t.to(self.device) for n, t in raw.items()})
-            found, number = sums(network, batch, self.settings), counts(batch, self.settings)
+            losses, counted = sums(network, batch, self.settings), counts(batch, self.settings)
             right = accuracy(network, batch)
-            for name, value in {**found, "accuracy": right}.items():
+            for name, value in {**losses, "accuracy": right}.items():
                 totals[name] = totals.get(name, 0.0) + float(value)
-                count = number["msm" if name == "accuracy" else name]
+                count = counted["msm" if name == "accuracy" else name]
                 totals[f"of {name}"] = totals.get(f"of {name}", 0.0) + float(count)
         means = {
             n: totals[n] / max(totals[f"of {n}"], 1.0) for n in totals if not n.startswith("of ")
@@ -213,20 +219,20 @@ class Stage1Objective:
         return {"total": total, **{name: mean.detach() for name, mean in means.items()}}
 
     def _batch(self, raw: Mapping[str, Any], features: bool = True) -> Batch:
-        passes = raw.get("passes", _needed(self.settings)) if features else ()
-        looked_at = {FRAMES_OF[name] for name in passes}
+        variants = raw.get("variants", _needed(self.settings)) if features else ()
+        needed = {FRAMES_OF[name] for name in variants}
 
-        def seen(name: str) -> Tensor:
-            return self.features(as_input(raw[name])) if name in looked_at else raw[name]
+        def features_of(name: str) -> Tensor:
+            return self.features(as_input(raw[name])) if name in needed else raw[name]
 
         return Batch(
             text=raw["text"],
-            frames=seen("frames"),
-            damaged=seen("damaged"),
-            tokens=self._tokens(raw, "true" in passes),
-            keep=raw["keep"],
-            partner=raw["partner"],
-            apart=raw["apart"].float(),
+            frames=features_of("frames"),
+            damaged=features_of("damaged"),
+            tokens=self._tokens(raw, "true" in variants),
+            visible=raw["visible"],
+            negative_index=raw["negative_index"],
+            negative_is_valid=raw["negative_is_valid"].float(),
         )
 
     def _tokens(self, raw: Mapping[str, Tensor], needed: bool) -> Tensor:
@@ -234,19 +240,19 @@ class Stage1Objective:
         if "tokens" in raw:
             return raw["tokens"]
         if not needed:
-            return raw["keep"].long()  # of the right shape, for counting alone
+            return raw["visible"].long()  # of the right shape, for counting alone
         return self.features.indices(as_input(raw["frames"])).flatten(1)
 
 
 def accuracy(network: ProcedureEncoder, batch: Batch) -> Tensor:
     """How many masked tokens are guessed right."""
     guessed = predict(network, batch)
-    return (guessed == batch.tokens)[~batch.keep].sum()
+    return (guessed == batch.tokens)[~batch.visible].sum()
 
 
 def predict(network: ProcedureEncoder, batch: Batch) -> Tensor:
     """The likeliest codebook index at every frame position, int64 [B, T · n]."""
     control = network.control(batch.text)
-    hidden = network(control, network.frames(batch.frames, batch.keep))
+    hidden = network(control, network.frames(batch.frames, batch.visible))
     guessed: Tensor = network.to_logits(hidden[:, control.shape[1] :]).argmax(-1)
     return guessed

@@ -25,20 +25,26 @@ def reconstructions(
     kept in the third.
     """
     device = next(network.parameters()).device
-    given = {name: value.to(device) for name, value in raw.items() if isinstance(value, Tensor)}
-    seen = features(as_input(given["frames"]))
+    tensors = {name: value.to(device) for name, value in raw.items() if isinstance(value, Tensor)}
+    encoded = features(as_input(tensors["frames"]))
     batch = Batch(
-        given["text"], seen, seen, given["tokens"], given["keep"], given["partner"], given["apart"]
+        tensors["text"],
+        encoded,
+        encoded,
+        tensors["tokens"],
+        tensors["visible"],
+        tensors["negative_index"],
+        tensors["negative_is_valid"],
     )
-    guessed = torch.where(batch.keep, batch.tokens, predict(network, batch))
+    guessed = torch.where(batch.visible, batch.tokens, predict(network, batch))
     sizes = network.config
     grid = (-1, sizes.frames, sizes.rows, sizes.columns)
-    true, found = (_decoded(features, t.view(grid)) for t in (batch.tokens, guessed))
-    keep = batch.keep.view(grid).cpu().numpy()
+    true, rebuilt = (_decoded(features, t.view(grid)) for t in (batch.tokens, guessed))
+    visible = batch.visible.view(grid).cpu().numpy()
     factor = features.vqgan.config.factor
-    whole = keep.repeat(factor, axis=2).repeat(factor, axis=3)[..., None]
-    masked = np.where(whole, true, GREY)
-    rows = [_row(frames[i]) for i in range(len(true)) for frames in (true, masked, found)]
+    pixels_visible = visible.repeat(factor, axis=2).repeat(factor, axis=3)[..., None]
+    masked = np.where(pixels_visible, true, GREY)
+    rows = [_row(frames[i]) for i in range(len(true)) for frames in (true, masked, rebuilt)]
     gap = np.full((GAP, rows[0].shape[1], 3), 255, np.uint8)
     spaced = [part for row in rows for part in (row, gap)]
     return np.concatenate(spaced[:-1]).astype(np.uint8)
@@ -47,8 +53,8 @@ def reconstructions(
 def _decoded(features: FrameFeatures, tokens: Tensor) -> np.ndarray:
     """uint8 [B, T, H, W, 3] of indices [B, T, h, w]."""
     pixels = features.vqgan.decode(tokens.flatten(0, 1)).permute(0, 2, 3, 1)
-    found: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
-    return found.reshape(*tokens.shape[:2], *found.shape[1:])
+    images: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
+    return images.reshape(*tokens.shape[:2], *images.shape[1:])
 
 
 def _row(frames: np.ndarray) -> np.ndarray:

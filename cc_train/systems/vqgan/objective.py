@@ -85,7 +85,7 @@ class VqganObjective:
             self.distance.to(device)
         if not weights.adversarial:
             self.phases = ("generator",)
-        self.made: Tensor | None = None
+        self.rebuilt: Tensor | None = None
         self.vectors: Tensor | None = None
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
@@ -103,12 +103,12 @@ class VqganObjective:
     ) -> dict[str, Tensor]:
         if phase == "generator":
             return self._generator(batch, step)
-        assert self.made is not None
+        assert self.rebuilt is not None
         if step < self.weights.discriminator_start:  # a total without a gradient
             nothing = [p.sum() for p in self.discriminator.parameters()]
             return {"total": 0.0 * torch.stack(nothing).sum()}
         real = self.discriminator(2 * batch - 1).float()
-        fake = self.discriminator(self.made).float()
+        fake = self.discriminator(self.rebuilt).float()
         return {"total": (F.relu(1 - real).mean() + F.relu(1 + fake).mean()) / 2}
 
     def _generator(self, images: Tensor, step: int) -> dict[str, Tensor]:
@@ -124,21 +124,21 @@ class VqganObjective:
         codebook = push + weigh.beta * pull if weigh.legacy else pull + weigh.beta * push
         # The gradient passes the codebook as if it were not there.
         through = vectors + (codes - vectors).detach()
-        made = network.decoder(network.post_quant_conv(through))
-        self.made = made.detach()
-        pixel = F.l1_loss(made.float(), 2 * images - 1)
-        found = {"pixel": pixel, "codebook": codebook}
-        rebuilt = weigh.pixel * pixel
+        rebuilt = network.decoder(network.post_quant_conv(through))
+        self.rebuilt = rebuilt.detach()
+        pixel = F.l1_loss(rebuilt.float(), 2 * images - 1)
+        losses = {"pixel": pixel, "codebook": codebook}
+        reconstruction = weigh.pixel * pixel
         if self.distance is not None:
-            found["perceptual"] = self.distance((made + 1) / 2, images)
-            rebuilt = rebuilt + weigh.perceptual * found["perceptual"]
-        total = rebuilt + weigh.codebook * codebook
+            losses["perceptual"] = self.distance((rebuilt + 1) / 2, images)
+            reconstruction = reconstruction + weigh.perceptual * losses["perceptual"]
+        total = reconstruction + weigh.codebook * codebook
         if weigh.adversarial and step >= weigh.discriminator_start:
-            fooled = -self.discriminator(made).float().mean()
-            adaptive = self._adaptive(rebuilt, fooled)
-            found |= {"adversarial": fooled, "adaptive": adaptive}
+            fooled = -self.discriminator(rebuilt).float().mean()
+            adaptive = self._adaptive(reconstruction, fooled)
+            losses |= {"adversarial": fooled, "adaptive": adaptive}
             total = total + weigh.adversarial * adaptive * fooled
-        return {"total": total, **found}
+        return {"total": total, **losses}
 
     def _adaptive(self, rebuilt: Tensor, fooled: Tensor) -> Tensor:
         """The weight that makes both gradients equally long at the last layer."""
@@ -163,8 +163,8 @@ class VqganObjective:
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, VQGAN)
-        found, shown = measure(network, self.held_out, self.device)
-        return found, shown
+        figures, picture = measure(network, self.held_out, self.device)
+        return figures, picture
 
 
 def measure(
@@ -177,7 +177,7 @@ def measure(
     counts = torch.zeros(network.config.codes, dtype=torch.int64)
     errors: list[float] = []
     absolute: list[float] = []
-    shown: list[tuple[Tensor, Tensor]] = []
+    examples: list[tuple[Tensor, Tensor]] = []
     for images in batches:
         images = images.to(device)
         indices = network.indices(images)
@@ -185,18 +185,18 @@ def measure(
         counts += torch.bincount(indices.flatten().cpu(), minlength=len(counts))
         errors += (rebuilt - images).square().mean(dim=(1, 2, 3)).tolist()
         absolute += (rebuilt - images).abs().mean(dim=(1, 2, 3)).tolist()
-        fits = not shown or shown[0][0].shape[2:] == images.shape[2:]
-        if len(shown) < SHOWN and fits:
-            shown.append((images[:1], rebuilt[:1]))
+        fits = not examples or examples[0][0].shape[2:] == images.shape[2:]
+        if len(examples) < SHOWN and fits:
+            examples.append((images[:1], rebuilt[:1]))
     shares = counts[counts > 0] / counts.sum()
-    found = {
+    figures = {
         "psnr": float(np.mean([10 * np.log10(1 / max(e, 1e-10)) for e in errors])),
         "absolute": float(np.mean(absolute)),
         "used": float((counts > 0).float().mean()),
         "perplexity": float(2 ** -(shares * shares.log2()).sum()),
     }
-    sides = [torch.cat(side) for side in zip(*shown, strict=True)]
-    return found, grid(*sides) if shown else None
+    sides = [torch.cat(side) for side in zip(*examples, strict=True)]
+    return figures, grid(*sides) if examples else None
 
 
 def grid(images: Tensor, rebuilt: Tensor) -> np.ndarray:

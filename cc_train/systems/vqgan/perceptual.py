@@ -32,9 +32,9 @@ class FeatureDistance(nn.Module):
 
     def forward(self, images: Tensor, others: Tensor) -> Tensor:
         """Images [N, 3, H, W] in [0, 1] each → a scalar."""
-        found = self.backbone.levels(torch.cat((images, others)))
+        levels = self.backbone.levels(torch.cat((images, others)))
         distances = []
-        for level in found:
+        for level in levels:
             one, other = F.normalize(level.float(), dim=1).chunk(2)
             distances.append((one - other).square().sum(1).mean())
         return torch.stack(distances).mean()
@@ -52,8 +52,8 @@ class LearnedDistance(nn.Module):
         self.metric: Any = lpips.LPIPS(net="vgg", verbose=False).requires_grad_(False)
 
     def forward(self, images: Tensor, others: Tensor) -> Tensor:
-        found: Tensor = self.metric(2 * images - 1, 2 * others - 1).mean()
-        return found
+        distance: Tensor = self.metric(2 * images - 1, 2 * others - 1).mean()
+        return distance
 
 
 def make(backbone: Backbone) -> nn.Module | None:
@@ -62,6 +62,6 @@ def make(backbone: Backbone) -> nn.Module | None:
         return None
     if backbone == "lpips":
         return LearnedDistance().eval()
-    found = weights.locate("efficientnet-lite0")
-    tensors = weights.read_tensors(found.path)
+    located = weights.locate("efficientnet-lite0")
+    tensors = weights.read_tensors(located.path)
     return FeatureDistance(EfficientNetLite0.from_tensors(tensors)).eval()

@@ -46,9 +46,9 @@ def test_every_part_is_of_its_own_sample() -> None:
     assert torch.equal(batch["tokens"], numbers + frames)
     assert batch["frames"].shape == (3, 4, 4)
     assert torch.equal(batch["frames"].flatten(1), batch["tokens"])
-    assert batch["keep"].shape == batch["tokens"].shape
-    assert batch["partner"].tolist() == [1, 0, 0]
-    assert batch["apart"].tolist() == [True, True, True]
+    assert batch["visible"].shape == batch["tokens"].shape
+    assert batch["negative_index"].tolist() == [1, 0, 0]
+    assert batch["negative_is_valid"].tolist() == [True, True, True]
     assert batch["text"].shape == (3, 4)
     for i, partner in enumerate((1, 0, 0)):
         foreign = batch["damaged"][i].flatten() // 100
@@ -123,7 +123,7 @@ def test_a_crop_of_a_tiny_image_keeps_a_pixel() -> None:
 
 
 def test_neighbours_are_partners() -> None:
-    assert [batches.partners(n).tolist() for n in (1, 2, 3, 4)] == [
+    assert [batches.negative_indices(n).tolist() for n in (1, 2, 3, 4)] == [
         [0], [1, 0], [1, 0, 0], [1, 0, 3, 2]
     ]  # fmt: skip
 

@@ -124,12 +124,15 @@ def test_keyframes_are_drawn_anew() -> None:
 
 
 def test_partners_captions_that_are_as_true_do_not_count() -> None:
-    partner = batches.partners(5)
+    partner = batches.negative_indices(5)
     assert partner.tolist() == [1, 0, 3, 2, 0]
     metas = [{"kind": k} for k in ("change", "change", NO_CHANGE, NO_CHANGE, "change")]
     texts = ["a", "b", "the same", "no change", "c"]
-    assert batches.apart(texts, metas, partner) == [True, True, False, False, True]
-    assert batches.apart(["a", "a"], metas[:2], batches.partners(2)) == [False, False]
+    assert batches.negative_is_valid(texts, metas, partner) == [True, True, False, False, True]
+    assert batches.negative_is_valid(["a", "a"], metas[:2], batches.negative_indices(2)) == [
+        False,
+        False,
+    ]
 
 
 def test_more_keyframes_than_frames() -> None:

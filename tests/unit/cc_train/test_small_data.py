@@ -92,5 +92,5 @@ def test_the_cache_stays_under_its_size(vqgan: VQGAN) -> None:
     keeping.cache_mb = 20.5 * one.nbytes / 1e6  # type: ignore[assignment]
     for count in (7, 9, 11, 5):
         keeping(images(count))
-        assert len(keeping._kept) <= 20
-    assert len(keeping._kept) == 20
+        assert len(keeping._cache) <= 20
+    assert len(keeping._cache) == 20

@@ -37,9 +37,9 @@ def batch() -> Batch:
         frames=frames[0],
         damaged=frames[1],
         tokens=torch.randint(0, 16, (3, 12), generator=dice),
-        keep=keep,
-        partner=torch.tensor([1, 0, 0]),
-        apart=APART,
+        visible=keep,
+        negative_index=torch.tensor([1, 0, 0]),
+        negative_is_valid=APART,
     )
 
 
@@ -57,7 +57,7 @@ def test_who_counts(settings: Losses, align: list[int], consistency: list[int]) 
     found = counts(batch(), settings)
     assert found["align"] == sum(align)
     assert found["consistency"] == sum(consistency)
-    assert found["msm"] == (~batch().keep).sum()
+    assert found["msm"] == (~batch().visible).sum()
 
 
 @pytest.mark.parametrize("ignored", [True, False])
@@ -67,12 +67,12 @@ def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> Non
     one, settings = batch(), Losses(ignore_fully_masked=ignored)
     control = encoder.control(one.text)
     words = control.shape[1]
-    true = encoder(control, encoder.frames(one.frames, one.keep))
-    other = encoder(control[one.partner], encoder.frames(one.frames, one.keep))
-    shuffled = encoder(control, encoder.frames(one.damaged, one.keep))
+    true = encoder(control, encoder.frames(one.frames, one.visible))
+    other = encoder(control[one.negative_index], encoder.frames(one.frames, one.visible))
+    shuffled = encoder(control, encoder.frames(one.damaged, one.visible))
     align, consistency = 0.0, 0.0
     for i in range(3):
-        if ignored and not one.keep[i].any():
+        if ignored and not one.visible[i].any():
             continue
         right, wrong = (encoder.to_logits_rel(x[i, REL])[0] for x in (true, other))
         term = F.binary_cross_entropy_with_logits
@@ -80,7 +80,7 @@ def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> Non
         right, wrong = (encoder.to_logits_vid(x[i, words - 1])[0] for x in (true, shuffled))
         consistency += float(term(right, torch.tensor(1.0)) + term(wrong, torch.tensor(0.0)))
     logits = encoder.to_logits(true[:, words:])
-    msm = F.cross_entropy(logits[~one.keep], one.tokens[~one.keep], reduction="sum")
+    msm = F.cross_entropy(logits[~one.visible], one.tokens[~one.visible], reduction="sum")
     found = {name: value.item() for name, value in sums(encoder, one, settings).items()}
     expected = {"align": align, "consistency": consistency, "msm": msm.item()}
     assert found == pytest.approx(expected, rel=1e-4)
@@ -100,16 +100,16 @@ def raw() -> dict[str, torch.Tensor]:
         "text": torch.randint(1, 20, (2, 6), generator=dice),
         "frames": images[0],
         "damaged": images[1],
-        "keep": torch.rand(2, 3 * 4, generator=dice) < 0.5,
-        "partner": torch.tensor([1, 0]),
-        "apart": torch.tensor([True, True]),
+        "visible": torch.rand(2, 3 * 4, generator=dice) < 0.5,
+        "negative_index": torch.tensor([1, 0]),
+        "negative_is_valid": torch.tensor([True, True]),
     }
 
 
 def test_passes_go_together_up_to_the_limit(encoder: ProcedureEncoder) -> None:
     """Keeps away: a limit that counts other units, so that memory runs out or time is lost."""
     task, one = objective(encoder), raw()
-    megabytes = 3 * one["keep"].numel() * SIZES.width * SIZES.layers * stage1.KEPT * 4 / 1e6
+    megabytes = 3 * one["visible"].numel() * SIZES.width * SIZES.layers * stage1.KEPT * 4 / 1e6
     task.max_activation_mb = megabytes  # type: ignore[assignment]
     assert len(task.chunks(one)) == 1
     task.max_activation_mb = megabytes * 0.999  # type: ignore[assignment]
@@ -120,10 +120,10 @@ def test_cropped_frames_get_their_own_tokens(encoder: ProcedureEncoder) -> None:
     """Keeps away: targets of the whole frame, or of another shape, for a part of it."""
     task, one = objective(encoder), raw()
     tokens = task._batch(one).tokens
-    assert tokens.shape == one["keep"].shape
+    assert tokens.shape == one["visible"].shape
     assert torch.equal(tokens, task.features.indices(as_input(one["frames"])).reshape(2, -1))
     counted = task.counts(one)
-    assert counted["msm"] == (~one["keep"]).sum()
+    assert counted["msm"] == (~one["visible"]).sum()
 
 
 def test_images_come_in_from_0_to_1() -> None:
@@ -139,7 +139,7 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
     """Keeps away: a mean of means, which weighs a short last batch as much as a full one."""
     first = raw()
     short = {name: value[:1] for name, value in raw().items()}
-    short["partner"] = torch.tensor([0])
+    short["negative_index"] = torch.tensor([0])
     task = objective(encoder, held_out=(first, short))
     found, _ = task.validate(encoder)
     batches = [task._batch(part) for part in (first, short)]
@@ -150,8 +150,8 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
     right = masked = 0
     for one in batches:
         guessed = stage1.predict(encoder, one)
-        right += int(((guessed == one.tokens) & ~one.keep).sum())
-        masked += int((~one.keep).sum())
+        right += int(((guessed == one.tokens) & ~one.visible).sum())
+        masked += int((~one.visible).sum())
     assert found["accuracy"] == pytest.approx(right / masked)
 
 

@@ -9,7 +9,7 @@ from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
-from cc_train.systems.procap.stage1_objective import PASSES, Batch, Losses, Stage1Objective, sums
+from cc_train.systems.procap.stage1_objective import VARIANTS, Batch, Losses, Stage1Objective, sums
 
 SIZES = Config(
     width=64, layers=2, latent=8, frames=3, rows=2, columns=2, text_length=6, text_vocabulary=20
@@ -30,9 +30,9 @@ def batch() -> Batch:
         frames=frames[0],
         damaged=frames[1],
         tokens=torch.randint(0, SIZES.codes, (2, 12), generator=dice),
-        keep=torch.rand(2, 12, generator=dice) < 0.4,
-        partner=torch.tensor([1, 0]),
-        apart=torch.tensor([1.0, 0.0]),
+        visible=torch.rand(2, 12, generator=dice) < 0.4,
+        negative_index=torch.tensor([1, 0]),
+        negative_is_valid=torch.tensor([1.0, 0.0]),
     )
 
 
@@ -47,7 +47,7 @@ def test_passes_one_by_one_add_up(encoder: ProcedureEncoder, weights: dict[str, 
     assert expected["transformer.resblocks.0.attn.in_proj_weight"] is not None
     encoder.zero_grad()
     found: dict[str, float] = {}
-    for name in PASSES:
+    for name in VARIANTS:
         if name not in whole and name != "true":
             continue
         part = sums(encoder, batch(), settings, [name])
@@ -63,7 +63,7 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
     encoder: ProcedureEncoder,
 ) -> None:
     features = FrameFeatures(VQGAN(Codec(channels=32, latent=8, code_width=8)), "tokens")
-    raw = {"keep": batch().keep}
+    raw = {"visible": batch().visible}
     for weights, expected in (
         (Losses(), ("align", "consistency", "true")),
         (Losses(align=0), ("consistency", "true")),
@@ -73,4 +73,4 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
             objective = Stage1Objective(
                 encoder, features, weights, (), 0.0, "cpu", max_activation_mb=most
             )
-            assert [chunk["passes"] for chunk in objective.chunks(raw)] == chunks
+            assert [chunk["variants"] for chunk in objective.chunks(raw)] == chunks

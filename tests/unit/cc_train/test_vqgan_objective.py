@@ -36,9 +36,9 @@ def test_the_discriminator_has_a_hinge_loss_of_images_from_minus_1_to_1() -> Non
     """Keeps away: real images in another range than generated ones: that alone tells them apart."""
     task = made()
     task.discriminator = Itself()  # type: ignore[assignment]
-    task.made = torch.linspace(-2, 2, 24).view(2, 3, 2, 2)
+    task.rebuilt = torch.linspace(-2, 2, 24).view(2, 3, 2, 2)
     real = 2 * images() - 1
-    expected = ((1 - real).clamp(min=0).mean() + (1 + task.made).clamp(min=0).mean()) / 2
+    expected = ((1 - real).clamp(min=0).mean() + (1 + task.rebuilt).clamp(min=0).mean()) / 2
     found = task.losses("discriminator", images(), 0, {})
     assert found["total"].item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -49,11 +49,11 @@ def test_the_generators_total_is_weighed() -> None:
     adversarial = 0.5 * found["adaptive"] * found["adversarial"]
     expected = 2 * found["pixel"] + 3 * found["codebook"] + adversarial
     assert found["total"].item() == pytest.approx(expected.item(), rel=1e-4)
-    assert task.made is not None
-    pixel = (task.made - (2 * images() - 1)).abs().mean()
+    assert task.rebuilt is not None
+    pixel = (task.rebuilt - (2 * images() - 1)).abs().mean()
     assert found["pixel"].item() == pytest.approx(pixel.item(), rel=1e-4)
     with torch.no_grad():
-        fooled = -task.discriminator(task.made).mean()
+        fooled = -task.discriminator(task.rebuilt).mean()
     assert found["adversarial"].item() == pytest.approx(fooled.item(), rel=1e-3)
 
 
@@ -67,9 +67,9 @@ def test_the_perceptual_distance_sees_images_from_0_to_1() -> None:
 
     task.distance = distance  # type: ignore[assignment]
     found = task.losses("generator", images(), 1, {})
-    assert task.made is not None
+    assert task.rebuilt is not None
     [(one, other)] = seen
-    assert torch.equal(one, (task.made + 1) / 2)
+    assert torch.equal(one, (task.rebuilt + 1) / 2)
     assert torch.equal(other, images())
     expected = found["pixel"] + 0.5 * found["perceptual"] + found["codebook"]
     assert found["total"].item() == pytest.approx(expected.item(), rel=1e-4)
