@@ -70,7 +70,8 @@ def _section(
             known = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(systems.names())}"
             raise UserError(f"{source}: train.{name}: no system of that name", known)
     if system not in sections:
-        console.print(f"{source} has no train.{system}: the defaults are used", highlight=False)
+        note = f"{source} has no train.{system}: the defaults are used"
+        console.print(note, highlight=False, soft_wrap=True)
     section = sections.get(system) or {}
     if not isinstance(section, dict):
         raise UserError(f"{source}: train.{system} is no mapping", f"See {HELP}")

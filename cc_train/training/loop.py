@@ -7,6 +7,7 @@ undisturbed one does.
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,13 +143,31 @@ def _handed_over(loader: Iterable[Any], workers: int) -> Iterator[Any]:
 
 @contextmanager
 def _alive() -> Iterator[None]:
-    """Says in a line that a loader worker died: torch raises that wherever the process is at."""
+    """Says in a line that a loader worker died: torch raises that wherever the process is at.
+
+    That may be within a `__del__`, where Python prints a traceback and goes on: what it would print
+    is left out, since the next batch is asked of the dead worker and says the same again.
+    """
+    unraisable = sys.unraisablehook
+
+    def quiet(event: sys.UnraisableHookArgs) -> None:
+        if not _worker_died(event.exc_value):
+            unraisable(event)
+
+    sys.unraisablehook = quiet
     try:
         yield
     except RuntimeError as error:
-        if "DataLoader worker (pid" not in str(error):  # what a worker itself raises has none
+        if not _worker_died(error):
             raise
         raise JobFailed(WORKER_DIED) from None
+    finally:
+        sys.unraisablehook = unraisable
+
+
+def _worker_died(error: BaseException | None) -> bool:
+    """Whether torch raised it for a dead worker; what a worker itself raises has no such words."""
+    return isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)
 
 
 @contextmanager
