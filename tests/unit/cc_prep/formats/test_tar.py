@@ -128,3 +128,11 @@ def test_offsets_point_at_headers(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar") as opened:
         starts = {m.name.partition(".")[0]: m.offset for m in opened if m.name.endswith("json")}
     assert {key: offset for key, (offset, _) in written.spans.items()} == starts
+
+
+def test_nothing_is_written_before_the_end(tmp_path: Path) -> None:
+    """Keeps away: a count of samples that is off by one where a job looks before the end."""
+    with write_shard(str(tmp_path / "a.tar")) as (writer, written):
+        writer.add("k", {"json": b""})
+        assert (written.samples, written.bytes, written.sha256) == (0, 0, "")
+    assert written.samples == 1
