@@ -35,6 +35,8 @@ def main() -> None:
                 tries = Module(copy, module, row, options.slow, earlier)
                 results[module] = tries.run(options.sample, options.seed, known, options.results)
     report(results)
+    for module, line in table.stale(known, ROOT):
+        print(f"equivalent.yaml: {module} has no such line any more: {line}")
     total = sum(results.values(), Counter[str]())
     tried = total[CAUGHT] + total[CAUGHT_LATE] + total[SURVIVED]
     share = (tried - total[SURVIVED]) / max(tried, 1)

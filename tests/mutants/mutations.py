@@ -49,7 +49,7 @@ class Mutant:
     """A module with one change made.
 
     line: number of the first changed line, from 1. before, after: the changed lines without
-    indents, joined by " / ". source: the whole module.
+    indents, joined by " ⏎ ". source: the whole module.
     """
 
     change: Change
@@ -141,7 +141,7 @@ def _changed(source: str, mutated: str) -> tuple[int, str, str]:
     ]
     first, last = spans[0], spans[-1]
     before, after = (
-        " / ".join(line.strip() for line in lines)
+        " ⏎ ".join(line.strip() for line in lines)
         for lines in (one[first[1] : last[2]], other[first[3] : last[4]])
     )
     return first[1] + 1, before, " ".join(after.split())

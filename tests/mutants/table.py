@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,3 +40,13 @@ def equivalent() -> dict[tuple[str, str, str], str]:
         for module, entries in (found or {}).items()
         for entry in entries
     }
+
+
+def stale(known: Iterable[tuple[str, str, str]], root: Path) -> list[tuple[str, str]]:
+    """Entries of `equivalent` whose line is not in its module any more: (module, line)."""
+    return [
+        (module, line)
+        for module, line, _ in known
+        if line.partition(" ⏎ ")[0]
+        not in {text.strip() for text in (root / module).read_text().splitlines()}
+    ]

@@ -92,3 +92,10 @@ def test_what_no_test_notices_survives(tmp_path: Path, capsys: pytest.CaptureFix
     assert verdicts[SURVIVED] == len(survivors) > 0
     assert verdicts[CAUGHT] >= 3
     assert (tmp_path / "m.py").read_text() == SOURCE
+
+
+def test_reasons_for_lines_that_are_gone_are_named(tmp_path: Path) -> None:
+    """Keeps away: reasons that nobody clears away, until one fits a new line by chance."""
+    (tmp_path / "m.py").write_text(SOURCE)
+    known = [("m.py", "count += step", "count -= step"), ("m.py", "x = 1", "x = 2")]
+    assert table.stale(known, tmp_path) == [("m.py", "x = 1")]
