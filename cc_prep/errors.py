@@ -32,6 +32,10 @@ class JobFailed(Exception):
     """The work itself failed, through no mistake in the call. The CLI turns it into exit code 1."""
 
 
+class LoaderWorkerDied(JobFailed):
+    """A process that reads samples for a training was killed."""
+
+
 class StoreFailed(JobFailed):
     """An object store that failed again and again; what was to be stored there is not."""
 

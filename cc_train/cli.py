@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
+import os
 import sys
 from typing import Any
 
 import click
 
 from cc_prep import __version__
-from cc_prep.errors import JobFailed, UserError
+from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import systems
 
@@ -50,9 +52,25 @@ def main() -> None:
     except UserError as error:
         click.echo(f"cc-train: {error}", err=True)
         sys.exit(2)
+    except LoaderWorkerDied as error:
+        click.echo(f"cc-train: {error}", err=True)
+        _leave()
     except (JobFailed, OSError) as error:
         click.echo(f"cc-train: {error}", err=True)
         sys.exit(1)
+
+
+def _leave() -> None:
+    """Ends with 1 at once, the other loader workers with it.
+
+    The usual end of the interpreter crashed in one of five trials: torch hears of each worker's
+    death by a signal, also while the interpreter is being taken apart.
+    """
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 TRAINING_OPTIONS: list[click.Parameter] = [

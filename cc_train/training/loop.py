@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
-from cc_prep.errors import JobFailed
+from cc_prep.errors import JobFailed, LoaderWorkerDied
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
 from cc_train.training.metric_logger import MetricLogger
@@ -138,7 +138,7 @@ def _handed_over(loader: Iterable[Any], workers: int) -> Iterator[Any]:
     except (ConnectionError, EOFError, FileNotFoundError) as error:
         if workers == 0 or "in DataLoader worker process" in str(error):
             raise
-        raise JobFailed(WORKER_DIED) from None
+        raise LoaderWorkerDied(WORKER_DIED) from None
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def _alive() -> Iterator[None]:
     except RuntimeError as error:
         if not _worker_died(error):
             raise
-        raise JobFailed(WORKER_DIED) from None
+        raise LoaderWorkerDied(WORKER_DIED) from None
     finally:
         sys.unraisablehook = unraisable
 
