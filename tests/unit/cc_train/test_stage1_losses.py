@@ -163,3 +163,8 @@ def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
     assert found["total"].item() == pytest.approx(float(expected), rel=1e-5)
     whole = sums(encoder, task._batch(one), task.settings)
     assert found["msm"].item() == pytest.approx(whole["msm"].item() / 2, rel=1e-5)
+
+
+def test_the_best_checkpoint_is_the_one_with_the_lowest_loss() -> None:
+    """Keeps away: stage 2 that starts from the worst checkpoint of stage 1."""
+    assert Stage1Objective.best == ("msm", False)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cc_prep.formats import base
+from cc_prep.formats import base, scores, sequences, training_shards
 from cc_prep.formats.tar import DamagedShard
 
 SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64())])
@@ -47,3 +47,20 @@ def test_an_error_without_words_is_named_by_its_type(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pq, "ParquetFile", fail)
     with pytest.raises(DamagedShard, match=r"^x: MemoryError$"):
         base.read_rows(b"", SCHEMA, "x")
+
+
+def test_versions_are_those_of_what_is_written() -> None:
+    """Keeps away: a version that changes without the format, so that every folder is refused.
+
+    Whoever changes what a format holds raises its version here and there.
+    """
+    assert base.VERSIONS == {"cc-sequences": 2, "cc-scores": 2, "cc-training-shards": 2}
+    formats = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
+    assert {one.name: one.version for one in formats} == base.VERSIONS
+
+
+def test_only_training_shards_have_an_index() -> None:
+    formats = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
+    assert [one.name for one in formats if one.indexed] == ["cc-training-shards"]
+    files = [one.file("train-000001") for one in formats]
+    assert files == ["train-000001.tar", "train-000001.parquet", "train-000001.tar"]
