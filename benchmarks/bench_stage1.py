@@ -77,9 +77,9 @@ def ours(kind: Kind) -> dict[str, float]:
     features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
     objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
     one = batch(kind)
-    counts, total = objective.counts(one), dict[str, float]()
+    denominators, total = objective.denominators(one), dict[str, float]()
     for chunk in objective.chunks(one):
-        losses = objective.losses("model", chunk, 0, counts)
+        losses = objective.losses("model", chunk, 0, denominators)
         losses["total"].backward()
         for name, loss in losses.items():
             total[name] = total.get(name, 0.0) + float(loss.detach())

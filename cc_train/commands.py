@@ -74,10 +74,10 @@ def evaluate(
         predicted = coco.read_predictions(predictions)
         items = coco.read_references(references) if references else protocol.items(shards)[1]
         items = coco.with_types(items, types) if types else items
-        wanted = len(items)
+        count = len(items)
         captions, items = coco.matched(predicted, items, predicted_only)
-        if len(items) < wanted:
-            click.echo(f"{wanted - len(items)} pairs without a prediction left out", err=True)
+        if len(items) < count:
+            click.echo(f"{count - len(items)} pairs without a prediction left out", err=True)
         place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
         scores = evaluation.evaluate(items, captions)
     else:
@@ -113,10 +113,10 @@ def caption(
         loaded = np.stack([_load(*pair, captioner.inputs.size) for pair in part])
         captions = captioner.caption(torch.from_numpy(loaded).to(captioner.device), beams)
         for (before, after), one in zip(part, captions, strict=True):
-            click.echo(_shown(before, after, one, as_json, len(listed) > 1))
+            click.echo(_line(before, after, one, as_json, len(listed) > 1))
 
 
-def _shown(before: str, after: str, caption: Caption, as_json: bool, many: bool) -> str:
+def _line(before: str, after: str, caption: Caption, as_json: bool, many: bool) -> str:
     if not as_json:
         return f"{before}\t{after}\t{caption.text}" if many else caption.text
     beams = [{"caption": text, "score": score} for text, score in caption.beams]

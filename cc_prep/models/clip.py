@@ -32,22 +32,22 @@ def recompute_in_backward(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[
     For an f that is cheap beside the layer it is for, and that needs x itself for its gradient:
     a norm, an activation.
     """
-    made = f(x)
+    output = f(x)
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # which remakes by itself
-        yield made
+        yield output
         return
-    place = made.untyped_storage().data_ptr()
+    place = output.untyped_storage().data_ptr()
 
-    def keep(saved: Tensor) -> Tensor | _Place:
+    def pack(saved: Tensor) -> Tensor | _Place:
         if saved.untyped_storage().data_ptr() != place:
             return saved
         return saved.shape, saved.stride(), int(saved.storage_offset())
 
-    def again(packed: Tensor | _Place) -> Tensor:
+    def unpack(packed: Tensor | _Place) -> Tensor:
         return packed if isinstance(packed, Tensor) else f(x).detach().as_strided(*packed)
 
-    with saved_tensors_hooks(keep, again):
-        yield made
+    with saved_tensors_hooks(pack, unpack):
+        yield output
 
 
 class Attention(nn.Module):
@@ -73,8 +73,8 @@ class Attention(nn.Module):
         weights, biases = self.in_proj_weight, self.in_proj_bias
         (query,) = self._split(linear(x[:, rows], weights[:width], biases[:width]))
         key, value = self._split(linear(x, weights[width:], biases[width:]))
-        seen = mask[rows,] if mask is not None else None
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        row_mask = mask[rows,] if mask is not None else None
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=row_mask)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
 

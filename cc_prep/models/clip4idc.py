@@ -123,8 +123,8 @@ class CLIP4IDC(TextEncoder):
         except KeyError as error:
             raise UserError(f"these are no CLIP4IDC weights: no {error.args[0]} in them") from None
         network = cls(config)
-        wanted = network.state_dict().keys()
-        missing, surplus = sorted(wanted - own.keys()), sorted(own.keys() - wanted)
+        expected = network.state_dict().keys()
+        missing, surplus = sorted(expected - own.keys()), sorted(own.keys() - expected)
         if missing or surplus:
             differences = [
                 f"{len(names)} {what} ({', '.join(names[:4])}{', …' if len(names) > 4 else ''})"

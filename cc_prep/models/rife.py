@@ -72,9 +72,9 @@ class RIFE(nn.Module):
         half = torch.full_like(before[:, :1], 0.5)
         flow, mask = self.block0((before, after, half), None, scales[0])
         more_flow, more_mask = self._increment(self.block1, before, after, flow, mask, scales[1])
-        seen = more_flow[..., : size[0], : size[1]].abs()
-        far_from_before = seen[:, :2].amax((1, 2, 3)) > LARGE_MOTION_PX
-        far_from_after = seen[:, 2:].amax((1, 2, 3)) > LARGE_MOTION_PX
+        within = more_flow[..., : size[0], : size[1]].abs()
+        far_from_before = within[:, :2].amax((1, 2, 3)) > LARGE_MOTION_PX
+        far_from_after = within[:, 2:].amax((1, 2, 3)) > LARGE_MOTION_PX
         return flow + more_flow, mask + more_mask, far_from_before & far_from_after
 
     def _fine(
@@ -89,8 +89,8 @@ class RIFE(nn.Module):
         if self.contextnet is None or self.unet is None:
             return middle
         contexts = self.contextnet(before, flow[:, :2]), self.contextnet(after, flow[:, 2:])
-        seen = torch.cat((before, after, from_before, from_after, mask, flow), 1)
-        return (middle + self.unet(seen, *contexts) * 2 - 1).clamp(0, 1)
+        stacked = torch.cat((before, after, from_before, from_after, mask, flow), 1)
+        return (middle + self.unet(stacked, *contexts) * 2 - 1).clamp(0, 1)
 
     @staticmethod
     def _increment(
@@ -113,13 +113,13 @@ class FlowBlock(nn.Module):
         self.lastconv = nn.ConvTranspose2d(width, 5, 4, stride=2, padding=1)
 
     def forward(
-        self, seen: Sequence[Tensor], flow: Tensor | None, scale: int
+        self, inputs: Sequence[Tensor], flow: Tensor | None, scale: int
     ) -> tuple[Tensor, Tensor]:
-        """seen: what [N, C, H, W] is made of; flow [N, 4, H, W] in px → increments of flow, mask.
+        """inputs: each [N, C, H, W]; flow [N, 4, H, W] in px → increments of flow, mask.
 
         Joined once they are small.
         """
-        parts = [resize(part, 1 / scale) for part in seen]
+        parts = [resize(part, 1 / scale) for part in inputs]
         if flow is not None:
             parts.append(resize(flow, 1 / scale) / scale)
         # Channels last for the convolutions, which would turn each input round for themselves, and

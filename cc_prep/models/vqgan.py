@@ -55,8 +55,8 @@ class Config:
         outs = [shapes[f"encoder.down.{i}.block.0.conv2.weight"][0] for i in range(levels)]
         attention = [i for i in range(levels) if f"encoder.down.{i}.attn.0.q.weight" in shapes]
         if ddconfig is not None:
-            size, wanted = int(ddconfig["resolution"]), ddconfig["attn_resolutions"]
-            attention = [i for i in range(levels) if size // 2**i in wanted]
+            size, resolutions = int(ddconfig["resolution"]), ddconfig["attn_resolutions"]
+            attention = [i for i in range(levels) if size // 2**i in resolutions]
         codes, code_width = shapes["quantize.embedding.weight"]
         return cls(
             channels=base,
@@ -99,8 +99,8 @@ class VQGAN(nn.Module):
             network = cls(Config.of({n: tuple(t.shape) for n, t in own.items()}, ddconfig))
         except (KeyError, ValueError) as error:
             raise UserError(f"these are no VQGAN weights: no {error.args[0]} in them") from None
-        wanted = network.state_dict()
-        for name, tensor in wanted.items():
+        expected = network.state_dict()
+        for name, tensor in expected.items():
             if name not in own:
                 raise UserError(f"these are no VQGAN weights: no {name} in them")
             if own[name].shape != tensor.shape:
@@ -108,8 +108,8 @@ class VQGAN(nn.Module):
                     f"these are no VQGAN weights: {name} is {tuple(own[name].shape)}, "
                     f"not {tuple(tensor.shape)}"
                 )
-        network.load_state_dict({name: own[name] for name in wanted})
-        return network.eval(), sorted(own.keys() - wanted.keys())
+        network.load_state_dict({name: own[name] for name in expected})
+        return network.eval(), sorted(own.keys() - expected.keys())
 
     def features(self, images: Tensor) -> Tensor:
         """Encoder output before `quant_conv`, [N, latent, h, w]; of 2x − 1, as it was trained."""

@@ -43,9 +43,9 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, str]]:
             {p.stem: p for p in side.iterdir() if p.suffix.lower() in IMAGES} for side in sides
         ]
     else:
-        there = [path for path in folder.iterdir() if path.suffix.lower() in IMAGES]
+        paths = [path for path in folder.iterdir() if path.suffix.lower() in IMAGES]
         names = [
-            {p.stem[: -len(side) - 1]: p for p in there if p.stem.endswith(f"_{side}")}
+            {p.stem[: -len(side) - 1]: p for p in paths if p.stem.endswith(f"_{side}")}
             for side in (BEFORE, AFTER)
         ]
     alone = names[0].keys() ^ names[1].keys()

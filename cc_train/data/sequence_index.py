@@ -51,14 +51,14 @@ class Sample:
 
 def expand(patterns: Sequence[str]) -> list[str]:
     """Shards that paths, URLs, globs and braces name. Raises UserError if one names none."""
-    found: list[str] = []
+    places: list[str] = []
     for pattern in patterns:
-        for place in braceexpand.braceexpand(pattern):
-            named = storage.glob(place) if any(c in place for c in "*?[") else [place]
-            if not named or not all(storage.exists(one) for one in named):
-                raise UserError(f"--shards {place}: no such file", "Quote it, and look at the path")
-            found += named
-    return list(dict.fromkeys(found))
+        for name in braceexpand.braceexpand(pattern):
+            matches = storage.glob(name) if any(c in name for c in "*?[") else [name]
+            if not matches or not all(storage.exists(place) for place in matches):
+                raise UserError(f"--shards {name}: no such file", "Quote it, and look at the path")
+            places += matches
+    return list(dict.fromkeys(places))
 
 
 def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> list[Sample]:

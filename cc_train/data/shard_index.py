@@ -101,14 +101,14 @@ def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -
         if entry.tokenizer_sha256 is None or entry.tokenizer_sha256 != sha256:
             raise UserError(
                 f"{entry.shard}: {entry.key} holds tokens of "
-                f"{_shown(entry.tokenizer, entry.tokenizer_sha256)}, where those of "
-                f"{_shown(name, sha256)} are wanted",
+                f"{_tokenizer_words(entry.tokenizer, entry.tokenizer_sha256)}, where those of "
+                f"{_tokenizer_words(name, sha256)} are wanted",
                 "Build these shards anew with that tokenizer (--set tokenize.weights=…), or give "
                 "others",
             )
 
 
-def _shown(name: str | None, sha256: str | None) -> str:
+def _tokenizer_words(name: str | None, sha256: str | None) -> str:
     digest = f"SHA-256 {sha256[:12]}…" if sha256 else "no digest"
     return f"{name or 'no tokenizer'} ({digest})"
 
@@ -128,14 +128,14 @@ def _indexed(folder: str) -> dict[str, list[Entry]] | None:
         return None
     except DamagedShard as error:
         raise UserError(f"{folder}: {error}", ADVICE) from None
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     if any(row[name] is None for row in rows for name in ("key", "shard", "offset", "bytes")):
         raise UserError(f"{folder}: {training_shards.INDEX} has empty rows", ADVICE)
     for row in sorted(rows, key=lambda row: (row["shard"], row["offset"])):
         name = training_shards.FORMAT.file(row["shard"])
         place = f"{folder}/{name}" if folder else name
-        found.setdefault(name, []).append(_entry(place, row))
-    return found
+        entries.setdefault(name, []).append(_entry(place, row))
+    return entries
 
 
 def _scanned(place: str) -> list[Entry]:

@@ -61,5 +61,5 @@ def _captions(
 ) -> dict[str, str]:
     title = "captioning swapped pairs" if swapped else "captioning"
     captions = predict(captioner, entries, beams, swapped)
-    shown = track(captions, title, len(entries), console=console, transient=True)
-    return {key: caption.text for key, caption in shown}
+    tracked = track(captions, title, len(entries), console=console, transient=True)
+    return {key: caption.text for key, caption in tracked}

@@ -15,8 +15,8 @@ def caption_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tens
     KL divergence to a target of 1 − label_smoothing on the word, the rest spread evenly over the
     other V − 1. Source: ProCap's code.
     """
-    counted = labels != IGNORED
-    log_probs, target = logits[counted].float().log_softmax(-1), labels[counted]
+    is_word = labels != IGNORED
+    log_probs, target = logits[is_word].float().log_softmax(-1), labels[is_word]
     others = logits.shape[-1] - 1
     picked = log_probs.gather(1, target[:, None])[:, 0]
     rest = log_probs.sum(-1) - picked

@@ -19,7 +19,7 @@ MIX, MIX_NOISE = 0.4, 0.4  # its β2, α2
 
 @torch.no_grad()
 def start(transformer: Transformer) -> None:
-    """Sets the attention weights of all blocks, with torch's dice."""
+    """Sets the attention weights of all blocks, drawn by torch's global generator."""
     for block in transformer.resblocks:
         attention = block.attn
         assert isinstance(attention, Attention)
@@ -35,7 +35,7 @@ def start(transformer: Transformer) -> None:
 
 def _factors(identity: float, noise: float, width: int, rank: int) -> tuple[Tensor, Tensor]:
     """A, B [rank, width] with AᵀB near identity · I + noise · Z, Z of variance 1/width."""
-    wanted = identity * torch.eye(width) + noise * torch.randn(width, width) / width**0.5
-    left, sizes, right = torch.linalg.svd(wanted)
+    product = identity * torch.eye(width) + noise * torch.randn(width, width) / width**0.5
+    left, sizes, right = torch.linalg.svd(product)
     root = sizes[:rank].sqrt()
     return (left[:, :rank] * root).T.contiguous(), root[:, None] * right[:rank]

@@ -88,8 +88,8 @@ def _groups(
     groups = []
     for name, rows in sorted(by_group.items()):
         stride = max(1, len(rows) // CAPTIONS_A_GROUP)
-        shown = [_shown(row, images) for row in rows[::stride][:CAPTIONS_A_GROUP]]
-        groups.append((name, sum(map(_right, rows)), len(rows), shown))
+        examples = [_example(row, images) for row in rows[::stride][:CAPTIONS_A_GROUP]]
+        groups.append((name, sum(map(_right, rows)), len(rows), examples))
     return groups
 
 
@@ -99,12 +99,12 @@ def _right(row: Mapping[str, Any]) -> bool:
     return any(caption == str(reference).lower().strip(" .") for reference in row["references"])
 
 
-def _shown(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) -> Shown:
+def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) -> Shown:
     pictures: tuple[str, ...] = ()
     if row["id"] in images:
         sample = images[row["id"]].read()
-        ends = (0, len(sample.tokens) - 1)
-        pictures = tuple(_url(sample.images[i], "jpeg") for i in ends if i in sample.images)
+        before_after = (0, len(sample.tokens) - 1)
+        pictures = tuple(_url(sample.images[i], "jpeg") for i in before_after if i in sample.images)
     return Shown(
         row["id"],
         row["caption"],

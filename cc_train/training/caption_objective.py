@@ -43,7 +43,7 @@ class CaptionObjective:
     def groups(self, phase: str) -> list[dict[str, Any]]:
         return optim.param_groups([self.network], self.weight_decay)
 
-    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         labels = batch["labels"]
         captions = torch.tensor(len(labels), device=labels.device)
         return {"captions": captions, "words": (labels != IGNORED).sum()}
@@ -52,12 +52,15 @@ class CaptionObjective:
         return [batch]
 
     def losses(
-        self, phase: str, batch: Mapping[str, Tensor], step: int, counts: Mapping[str, Tensor]
+        self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         logits = self.network(batch["before_after"], batch["ids"])
         loss = caption_loss(logits, batch["labels"], self.label_smoothing)
         right = (logits.detach().argmax(-1) == batch["labels"]).sum()  # IGNORED is never chosen
-        return {"total": loss / counts["captions"], "word_accuracy": right / counts["words"]}
+        return {
+            "total": loss / denominators["captions"],
+            "word_accuracy": right / denominators["words"],
+        }
 
     def after_step(self, step: int) -> None:
         """Nothing to do."""

@@ -116,15 +116,15 @@ def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
 
     Raises UserError if there are some and all are damaged.
     """
-    wrong: list[UserError] = []
+    errors: list[UserError] = []
     for step in reversed(steps(run)):
         try:
-            return read(run, step), [error.what for error in wrong]
+            return read(run, step), [error.what for error in errors]
         except UserError as error:
-            wrong.append(error)
-    if wrong:
+            errors.append(error)
+    if errors:
         raise UserError(
-            f"{wrong[0].what}, and no checkpoint before it is whole", "Give another --out"
+            f"{errors[0].what}, and no checkpoint before it is whole", "Give another --out"
         )
     return None, []
 

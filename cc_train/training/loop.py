@@ -65,7 +65,7 @@ def fit(
             console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
         console.print(f"going on at step {start}", highlight=False)
     logger = MetricLogger(run, start, settings.steps, console) if ranks.first else None
-    with _stoppable() as asked, _alive():
+    with _stoppable() as stop_asked, _alive():
         try:
             steps = _steps(source, settings, start)
             steps = logger.watch(steps) if logger is not None else steps
@@ -73,7 +73,7 @@ def fit(
                 losses = trainer.step(items, step)
                 for item in items:
                     source.mark_consumed(item)
-                stopped = ranks.any_true(asked(), trainer.device)
+                stopped = ranks.any_true(stop_asked(), trainer.device)
                 _after(trainer, source, logger, step + 1, losses, stopped)
                 if stopped and step + 1 < settings.steps:
                     raise JobFailed(

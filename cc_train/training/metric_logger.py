@@ -41,9 +41,9 @@ class MetricLogger:
     def watch(self, steps: Iterator[T]) -> Iterator[T]:
         """`steps`, while the time is taken that the run waits for them."""
         while True:
-            asked = time.monotonic()
+            began = time.monotonic()
             step = next(steps, None)
-            self.waited += time.monotonic() - asked
+            self.waited += time.monotonic() - began
             if step is None:
                 return
             yield step

@@ -34,8 +34,8 @@ class Objective(Protocol):
         parameters that training must remember. phases: each has its own optimiser and its own
         backward pass in every step, in this order. best: the validation figure that picks the best
         checkpoint, and whether more is better.
-    over: what the losses are taken over. `sum`: terms of samples, divided by the `counts` of the
-        whole step, so that any division into micro-batches and processes gives the same step.
+    over: what the losses are taken over. `sum`: terms of samples, divided by the `denominators` of
+        the whole step, so that any division into micro-batches and processes gives the same step.
         `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
         on several processes the objective gathers (`Ranks.gather`) what it compares.
     """
@@ -57,7 +57,7 @@ class Objective(Protocol):
         """Parameter groups that the phase's optimiser updates."""
         ...
 
-    def counts(self, batch: Any) -> dict[str, Tensor]:
+    def denominators(self, batch: Any) -> dict[str, Tensor]:
         """Terms in the sums of a batch's losses, by name; empty for losses over a whole batch."""
         ...
 
@@ -66,11 +66,11 @@ class Objective(Protocol):
         ...
 
     def losses(
-        self, phase: str, batch: Any, step: int, counts: Mapping[str, Tensor]
+        self, phase: str, batch: Any, step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Scalars by name, of a chunk; `total` is minimised, the others are logged.
 
-        counts: those of the whole step, over all micro-batches and ranks.
+        denominators: those of the whole step, over all micro-batches and ranks.
         """
         ...
 
@@ -91,9 +91,9 @@ class _Forward(nn.Module):
         self.objective, self.network = objective, objective.network
 
     def forward(
-        self, phase: str, batch: Any, step: int, counts: Mapping[str, Tensor]
+        self, phase: str, batch: Any, step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        return self.objective.losses(phase, batch, step, counts)
+        return self.objective.losses(phase, batch, step, denominators)
 
 
 class Trainer:
@@ -165,12 +165,12 @@ class Trainer:
             self.settings.min_lr_ratio,
             self.settings.schedule,
         )
-        counts = self._counts(batches)
+        denominators = self._denominators(batches)
         logged: dict[str, float] = {}
         self.objective.network.train()
         for phase, optimiser in self.optimisers.items():
             optimiser.zero_grad(set_to_none=True)
-            losses = self._backward(phase, batches, step, counts)
+            losses = self._backward(phase, batches, step, denominators)
             self.scaler.unscale_(optimiser)
             trained = [p for group in optimiser.param_groups for p in group["params"]]
             norm = nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm)
@@ -185,7 +185,7 @@ class Trainer:
             self.averaged.update_parameters(self.objective.network)
         return logged
 
-    def _counts(self, batches: Sequence[Any]) -> dict[str, Tensor]:
+    def _denominators(self, batches: Sequence[Any]) -> dict[str, Tensor]:
         """Terms in the step's sums over all micro-batches, a rank's mean share of them."""
         if self.objective.over == "batch":
             if len(batches) > 1:
@@ -194,14 +194,14 @@ class Trainer:
                     "Set loop.grad_accum_steps=1",
                 )
             return {}
-        each = [self.objective.counts(batch) for batch in batches]
+        each = [self.objective.denominators(batch) for batch in batches]
         own = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
         # Gradients are averaged over ranks, so each divides by a mean rank's terms.
         totals = self.ranks.all_reduce_sum(own)
         return {name: total.clamp(min=1) / self.ranks.world for name, total in totals.items()}
 
     def _backward(
-        self, phase: str, batches: Sequence[Any], step: int, counts: Mapping[str, Tensor]
+        self, phase: str, batches: Sequence[Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, float]:
         """Adds up gradients; the losses of the step, those of all ranks."""
         half = getattr(torch, self.settings.precision)
@@ -211,7 +211,7 @@ class Trainer:
             wait = self.ranks.world > 1 and number < len(chunks) - 1
             with self.forward.no_sync() if wait else nullcontext():  # type: ignore[operator]
                 with torch.autocast(self.device, half, enabled=half is not torch.float32):
-                    losses = self.forward(phase, chunk, step, counts)
+                    losses = self.forward(phase, chunk, step, denominators)
                 self.scaler.scale(losses["total"]).backward()
             for name, value in losses.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()

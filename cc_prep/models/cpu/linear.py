@@ -46,10 +46,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def has_onednn_on_amd() -> bool:
     """Whether this is an AMD processor, and torch's oneDNN has linear layers."""
     try:
-        about = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux
         return False
-    return "AuthenticAMD" in about and has_onednn()
+    return "AuthenticAMD" in text and has_onednn()
 
 
 def has_onednn() -> bool:

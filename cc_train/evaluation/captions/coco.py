@@ -59,9 +59,13 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
     if not still and meta.get("change_type"):
         groups.append(str(meta["change_type"]))
     references = tuple(str(caption) for caption in meta.get("captions") or ())
-    ends = [str(meta[end]).rpartition("/")[2] for end in ("before", "after") if meta.get(end)]
+    files = [str(meta[side]).rpartition("/")[2] for side in ("before", "after") if meta.get(side)]
     return Item(
-        str(meta["key"]), references, tuple(groups), image_id, (*_aliases(image_id), "_".join(ends))
+        str(meta["key"]),
+        references,
+        tuple(groups),
+        image_id,
+        (*_aliases(image_id), "_".join(files)),
     )
 
 
@@ -172,8 +176,8 @@ def read_references(place: str) -> list[Item]:
     try:
         if "annotations" in content:
             for image in content.get("images", ()):
-                about = {name: image.get(name) for name in ("kind", "change_type")}
-                facts[str(image["id"])] = {**about, "captions": []}
+                groups = {name: image.get(name) for name in ("kind", "change_type")}
+                facts[str(image["id"])] = {**groups, "captions": []}
             for row in content["annotations"]:
                 fact = facts.setdefault(str(row["image_id"]), {"captions": []})
                 fact["captions"].append(str(row["caption"]))

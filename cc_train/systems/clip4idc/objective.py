@@ -83,14 +83,14 @@ class Clip4idcObjective:
             for fresh, s in ((True, 1.0), (False, self.clip_lr_scale))
         ]
 
-    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {}
 
     def chunks(self, batch: Any) -> list[Any]:
         return [batch]
 
     def losses(
-        self, phase: str, batch: Mapping[str, Tensor], step: int, counts: Mapping[str, Tensor]
+        self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         pairs, text = (self.ranks.gather(part.float()) for part in embed(self.network, batch))
         logits = self.network.similarity(text, pairs)
@@ -171,19 +171,19 @@ def from_clip(tensors: Mapping[str, Tensor], intra_layers: int) -> CLIP4IDC:
 def from_scratch(sizes: Network) -> CLIP4IDC:
     """An untrained CLIP4IDC.
 
-    Positions start as waves, the same ones for both images: so from the first step a patch can find
-    its neighbours, and its own place in the other image. From noise this alone takes thousands of
-    steps on a small data set.
+    Positions start as sines and cosines, the same ones for both images: so from the first step a
+    patch can find its neighbours, and its own place in the other image. From noise this alone takes
+    thousands of steps on a small data set.
     """
     network = CLIP4IDC(Config(**sizes.model_dump()))
     side = sizes.resolution // sizes.patch
-    places = POSITION_SCALE * waves(side, sizes.vision_width)
+    places = POSITION_SCALE * sinusoids_2d(side, sizes.vision_width)
     network.visual.positional_embedding.data.copy_(places)
     network.visual.joint_positional_embedding.data.copy_(torch.cat((places, places)))
     return network
 
 
-def waves(side: int, width: int) -> Tensor:
+def sinusoids_2d(side: int, width: int) -> Tensor:
     """Sines and cosines of row and column, [1 + side², width], zeros for the class token.
 
     Source: Vaswani et al., 2017, for each of two axes.

@@ -99,22 +99,22 @@ def prepare(settings: Settings, request: Request) -> Task:
 def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample]) -> None:
     """Zeroes the words that no caption has: they get no gradient, and would stay noise."""
     captions = {str(caption) for sample in samples for caption in sample.meta["captions"]}
-    seen = {token for caption in captions for token in clip_tokenizer.encode(caption)}
-    seen |= {clip_tokenizer.START, clip_tokenizer.END, clip_tokenizer.PAD}
+    tokens = {token for caption in captions for token in clip_tokenizer.encode(caption)}
+    tokens |= {clip_tokenizer.START, clip_tokenizer.END, clip_tokenizer.PAD}
     mask = torch.zeros(len(network.token_embedding.weight), 1)
-    mask[sorted(seen)] = 1
+    mask[sorted(tokens)] = 1
     network.token_embedding.weight.data.mul_(mask)
 
 
 def _fewer_unchanged(samples: Sequence[Sample], share: float) -> list[Sample]:
     """All pairs that changed, and a share of the others, evenly spread."""
-    still = [sample.meta.get("kind") == NO_CHANGE for sample in samples]
-    wanted = round(share * sum(still))
-    met = list(itertools.accumulate(still))
+    unchanged = [sample.meta.get("kind") == NO_CHANGE for sample in samples]
+    target = round(share * sum(unchanged))
+    numbers = list(itertools.accumulate(unchanged))
     return [
         sample
-        for sample, stood, number in zip(samples, still, met, strict=True)
-        if not stood or number * wanted // met[-1] > (number - 1) * wanted // met[-1]
+        for sample, still, number in zip(samples, unchanged, numbers, strict=True)
+        if not still or number * target // numbers[-1] > (number - 1) * target // numbers[-1]
     ]
 
 

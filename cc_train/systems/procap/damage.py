@@ -28,9 +28,9 @@ def damage(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> n
         return swap(frames, other, rng)
     if way == "shuffle":
         return shuffle(frames, rng)
-    damaged, at = frames.copy(), int(rng.integers(len(frames)))
+    damaged, number = frames.copy(), int(rng.integers(len(frames)))
     change = shift_colour if way == "colour" else warp
-    damaged[at] = change(frames[at], rng)
+    damaged[number] = change(frames[number], rng)
     return damaged
 
 

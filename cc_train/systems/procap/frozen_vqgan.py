@@ -22,8 +22,8 @@ ADVICE = "Give shards that `cc-prep build` wrote"
 def check(data: Split) -> None:
     """Raises UserError if not all samples hold tokens of the same VQGAN."""
     first = data.first
-    wanted = ("tokenizer", "tokenizer_sha256", "height", "width", "frames")
-    if any(first.get(name) is None for name in wanted):
+    required = ("tokenizer", "tokenizer_sha256", "height", "width", "frames")
+    if any(first.get(name) is None for name in required):
         raise UserError("the shards hold no tokens", ADVICE)
     used = [*data.train, *data.valid]
     shard_index.require_tokenizer(used, first["tokenizer_sha256"], first["tokenizer"])

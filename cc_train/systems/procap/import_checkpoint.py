@@ -50,7 +50,7 @@ def split(tensors: Mapping[str, Tensor]) -> Parts:
     Axial tables may be named `weights.0` or `weights_0`, by the version of a library.
     """
     parts = Parts({}, {}, {}, {}, [])
-    strange = []
+    foreign = []
     for name, tensor in tensors.items():
         inner = name.removeprefix(ENCODER)
         if UNUSED.fullmatch(name) or inner.startswith(VQGAN_LOSS):
@@ -64,9 +64,9 @@ def split(tensors: Mapping[str, Tensor]) -> Parts:
         elif re.match(ENCODER_NAMES, inner):
             parts.encoder[renamed(inner)] = tensor
         else:
-            strange.append(name)
-    if strange or not parts.encoder or not parts.vqgan:
-        what = f"{', '.join(strange[:5])} are foreign" if strange else "encoder or VQGAN missing"
+            foreign.append(name)
+    if foreign or not parts.encoder or not parts.vqgan:
+        what = f"{', '.join(foreign[:5])} are foreign" if foreign else "encoder or VQGAN missing"
         raise UserError(
             f"these are no ProCap weights: {what}", "Give its dalle.pt or its model.chkpt"
         )

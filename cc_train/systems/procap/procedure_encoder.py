@@ -84,12 +84,12 @@ class AxialPositions(nn.Module):
         half = time.shape[-1] // 2
         for number, table in enumerate(places):
             table.zero_()
-            table[..., number * half : (number + 1) * half] = scale * waves(
+            table[..., number * half : (number + 1) * half] = scale * sinusoids(
                 table.numel() // table.shape[-1], half
             ).view(*table.shape[:-1], half)
 
 
-def waves(count: int, width: int) -> Tensor:
+def sinusoids(count: int, width: int) -> Tensor:
     """Sines and cosines of 0 … count − 1, [count, width]. Source: Vaswani et al., 2017."""
     frequencies = 100.0 ** -(torch.arange(width // 2) / (width // 2))
     angles = torch.arange(count)[:, None] * frequencies
@@ -174,9 +174,9 @@ class ProcedureEncoder(nn.Module):
         ]
 
     def _mask(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
-        at = control.shape[1] - 2 if not reference_quirks else self.config.text_length + 1
+        first = control.shape[1] - 2 if not reference_quirks else self.config.text_length + 1
         length = control.shape[1] + frames.shape[1]
-        return attention_mask(length, (at, at + 1), control.device)
+        return attention_mask(length, (first, first + 1), control.device)
 
 
 def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) -> Tensor:

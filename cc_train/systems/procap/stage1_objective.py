@@ -66,7 +66,7 @@ class Batch:
     negative_is_valid: Tensor
 
 
-def counts(batch: Batch, settings: Losses) -> dict[str, Tensor]:
+def denominators(batch: Batch, settings: Losses) -> dict[str, Tensor]:
     """How many terms each loss sums up; it is divided by that, or by 1 where there are none."""
     visible, valid = _sample_weights(batch, settings)
     return {"msm": (~batch.visible).sum(), "align": valid.sum(), "consistency": visible.sum()}
@@ -102,8 +102,8 @@ def sums(
         if "true" in hidden:
             losses[name] = binary_loss(encoder, batch, settings, name, hidden["true"][:, place], -1)
         if name in hidden:
-            wrong = binary_loss(encoder, batch, settings, name, hidden[name][:, 0], 1)
-            losses[name] = losses.get(name, 0) + wrong
+            negative = binary_loss(encoder, batch, settings, name, hidden[name][:, 0], 1)
+            losses[name] = losses.get(name, 0) + negative
     if "true" in hidden:
         masked = ~batch.visible
         logits = encoder.to_logits(hidden["true"][:, control.shape[1] :][masked])
@@ -117,7 +117,7 @@ def _needed(settings: Losses) -> tuple[Variant, ...]:
 
 
 def binary_loss(
-    encoder: ProcedureEncoder, batch: Batch, settings: Losses, name: str, at: Tensor, sign: int
+    encoder: ProcedureEncoder, batch: Batch, settings: Losses, name: str, states: Tensor, sign: int
 ) -> Tensor:
     """The sum of softplus(sign · logit) of hidden states [B, D], over the samples that count."""
     visible, valid = _sample_weights(batch, settings)
@@ -126,7 +126,7 @@ def binary_loss(
     else:
         head = encoder.to_logits_vid
         weights = torch.ones_like(visible) if settings.reference_quirks else visible
-    return (F.softplus(sign * head(at)[:, 0]) * weights).sum()
+    return (F.softplus(sign * head(states)[:, 0]) * weights).sum()
 
 
 def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
@@ -175,8 +175,8 @@ class Stage1Objective:
 
         return optim.param_groups([self.network], self.weight_decay)
 
-    def counts(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return counts(self._batch(batch, features=False), self.settings)
+    def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return denominators(self._batch(batch, features=False), self.settings)
 
     def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """All variants, or each: one by one they keep a third of the activations. A CPU is no
@@ -188,10 +188,10 @@ class Stage1Objective:
         return [{**batch, "variants": (name,)} for name in variants]
 
     def losses(
-        self, phase: str, batch: Mapping[str, Any], step: int, counts: Mapping[str, Tensor]
+        self, phase: str, batch: Mapping[str, Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         losses = sums(self.network, self._batch(batch), self.settings, batch["variants"])
-        return self._weighed({name: value / counts[name] for name, value in losses.items()})
+        return self._weighed({name: value / denominators[name] for name, value in losses.items()})
 
     def after_step(self, step: int) -> None:
         """Nothing to do."""
@@ -201,11 +201,11 @@ class Stage1Objective:
         totals: dict[str, float] = {}
         for raw in self.held_out:
             batch = self._batch({n: t.to(self.device) for n, t in raw.items()})
-            losses, counted = sums(network, batch, self.settings), counts(batch, self.settings)
+            losses, own = sums(network, batch, self.settings), denominators(batch, self.settings)
             right = accuracy(network, batch)
             for name, value in {**losses, "accuracy": right}.items():
                 totals[name] = totals.get(name, 0.0) + float(value)
-                count = counted["msm" if name == "accuracy" else name]
+                count = own["msm" if name == "accuracy" else name]
                 totals[f"of {name}"] = totals.get(f"of {name}", 0.0) + float(count)
         means = {
             n: totals[n] / max(totals[f"of {n}"], 1.0) for n in totals if not n.startswith("of ")

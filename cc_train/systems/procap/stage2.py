@@ -173,10 +173,10 @@ def _from_stage1(
     frozen_vqgan.check(data)
     first, (encoder, trained) = data.first, read_encoder(init)
     for key, value in (("frames", settings.frames), ("network", settings.network)):
-        wanted = value.model_dump(mode="json") if isinstance(value, Section) else value
-        if wanted is not None and wanted != trained[key]:
+        expected = value.model_dump(mode="json") if isinstance(value, Section) else value
+        if expected is not None and expected != trained[key]:
             raise UserError(
-                f"{key} is {trained[key]} in {init}, and {wanted} in the settings",
+                f"{key} is {trained[key]} in {init}, and {expected} in the settings",
                 f"Leave {key} out with --init",
             )
     features = frozen_vqgan.read(init, trained["frames"], trained["losses"]["reference_quirks"])

@@ -92,14 +92,14 @@ class VqganObjective:
         module = self.network if phase == "generator" else self.discriminator
         return [{"params": list(module.parameters())}]
 
-    def counts(self, batch: Tensor) -> dict[str, Tensor]:
+    def denominators(self, batch: Tensor) -> dict[str, Tensor]:
         return {}
 
     def chunks(self, batch: Any) -> list[Any]:
         return [batch]
 
     def losses(
-        self, phase: str, batch: Tensor, step: int, counts: Mapping[str, Tensor]
+        self, phase: str, batch: Tensor, step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         if phase == "generator":
             return self._generator(batch, step)

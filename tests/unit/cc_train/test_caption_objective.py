@@ -57,7 +57,7 @@ def test_captions_and_words_are_counted() -> None:
     """Keeps away: an accuracy over padding, and a loss that is divided by words."""
     one = batch()
     assert one["ids"][0].tolist() == [BOS, *(WORDS.ids[w] for w in "ab"), EOS, PAD, PAD]
-    counts = objective(network()).counts(one)
+    counts = objective(network()).denominators(one)
     assert {name: int(value) for name, value in counts.items()} == {"captions": 2, "words": 3 + 5}
 
 
@@ -67,7 +67,7 @@ def test_the_loss_is_divided_by_captions_and_the_accuracy_by_words() -> None:
     task = objective(captioner, smoothing=0.2)
     logits = captioner(one["before_after"], one["ids"])
     one["labels"][1, :3] = logits[1, :3].argmax(-1)  # three words that are right
-    found = task.losses("model", one, 0, task.counts(one))
+    found = task.losses("model", one, 0, task.denominators(one))
     expected = caption_loss(logits, one["labels"], 0.2).item() / 2
     assert found["total"].item() == pytest.approx(expected, rel=1e-5)
     right = sum(

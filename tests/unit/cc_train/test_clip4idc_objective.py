@@ -98,7 +98,7 @@ def test_chance_is_never_above_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waves_are_sines_of_rows_then_of_columns() -> None:
     """Keeps away: places that differ, but not by how far they are apart."""
     side, width = 5, 16
-    found = clip4idc.waves(side, width)
+    found = clip4idc.sinusoids_2d(side, width)
     for row in range(side):
         for column in range(side):
             for i in range(4):
@@ -112,7 +112,7 @@ def test_waves_are_sines_of_rows_then_of_columns() -> None:
 
 def test_a_new_network_starts_from_the_same_waves_in_both_images() -> None:
     network = clip4idc.from_scratch(TINY)
-    places = clip4idc.POSITION_SCALE * clip4idc.waves(2, 64)
+    places = clip4idc.POSITION_SCALE * clip4idc.sinusoids_2d(2, 64)
     assert clip4idc.POSITION_SCALE == 0.5
     assert torch.equal(network.visual.positional_embedding.data, places)
     joint = network.visual.joint_positional_embedding.data

@@ -11,7 +11,13 @@ from cc_prep.models.vqgan import Config as Codec
 from cc_train.systems.procap import stage1_objective as stage1
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import REL, Config, ProcedureEncoder
-from cc_train.systems.procap.stage1_objective import Batch, Losses, Stage1Objective, counts, sums
+from cc_train.systems.procap.stage1_objective import (
+    Batch,
+    Losses,
+    Stage1Objective,
+    denominators,
+    sums,
+)
 
 SIZES = Config(
     width=64, layers=2, latent=8, frames=3, rows=2, columns=2, text_length=6, text_vocabulary=20,
@@ -54,7 +60,7 @@ def batch() -> Batch:
 )
 def test_who_counts(settings: Losses, align: list[int], consistency: list[int]) -> None:
     """Keeps away: a wrong caption that is true, or a sample of which nothing is seen, in a loss."""
-    found = counts(batch(), settings)
+    found = denominators(batch(), settings)
     assert found["align"] == sum(align)
     assert found["consistency"] == sum(consistency)
     assert found["msm"] == (~batch().visible).sum()
@@ -122,8 +128,8 @@ def test_cropped_frames_get_their_own_tokens(encoder: ProcedureEncoder) -> None:
     tokens = task._batch(one).tokens
     assert tokens.shape == one["visible"].shape
     assert torch.equal(tokens, task.features.indices(as_input(one["frames"])).reshape(2, -1))
-    counted = task.counts(one)
-    assert counted["msm"] == (~one["visible"]).sum()
+    denominators = task.denominators(one)
+    assert denominators["msm"] == (~one["visible"]).sum()
 
 
 def test_images_come_in_from_0_to_1() -> None:
@@ -145,7 +151,7 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
     batches = [task._batch(part) for part in (first, short)]
     for name in stage1.NAMES:
         total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
-        number = sum(float(counts(b, task.settings)[name]) for b in batches)
+        number = sum(float(denominators(b, task.settings)[name]) for b in batches)
         assert found[name] == pytest.approx(total / number, rel=1e-5)
     right = masked = 0
     for one in batches:

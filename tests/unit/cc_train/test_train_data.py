@@ -16,7 +16,7 @@ from cc_prep.formats import sequences, tar
 from cc_prep.records import FrameSequence, ImagePair
 from cc_train.data import order, sequence_index
 from cc_train.systems.clip4idc import recipe as clip4idc
-from cc_train.systems.clip4idc.objective import waves
+from cc_train.systems.clip4idc.objective import sinusoids_2d
 from cc_train.systems.procap import batches
 from cc_train.systems.vqgan import recipe as vqgan
 
@@ -133,7 +133,7 @@ def test_fewer_pairs_without_change(tmp_path: Path) -> None:
 
 
 def test_waves_tell_every_place_apart() -> None:
-    found = waves(7, 64)
+    found = sinusoids_2d(7, 64)
     assert found.shape == (50, 64)
     assert not found[0].any()
     places = found[1:]
