@@ -170,6 +170,10 @@ class TextEncoder(nn.Module):
         self.text_projection = nn.Parameter(torch.randn(width, embedding) * width**-0.5)
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that weight decay spares, besides biases, norms and the word table."""
+        return {"positional_embedding", "text_projection"}
+
     def encode_text(self, tokens: Tensor) -> Tensor:
         """tokens: int64 [N, L], L at most the context, padded with 0 → embeddings [N, E].
 

@@ -76,6 +76,10 @@ class PairEncoder(nn.Module):
         self.ln_post = nn.LayerNorm(width)
         self.proj = nn.Parameter(scale * torch.randn(width, config.embedding))
 
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that weight decay spares, besides biases and norms."""
+        return {"positional_embedding", "joint_positional_embedding", "proj"}
+
     def encode_frames(self, images: Tensor) -> Tensor:
         """Normalised images [N, 3, R, R] → tokens of each image alone [N, T, W]."""
         patches = self.conv1(images).flatten(2).transpose(1, 2)  # [N, T - 1, W]

@@ -41,14 +41,15 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups: matrices and filters decay; biases, norms and embeddings do not.
 
-    decay_norms: only what is named a bias is spared, as in BERT's and ProCap's code.
+    What else is spared a module names in `no_weight_decay() -> set of names`, as timm's networks
+    do. decay_norms: only what is named a bias is spared, as in BERT's and ProCap's code.
     """
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []
     for module in modules:
-        embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+        undecayed = {id(p) for part in module.modules() for p in _undecayed(part)}
         for name, parameter in module.named_parameters():
-            spared = parameter.ndim < 2 or id(parameter) in embeddings
+            spared = parameter.ndim < 2 or id(parameter) in undecayed
             (plain if ("bias" in name if decay_norms else spared) else decaying).append(parameter)
     return [
         {"params": decaying, "weight_decay": weight_decay},
@@ -56,16 +57,28 @@ def param_groups(
     ]
 
 
+def _undecayed(module: nn.Module) -> list[torch.Tensor]:
+    """A module's own parameters that are spared although they have two or more dimensions."""
+    if isinstance(module, nn.Embedding):
+        return [module.weight]
+    names: Iterable[str] = getattr(module, "no_weight_decay", tuple)()
+    return [module.get_parameter(name) for name in names]
+
+
 def build_optimizer(
     groups: list[dict[str, Any]], rate: float, betas: tuple[float, float], kind: Optimizer = "adamw"
 ) -> torch.optim.Optimizer:
-    """An optimiser; a group's `scale` multiplies the rate. Groups remember their `base`."""
+    """An optimiser; a group's `scale` multiplies the rate. Groups remember their `base`.
+
+    A group without a `weight_decay` of its own has none: AdamW's own default would be 0.01.
+    """
     for group in groups:
         group["base"] = rate * group.pop("scale", 1.0)
     full = [{**group, "lr": group["base"]} for group in groups if group["params"]]
     if kind == "bert_adam":
-        return BertAdam(full, lr=rate, betas=betas)
-    return torch.optim.AdamW(full, lr=rate, betas=betas, fused=True)  # a third of the time
+        return BertAdam(full, lr=rate, betas=betas, weight_decay=0.0)
+    # fused: a third of the time
+    return torch.optim.AdamW(full, lr=rate, betas=betas, weight_decay=0.0, fused=True)
 
 
 class BertAdam(torch.optim.Optimizer):
@@ -81,7 +94,7 @@ class BertAdam(torch.optim.Optimizer):
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
-        weight_decay: float = 0.01,
+        weight_decay: float = 0.0,
         clip: float = 1.0,
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}

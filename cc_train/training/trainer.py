@@ -177,7 +177,8 @@ class Trainer:
             self._check(step, phase, losses["total"], norm.item())
             for group in optimiser.param_groups:
                 group["lr"] = group["base"] * multiplier
-            self.scaler.step(optimiser)
+            if any(parameter.grad is not None for parameter in trained):
+                self.scaler.step(optimiser)
             logged |= {name if name != "total" else phase: value for name, value in losses.items()}
         self.scaler.update()
         self.objective.after_step(step)

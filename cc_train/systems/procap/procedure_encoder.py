@@ -66,6 +66,10 @@ class AxialPositions(nn.Module):
         shapes = ((1, frames, 1, 1, width), (1, 1, rows, 1, width), (1, 1, 1, columns, width))
         self.weights = nn.ParameterList(nn.Parameter(std * torch.randn(s)) for s in shapes)
 
+    def no_weight_decay(self) -> set[str]:
+        """Weight decay spares all tables: they are embeddings."""
+        return {f"weights.{number}" for number in range(len(self.weights))}
+
     def forward(self) -> Tensor:
         """[frames · rows · columns, width]."""
         time, row, column = self.weights

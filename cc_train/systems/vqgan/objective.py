@@ -20,6 +20,7 @@ from cc_prep.models.vqgan import VQGAN, Config
 from cc_prep.settings import Section
 from cc_train.systems.vqgan.discriminator import PatchDiscriminator
 from cc_train.systems.vqgan.perceptual import Backbone, make
+from cc_train.training import optim
 
 MOST_ADVERSARIAL = 1e4
 SHOWN = 8
@@ -62,7 +63,8 @@ class Weights(Section):
 class VqganObjective:
     """Generator and discriminator in phase; an `Objective` (`cc_train.training.trainer`).
 
-    held_out: batches of images [N, 3, H, W] in [0, 1] for validation.
+    held_out: batches of images [N, 3, H, W] in [0, 1] for validation. weight_decay: of filters;
+    norms, biases and codes never decay.
     """
 
     phases: tuple[str, ...] = ("generator", "discriminator")
@@ -70,8 +72,14 @@ class VqganObjective:
     over: Literal["sum", "batch"] = "batch"
 
     def __init__(
-        self, network: Network, weights: Weights, held_out: Iterable[Tensor], device: str
+        self,
+        network: Network,
+        weights: Weights,
+        held_out: Iterable[Tensor],
+        device: str,
+        weight_decay: float = 0.0,
     ) -> None:
+        self.weight_decay = weight_decay
         self.weights, self.held_out, self.device = weights, held_out, device
         self.network: VQGAN = VQGAN(Config(**network.model_dump())).to(device)
         self.discriminator = PatchDiscriminator(
@@ -90,7 +98,7 @@ class VqganObjective:
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         module = self.network if phase == "generator" else self.discriminator
-        return [{"params": list(module.parameters())}]
+        return optim.param_groups([module], self.weight_decay)
 
     def denominators(self, batch: Tensor) -> dict[str, Tensor]:
         return {}
@@ -104,9 +112,8 @@ class VqganObjective:
         if phase == "generator":
             return self._generator(batch, step)
         assert self.rebuilt is not None
-        if step < self.weights.discriminator_start:  # a total without a gradient
-            nothing = [p.sum() for p in self.discriminator.parameters()]
-            return {"total": 0.0 * torch.stack(nothing).sum()}
+        if step < self.weights.discriminator_start:  # no gradients, so it does not even decay
+            return {"total": torch.zeros((), device=batch.device, requires_grad=True)}
         real = self.discriminator(2 * batch - 1).float()
         fake = self.discriminator(self.rebuilt).float()
         return {"total": (F.relu(1 - real).mean() + F.relu(1 + fake).mean()) / 2}

@@ -68,7 +68,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     if settings.data.crop % factor:
         raise UserError(f"data.crop={settings.data.crop}: not a multiple of {factor}")
     validated = HeldOut(held_out, settings.data.validation_frames, factor)
-    objective = VqganObjective(settings.network, settings.weights, validated, request.device)
+    objective = VqganObjective(
+        settings.network,
+        settings.weights,
+        validated,
+        request.device,
+        settings.loop.weight_decay,
+    )
     if request.init is not None:
         _start_from(objective, request.init)
     source = StatelessSource(partial(_batch, frames, settings))
