@@ -143,10 +143,15 @@ class CLIP4IDC(TextEncoder):
         return network.eval()
 
     def similarity(self, text: Tensor, pairs: Tensor) -> Tensor:
-        """Logits [texts, pairs] of embeddings [texts, E] and [pairs, E], any length each."""
-        text = text / text.norm(dim=-1, keepdim=True)
-        pairs = pairs / pairs.norm(dim=-1, keepdim=True)
-        return self.logit_scale.exp() * text @ pairs.T
+        """Logits [texts, pairs] of embeddings [texts, E] and [pairs, E], any length each.
+
+        In float32 also under autocast: bfloat16 rounds logits of up to 100 to half a unit.
+        """
+        with torch.autocast(text.device.type, enabled=False):
+            text, pairs = text.float(), pairs.float()
+            text = text / text.norm(dim=-1, keepdim=True)
+            pairs = pairs / pairs.norm(dim=-1, keepdim=True)
+            return self.logit_scale.exp() * text @ pairs.T
 
     def score_tokens(self, tokens: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """How well (before, frame) and (frame, after) fit the captions, for every frame.
@@ -164,11 +169,13 @@ class CLIP4IDC(TextEncoder):
         """How similar each frame is to either end by the images alone: logits [F] each.
 
         tokens: of `encode_frames`, [F, T, W]. The cosine between the frames' mean tokens, on the
-        scale of the captions' logits, so that the same keyframe rule fits both.
+        scale of the captions' logits, so that the same keyframe rule fits both. In float32, as
+        `similarity`.
         """
-        mean = tokens.mean(dim=1)
-        mean = mean / mean.norm(dim=-1, keepdim=True)
-        similarity = self.logit_scale.exp() * mean @ mean[[0, -1]].T
+        with torch.autocast(tokens.device.type, enabled=False):
+            mean = tokens.float().mean(dim=1)
+            mean = mean / mean.norm(dim=-1, keepdim=True)
+            similarity = self.logit_scale.exp() * mean @ mean[[0, -1]].T
         return similarity[:, 0], similarity[:, 1]
 
 

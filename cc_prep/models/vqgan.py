@@ -141,14 +141,17 @@ class Codebook(nn.Module):
     def nearest(self, vectors: Tensor) -> Tensor:
         """Index of the nearest code by squared distance: [N, C, h, w] → int64 [N, h, w].
 
-        Goes through the positions in slices, so the full distance matrix is never in memory.
+        Goes through the positions in slices, so the full distance matrix is never in memory. In
+        float32 also under autocast: rounded distances would choose other codes.
         """
         n, c, h, w = vectors.shape
-        flat = vectors.permute(0, 2, 3, 1).reshape(-1, c)
-        codes = self.embedding.weight
-        # |v|² is the same for all codes of a position, so it does not decide.
-        squares = codes.square().sum(1)
-        nearest = [(squares - 2 * part @ codes.T).argmin(1) for part in flat.split(CODES_AT_ONCE)]
+        flat = vectors.permute(0, 2, 3, 1).reshape(-1, c).float()
+        codes = self.embedding.weight.float()
+        with torch.autocast(vectors.device.type, enabled=False):
+            # |v|² is the same for all codes of a position, so it does not decide.
+            squares = codes.square().sum(1)
+            parts = flat.split(CODES_AT_ONCE)
+            nearest = [(squares - 2 * part @ codes.T).argmin(1) for part in parts]
         return torch.cat(nearest).view(n, h, w)
 
 

@@ -20,7 +20,9 @@ Kind = Literal["pixels", "tokens"]
 
 
 class FrameFeatures(nn.Module):
-    """Frames → features [B, T, n, channels]. The VQGAN is frozen.
+    """Frames → features float32 [B, T, n, channels]. The VQGAN is frozen.
+
+    It runs outside autocast, so training, validation and evaluation see the same features.
 
     reference_quirks: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does;
     the indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are
@@ -59,9 +61,9 @@ class FrameFeatures(nn.Module):
             vectors: Tensor = self.vqgan.quantize.embedding(indices)
             return vectors
         flat = frames.flatten(0, 1)
-        if flat.device.type == "cpu":
-            return self._through_cache(flat).unflatten(0, frames.shape[:2])
-        return self._encoded(flat).unflatten(0, frames.shape[:2])
+        with torch.autocast(frames.device.type, enabled=False):
+            features = self._through_cache(flat) if flat.is_cpu else self._encoded(flat)
+        return features.unflatten(0, frames.shape[:2])
 
     def _encoded(self, images: Tensor) -> Tensor:
         """Features [N, n, channels] of images [N, 3, H, W]."""
@@ -91,7 +93,9 @@ class FrameFeatures(nn.Module):
     @torch.no_grad()
     def indices(self, images: Tensor) -> Tensor:
         """Codebook indices int64 [B, T, n] of images [B, T, 3, H, W] in [0, 1]."""
-        return self.vqgan.indices(images.flatten(0, 1)).flatten(1).unflatten(0, images.shape[:2])
+        with torch.autocast(images.device.type, enabled=False):
+            indices = self.vqgan.indices(images.flatten(0, 1))
+        return indices.flatten(1).unflatten(0, images.shape[:2])
 
 
 def as_input(frames: Tensor) -> Tensor:

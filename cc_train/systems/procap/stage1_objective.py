@@ -119,14 +119,19 @@ def _needed(settings: Losses) -> tuple[Variant, ...]:
 def binary_loss(
     encoder: ProcedureEncoder, batch: Batch, settings: Losses, name: str, states: Tensor, sign: int
 ) -> Tensor:
-    """The sum of softplus(sign · logit) of hidden states [B, D], over the samples that count."""
+    """The sum of softplus(sign · logit) of hidden states [B, D], over the samples that count.
+
+    In the head's own float32 also under autocast: bfloat16 rounds terms near log 2 to half a percent.
+    """
     visible, valid = _sample_weights(batch, settings)
     if name == "align":
         head, weights = encoder.to_logits_rel, valid
     else:
         head = encoder.to_logits_vid
         weights = torch.ones_like(visible) if settings.reference_quirks else visible
-    return (F.softplus(sign * head(states)[:, 0]) * weights).sum()
+    states = states.to(next(head.parameters()).dtype)
+    with torch.autocast(states.device.type, enabled=False):
+        return (F.softplus(sign * head(states)[:, 0]) * weights).sum()
 
 
 def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:

@@ -174,3 +174,14 @@ def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss() -> None:
     """Keeps away: stage 2 that starts from the worst checkpoint of stage 1."""
     assert Stage1Objective.best == ("msm", False)
+
+
+@pytest.mark.parametrize("name", ["align", "consistency"])
+def test_the_heads_losses_are_in_float32(encoder: ProcedureEncoder, name: str) -> None:
+    """Keeps away: terms near log 2 rounded to 0.6914 or 0.6953, in which no progress shows."""
+    one, states = batch(), torch.randn(3, SIZES.width).bfloat16()
+    plain = stage1.binary_loss(encoder, one, Losses(), name, states.float(), 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = stage1.binary_loss(encoder, one, Losses(), name, states, 1)
+    assert half.dtype == torch.float32
+    assert torch.equal(half, plain)
