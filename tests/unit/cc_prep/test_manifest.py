@@ -25,15 +25,15 @@ def test_found_by_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEVR_ROOT", "/somewhere")
-    found = manifest.load("clevr", ["interpolate.depth=2", "image_size=null"])
-    assert (found.interpolate.depth, found.image_size, found.root) == (2, None, "/somewhere")
+    loaded = manifest.load("clevr", ["interpolate.depth=2", "image_size=null"])
+    assert (loaded.interpolate.depth, loaded.image_size, loaded.root) == (2, None, "/somewhere")
     assert manifest.load("clevr", root="/else").root == "/else"
     monkeypatch.delenv("CLEVR_ROOT")
     assert manifest.load("clevr").root == "data/clevr"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("interpolate: {dept: 2}", 'interpolate.dept: unknown key. Did you mean "depth"?'),
         ("bogus: 1", "bogus: unknown key. Known here: name, layout"),
@@ -52,20 +52,20 @@ def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a: !!python/object/apply:os.system [true]", "could not determine a constructor"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.yaml"
     fields = {"layout: video": "layout", "root: .": "root"}
     base = [line for line, key in fields.items() if not text.startswith(f"{key}:")]
     path.write_text("\n".join([*base, text]))
     with pytest.raises(UserError) as caught:
         manifest.load(str(path))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("dataset", "overrides", "said"),
+    ("dataset", "overrides", "message"),
     [
         ("clever", [], 'Did you mean "clevr"?'),
         ("none.yaml", [], "no manifest none.yaml"),
@@ -75,10 +75,10 @@ def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
         ("clevr", ["interpolate.depht=2"], 'Did you mean "depth"?'),
     ],
 )
-def test_wrong_names_and_overrides(dataset: str, overrides: list[str], said: str) -> None:
+def test_wrong_names_and_overrides(dataset: str, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=None) as caught:
         manifest.load(dataset, overrides)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_readme_lists_every_key_with_its_default() -> None:

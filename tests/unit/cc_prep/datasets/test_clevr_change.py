@@ -66,7 +66,7 @@ def change(root: Path, name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("splits.json", None, "no file"),
         ("splits.json", "{", "not JSON"),
@@ -80,14 +80,14 @@ def change(root: Path, name: str, value: object) -> None:
         ("type_mapping.json", {"color": 3}, "not a list of file names"),
     ],
 )
-def test_damaged_annotations_are_named(root: Path, name: str, value: object, said: str) -> None:
+def test_damaged_annotations_are_named(root: Path, name: str, value: object, message: str) -> None:
     if value is None:
         (root / name).unlink()
     else:
         change(root, name, value)
     with pytest.raises(UserError) as caught:
         datasets.pairs(settings(root), "train")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert name in str(caught.value)
 
 
@@ -104,8 +104,8 @@ def test_faults_of_the_annotations(root: Path) -> None:
 def test_missing_folder_says_where_it_belongs(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         datasets.pairs(settings(tmp_path / "none"), "train")
-    said = str(caught.value)
-    assert str(tmp_path / "none") in said
-    assert "cc-prep synth" in said
+    message = str(caught.value)
+    assert str(tmp_path / "none") in message
+    assert "cc-prep synth" in message
     with pytest.raises(UserError, match="no split 'tests'"):
         datasets.pairs(settings(tmp_path), "tests")

@@ -27,12 +27,12 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", list(MADE))
 def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
     known = MADE[name](tmp_path / "data of mine")
-    found = detect_layout.recognise("mine", str(tmp_path / "data of mine"))
-    assert found.settings.layout == LAYOUTS[name]
-    assert found.settings.splits == ("train", "val", "test")
-    for split, count in found.pairs.items():
+    recognised = detect_layout.recognise("mine", str(tmp_path / "data of mine"))
+    assert recognised.settings.layout == LAYOUTS[name]
+    assert recognised.settings.splits == ("train", "val", "test")
+    for split, count in recognised.pairs.items():
         assert len(datasets.pairs(known, split)) == count
-    (tmp_path / "mine.yaml").write_text(found.text)
+    (tmp_path / "mine.yaml").write_text(recognised.text)
     again = manifest.load(str(tmp_path / "mine.yaml"))
     assert again.root == str(tmp_path / "data of mine")
     # The settings of the reference come along.
@@ -50,24 +50,24 @@ def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> Non
     (tmp_path / "my list.csv").write_text(text)
     (tmp_path / "pairs.csv").unlink()
     (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
-    found = detect_layout.recognise("mine", str(tmp_path))
-    assert found.settings.table.file == "my list.csv"
-    assert found.pairs == {"train": 2, "val": 1}
-    assert found.faults == ["split 'tset' of 1 pairs is not in the manifest (train, val)"]
+    recognised = detect_layout.recognise("mine", str(tmp_path))
+    assert recognised.settings.table.file == "my list.csv"
+    assert recognised.pairs == {"train": 2, "val": 1}
+    assert recognised.faults == ["split 'tset' of 1 pairs is not in the manifest (train, val)"]
 
 
 @pytest.mark.parametrize(
-    ("gone", "said"),
+    ("gone", "message"),
     [
         ("type_mapping.json", "looks like clevr_change: .* is there, but no type_mapping.json"),
         ("sc_images", "but no sc_images/"),
     ],
 )
-def test_what_is_missing_is_named(tmp_path: Path, gone: str, said: str) -> None:
+def test_what_is_missing_is_named(tmp_path: Path, gone: str, message: str) -> None:
     MADE["clevr"](tmp_path)
     place = tmp_path / gone
     shutil.rmtree(place) if place.is_dir() else place.unlink()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         detect_layout.recognise("mine", str(tmp_path))
     (tmp_path / "sc_images.zip").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"sc_images\.zip in it\. Unpack it there"):

@@ -55,10 +55,10 @@ def scene_of(change: str) -> dict:
 @pytest.mark.parametrize("change", scenes.CHANGE_TYPES)
 def test_each_type_says_what_differs(change: str) -> None:
     scene = scene_of(change)
-    found = facts.of_scene(scene)
-    assert found["no_change"] == Facts("none")
-    before, after = found["change"].before, found["change"].after
-    assert found["change"].type == change
+    scene_facts = facts.of_scene(scene)
+    assert scene_facts["no_change"] == Facts("none")
+    before, after = scene_facts["change"].before, scene_facts["change"].after
+    assert scene_facts["change"].type == change
     assert (before is None) == (change == "add")
     assert (after is None) == (change == "drop")
     if before is None or after is None:
@@ -103,7 +103,7 @@ def test_scenes_of_others_have_none(synth_root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("{", "not JSON"),
         ("[]", "not a JSON object"),
@@ -111,10 +111,12 @@ def test_scenes_of_others_have_none(synth_root: Path, tmp_path: Path) -> None:
         ('{"change": {"a": {"type": "x"}}, "no_change": {}}', "facts are"),
     ],
 )
-def test_damaged_facts_are_named(synth_root: Path, tmp_path: Path, value: str, said: str) -> None:
+def test_damaged_facts_are_named(
+    synth_root: Path, tmp_path: Path, value: str, message: str
+) -> None:
     root = tmp_path / "synth"
     shutil.copytree(synth_root, root)
     (root / "facts.json").write_text(value)
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         all_pairs(root)
     assert "facts.json" in str(caught.value)

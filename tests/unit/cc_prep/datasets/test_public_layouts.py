@@ -20,63 +20,63 @@ REAL = ROOT.parent / "shared" / "realdata"  # no licence: read where it stands, 
 
 
 def test_spot_the_diff(tmp_path: Path) -> None:
-    found = datasets.pairs(spot(tmp_path), "train")
-    assert [(p.id, p.captions) for p in found] == [
+    pairs = datasets.pairs(spot(tmp_path), "train")
+    assert [(p.id, p.captions) for p in pairs] == [
         ("7", ("the car is gone", "no more car")),
         ("8", ("a man left.", "a dog came")),
     ]
-    assert [(p.before, p.after) for p in found] == [
+    assert [(p.before, p.after) for p in pairs] == [
         ("resized_images/7.png", "resized_images/7_2.png"),
         ("resized_images/8.jpg", "resized_images/8_2.jpg"),
     ]
     joined = manifest.load("spot", ["captions.join=true"], root=str(tmp_path))
     assert datasets.pairs(joined, "train")[1].captions == ("a man left. a dog came",)
-    said = inspect(joined, joined.splits).faults
-    assert "train: 1 empty sentences, left out" in said
-    assert "train: 1 pairs have several rows, taken as one pair each" in said
-    assert "8 is in train and in test" in said
+    faults = inspect(joined, joined.splits).faults
+    assert "train: 1 empty sentences, left out" in faults
+    assert "train: 1 pairs have several rows, taken as one pair each" in faults
+    assert "8 is in train and in test" in faults
 
 
 def test_image_editing(tmp_path: Path) -> None:
     settings = edit(tmp_path)
-    [found] = datasets.pairs(settings, "val")
-    assert (found.id, found.before, found.after) == (
+    [pair] = datasets.pairs(settings, "val")
+    assert (pair.id, pair.before, pair.after) == (
         "Z_valid",
         "images/a b.jpg",
         "images/valid.jpg",
     )
-    assert found.captions == ("more light",)
-    said = inspect(settings, settings.splits)
-    assert said.faults == [
+    assert pair.captions == ("more light",)
+    inspection = inspect(settings, settings.splits)
+    assert inspection.faults == [
         *(f"{s}: 1 before images are in another split too" for s in ("val", "test")),
         "1 images are in several splits: edit-test-Z_test-change = edit-train-Z_train-change = "
         "edit-val-Z_valid-change",
     ]
-    assert said.image_sizes == {"32×32": 5}
+    assert inspection.image_sizes == {"32×32": 5}
 
 
 def test_levir_cc(tmp_path: Path) -> None:
     settings = levir(tmp_path)
-    found = datasets.pairs(settings, "train")
-    assert [(p.id, p.kind) for p in found] == [
+    pairs = datasets.pairs(settings, "train")
+    assert [(p.id, p.kind) for p in pairs] == [
         ("train_000000", "no_change"),
         ("train_000003", "change"),
     ]
-    assert found[0].after == "images/train/B/train_000000.png"
-    assert found[0].captions[0] == "caption 0 ."
+    assert pairs[0].after == "images/train/B/train_000000.png"
+    assert pairs[0].captions[0] == "caption 0 ."
     assert inspect(settings, settings.splits).faults == []
 
 
 def test_clevr_dc(tmp_path: Path) -> None:
     settings = clevr_dc(tmp_path)
-    found = datasets.pairs(settings, "train")
-    assert [(p.id, p.kind, p.change_type, p.image_id) for p in found] == [
+    pairs = datasets.pairs(settings, "train")
+    assert [(p.id, p.kind, p.change_type, p.image_id) for p in pairs] == [
         ("000000", "change", "color", "000000.png"),
         ("008001", "change", "material", "008001.png"),
         ("040000", "no_change", None, "040000.png"),
     ]
-    assert (found[1].before, found[1].after) == ("bef/8001.png", "aft/8001.png")
-    assert found[0].captions == ("change 0", "another")
+    assert (pairs[1].before, pairs[1].after) == ("bef/8001.png", "aft/8001.png")
+    assert pairs[0].captions == ("change 0", "another")
     assert inspect(settings, settings.splits).faults == []
 
 
@@ -86,8 +86,8 @@ def test_clevr_dc_as_others_rename_it(tmp_path: Path) -> None:
     write(tmp_path / "change_captions.json", {"000007.png": ["it moved"]})
     write(tmp_path / "splits.json", {"train": ["7"]})
     write(tmp_path / "type_mapping.json", {"move": ["000007.png"], "distractor": ["000008.png"]})
-    [found] = datasets.pairs(manifest.load("clevr_dc", root=str(tmp_path)), "train")
-    assert (found.before, found.change_type) == ("images/000007.png", "move")
+    [pair] = datasets.pairs(manifest.load("clevr_dc", root=str(tmp_path)), "train")
+    assert (pair.before, pair.change_type) == ("images/000007.png", "move")
 
 
 @pytest.mark.parametrize("splits", [{"train": ["x"]}, {"train": 3}, {"train": [48_000]}])
@@ -167,18 +167,18 @@ def test_normalised_captions(tmp_path: Path) -> None:
 
 def test_what_is_odd_is_noted(tmp_path: Path) -> None:
     settings = spot(tmp_path)
-    said = ["a dog", "a dog", "a café", "zero\u200bwidth"]
-    write(tmp_path / "annotations/train.json", [{"img_id": "7", "sentences": said}])
+    captions = ["a dog", "a dog", "a café", "zero\u200bwidth"]
+    write(tmp_path / "annotations/train.json", [{"img_id": "7", "sentences": captions}])
     keys = [f"spot-{split}-change" for split in ("train-7", "val-9", "test-8")]
-    found = inspect(settings, settings.splits)
-    assert found.notes == [
+    inspection = inspect(settings, settings.splits)
+    assert inspection.notes == [
         "train: 1 captions stand in their pair already",
         "train: 1 captions have characters beyond ASCII (é 1)",
         "train: 1 captions have control or invisible characters (U+200B 1)",
         f"3 pairs show what another shows: {' = '.join(keys)}",
         f"3 changed pairs have the same image twice: {', '.join(keys)}",
     ]
-    assert f"1 images are in several splits: {' = '.join(sorted(keys))}" in found.faults
+    assert f"1 images are in several splits: {' = '.join(sorted(keys))}" in inspection.faults
 
 
 PUBLIC = ["clevr", "clevr_dc", "spot", "edit", "levir"]
@@ -227,14 +227,18 @@ def check_real_annotations(folder: Path, name: str) -> None:
     shutil.copytree(REAL / FOLDERS[name], folder / "root")
     (folder / "root" / {"spot": "resized_images", "edit": "images"}[name]).mkdir()
     settings = manifest.load(name, root=str(folder / "root"))
-    said = datasets.reader(settings).faults(settings)
+    faults = datasets.reader(settings).faults(settings)
     notes = inspect(settings, settings.splits, limit=0).notes
     for split, (pairs, empty) in COUNTS[name].items():
-        found = datasets.pairs(settings, split)
-        assert len(found) == pairs
-        assert len({pair.key for pair in found}) == len({pair.image_id for pair in found}) == pairs
+        split_pairs = datasets.pairs(settings, split)
+        assert len(split_pairs) == pairs
+        assert (
+            len({pair.key for pair in split_pairs})
+            == len({pair.image_id for pair in split_pairs})
+            == pairs
+        )
         expected = f"{split}: {empty} empty sentences, left out"
-        assert (expected in said) == bool(empty)
+        assert (expected in faults) == bool(empty)
     assert notes == NOTES[name]
 
 
@@ -245,21 +249,23 @@ def check_real_splits(folder: Path) -> None:
     for place in ("clevr_change/images", "clevr_change/sc_images", "clevr_change/nsc_images",
                   "clevr_dc/bef", "clevr_dc/aft"):  # fmt: skip
         (folder / place).mkdir()
-    said = {f"CLEVR_default_{i:06d}.png": ["said"] for i in range(40_000)}
+    captions = {f"CLEVR_default_{i:06d}.png": ["said"] for i in range(40_000)}
     for kind in ("change", "no_change"):
-        write(folder / f"clevr_change/{kind}_captions.json", said)
+        write(folder / f"clevr_change/{kind}_captions.json", captions)
     write(folder / "clevr_dc/captions.json", {str(i): ["said"] for i in range(48_000)})
     change = manifest.load("clevr", root=str(folder / "clevr_change"))
     pairs = {split: datasets.pairs(change, split) for split in change.splits}
     assert {s: len(p) for s, p in pairs.items()} == {"train": 67660, "val": 3976, "test": 7970}
-    types = Counter(p.change_type for found in pairs.values() for p in found if p.change_type)
+    types = Counter(
+        p.change_type for split_pairs in pairs.values() for p in split_pairs if p.change_type
+    )
     assert types == {"color": 7958, "material": 7963, "add": 7966, "drop": 7961, "move": 7955}
     assert datasets.reader(change).faults(change) == []
     dc = manifest.load("clevr_dc", root=str(folder / "clevr_dc"))
-    found = {split: datasets.pairs(dc, split) for split in dc.splits}
-    assert {s: len(p) for s, p in found.items()} == {"train": 40800, "val": 2400, "test": 4800}
+    dc_pairs = {split: datasets.pairs(dc, split) for split in dc.splits}
+    assert {s: len(p) for s, p in dc_pairs.items()} == {"train": 40800, "val": 2400, "test": 4800}
     for split, share in (("train", 6800), ("val", 400), ("test", 800)):
-        actions = Counter(pair.change_type for pair in found[split])
+        actions = Counter(pair.change_type for pair in dc_pairs[split])
         assert actions == dict.fromkeys(clevr_dc_reader.ACTIONS, share)
     assert datasets.reader(dc).faults(dc) == []
 
@@ -274,8 +280,8 @@ def check_a_real_levir_pair(folder: Path) -> None:
     }
     write(folder / "levir/LevirCCcaptions.json", {"images": [row]})
     settings = manifest.load("levir", root=str(folder / "levir"))
-    found = inspect(settings, ["train"])
-    assert (found.image_sizes, found.faults, found.notes) == ({"256×256": 2}, [], [])
+    inspection = inspect(settings, ["train"])
+    assert (inspection.image_sizes, inspection.faults, inspection.notes) == ({"256×256": 2}, [], [])
 
 
 if REAL.exists():  # elsewhere there is nothing to check, and so no test that is skipped

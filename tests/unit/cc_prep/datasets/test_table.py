@@ -45,8 +45,8 @@ def write_csv(root: Path, rows: list[dict[str, str]] = ROWS) -> None:
         writer.writerows(rows)
 
 
-def every(found: Manifest) -> list[ImagePair]:
-    return [pair for split in found.splits for pair in datasets.pairs(found, split)]
+def every(dataset: Manifest) -> list[ImagePair]:
+    return [pair for split in dataset.splits for pair in datasets.pairs(dataset, split)]
 
 
 def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
@@ -73,18 +73,18 @@ def test_the_same_from_json_lines_and_parquet(tmp_path: Path) -> None:
 def test_lists_of_captions_and_ids(tmp_path: Path) -> None:
     rows = [{"id": "x", "before": "a", "after": "b", "captions": '["one", " two "]'}]
     write_csv(tmp_path, rows)
-    [found] = every(settings(tmp_path))
-    assert (found.id, found.split, found.captions) == ("x", "train", ("one", "two"))
+    [pair] = every(settings(tmp_path))
+    assert (pair.id, pair.split, pair.captions) == ("x", "train", ("one", "two"))
 
 
 def test_the_same_images_under_two_ids(tmp_path: Path) -> None:
     write_csv(tmp_path, [{"id": i, "before": "a", "after": "b"} for i in ("x", "y")])
-    found = settings(tmp_path)
-    assert datasets.reader(found).faults(found) == ["y has the same images as x"]
+    dataset = settings(tmp_path)
+    assert datasets.reader(dataset).faults(dataset) == ["y has the same images as x"]
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([{"before": "a", "caption": "b"}], "no columns before and after"),
         ([{"before": "a", "after": " "}], "row 2: no before or no after"),
@@ -96,9 +96,9 @@ def test_the_same_images_under_two_ids(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_name_the_row(tmp_path: Path, rows: list[dict[str, str]], said: str) -> None:
+def test_mistakes_name_the_row(tmp_path: Path, rows: list[dict[str, str]], message: str) -> None:
     write_csv(tmp_path, rows)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         every(settings(tmp_path))
 
 

@@ -52,9 +52,9 @@ def test_round_trip(tmp_path: Path, names: procap.Names) -> None:
     assert np.array_equal(videos.frames("1", "change"), FRAMES)
     assert np.array_equal(videos.frames("2", "change"), FRAMES[::-1])
     assert videos.count("change") == 5
-    found = procap.read_scores(str(tmp_path / "new"), names)
+    entries = procap.read_scores(str(tmp_path / "new"), names)
     mine = frame_scores(2)
-    back = procap.scores_of(found, names, "1", "change", mine.captions, 5)
+    back = procap.scores_of(entries, names, "1", "change", mine.captions, 5)
     assert np.array_equal(back.bef_inter_sim, mine.bef_inter_sim)
     assert np.array_equal(back.inter_aft_sim, mine.inter_aft_sim)
     assert back.captions == mine.captions
@@ -66,11 +66,11 @@ def test_both_kinds_of_a_scene_stand_below_one_key(tmp_path: Path) -> None:
         exporter.add_scores("1", "change", frame_scores(1))
         exporter.add_scores("1", "no_change", frame_scores(2))
     text = (tmp_path / CLEVR.scores).read_text()
-    found = json.loads(text)
-    assert text == json.dumps(found, sort_keys=True), "the same bytes whatever came first"
-    assert found.keys() == {"1.png"}
-    assert len(found["1.png"]["sc_sim_matrixes"]["bef_inter_sim"]) == 1
-    assert len(found["1.png"]["nsc_sim_matrixes"]["bef_inter_sim"]) == 2
+    entries = json.loads(text)
+    assert text == json.dumps(entries, sort_keys=True), "the same bytes whatever came first"
+    assert entries.keys() == {"1.png"}
+    assert len(entries["1.png"]["sc_sim_matrixes"]["bef_inter_sim"]) == 1
+    assert len(entries["1.png"]["nsc_sim_matrixes"]["bef_inter_sim"]) == 2
 
 
 def test_nothing_appears_when_the_work_fails(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_damaged_scores_are_named(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ([[0.0] * 5] * 2, [[0.0] * 4] * 2, "not 2 captions × 5 frames"),
         ([[0.0] * 5] * 3, [[0.0] * 5] * 3, "has (3, 5), not 2 captions"),
@@ -135,11 +135,11 @@ def test_damaged_scores_are_named(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_matrices_have_a_row_a_caption_and_a_column_a_frame(
-    before: object, after: object, said: str
+    before: object, after: object, message: str
 ) -> None:
     """Keeps away: scores of other captions or frames, of which one matrix happens to fit."""
     entry = {"bef_inter_sim": before, "inter_aft_sim": after}
-    found = {"1": entry if before is not None else None}
+    entries = {"1": entry if before is not None else None}
     with pytest.raises(RejectedPair) as caught:
-        procap.scores_of(found, OTHER, "1", "change", ("a", "b"), 5)
-    assert said in caught.value.detail
+        procap.scores_of(entries, OTHER, "1", "change", ("a", "b"), 5)
+    assert message in caught.value.detail

@@ -36,7 +36,7 @@ def test_damaged_provenance(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         ({"format": "cc-scores", "format_version": 1}, "of version 1, and this package reads 2"),
         ({"format": "cc-scores"}, "of version None"),
@@ -44,10 +44,10 @@ def test_damaged_provenance(tmp_path: Path, text: str) -> None:
         ({"format": ["cc-scores"], "format_version": 2}, "no format of ours"),
     ],
 )
-def test_another_version_is_refused(tmp_path: Path, record: dict, said: str) -> None:
+def test_another_version_is_refused(tmp_path: Path, record: dict, message: str) -> None:
     """Keeps away: a folder of an older format read as if it were one of today's."""
     (tmp_path / "provenance.json").write_text(json.dumps({"settings": {}, **record}))
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         provenance.read(str(tmp_path))
     assert len(str(caught.value).splitlines()) == 1
     for name, version in VERSIONS.items():

@@ -20,24 +20,24 @@ def frame_scores(captions: int, frames: int = 5) -> FrameScores:
     return FrameScores(tuple(f"caption {i} ü" for i in range(captions)), *draw, *likeness)
 
 
-def row(found: FrameScores) -> scores.Row:
-    return scores.encode(found, np.zeros(5, np.float32), [0, 2, 4], "clip4idc-mini", "ab")
+def row(similarities: FrameScores) -> scores.Row:
+    return scores.encode(similarities, np.zeros(5, np.float32), [0, 2, 4], "clip4idc-mini", "ab")
 
 
 @pytest.mark.parametrize("captions", [0, 1, 7])
 def test_scores_come_back_exactly(tmp_path: Path, captions: int) -> None:
     place = str(tmp_path / "train-000000.parquet")
-    found = frame_scores(captions)
+    original = frame_scores(captions)
     with scores.write_shard(place) as (writer, written):
-        writer.add("a", row(found))
+        writer.add("a", row(original))
         writer.add("b", row(frame_scores(2)))
     assert written.samples == 2
     back = dict(scores.read_shard(place))
     assert list(back) == ["a", "b"]
     mine = scores.decode(back["a"])
-    assert mine.captions == found.captions
+    assert mine.captions == original.captions
     for name in ("bef_inter_sim", "inter_aft_sim", "bef_inter_visual", "inter_aft_visual"):
-        assert np.array_equal(getattr(mine, name), getattr(found, name))
+        assert np.array_equal(getattr(mine, name), getattr(original, name))
 
 
 def test_similarities_fall_back_to_likeness() -> None:
@@ -112,15 +112,15 @@ def sample() -> dict[str, bytes]:
 
 
 def test_training_sample_comes_back() -> None:
-    found = training_shards.decode("k", sample())
-    assert found.tokens.dtype == np.int16
-    assert np.array_equal(found.tokens, np.arange(20).reshape(5, 2, 2))
-    assert np.array_equal(found.scores, frame_scores(1).similarities())
-    assert sorted(found.images) == [0, 4]
-    assert found.image(0).shape == (32, 32, 3)
-    assert found.meta["captions"] == ["it moved"]
+    decoded = training_shards.decode("k", sample())
+    assert decoded.tokens.dtype == np.int16
+    assert np.array_equal(decoded.tokens, np.arange(20).reshape(5, 2, 2))
+    assert np.array_equal(decoded.scores, frame_scores(1).similarities())
+    assert sorted(decoded.images) == [0, 4]
+    assert decoded.image(0).shape == (32, 32, 3)
+    assert decoded.meta["captions"] == ["it moved"]
     with pytest.raises(tar.DamagedShard, match="frame 2"):
-        found.image(2)
+        decoded.image(2)
 
 
 def test_object_arrays_are_never_unpickled() -> None:
@@ -152,9 +152,9 @@ def test_the_index_finds_every_sample(tmp_path: Path) -> None:
     assert [r["key"] for r in rows] == ["a", "b", "c"]
     assert [r["captions"] for r in rows] == [["it moved"]] * 3
     for name in ("a", "b", "c"):
-        found = training_shards.lookup(str(tmp_path), name)
-        assert found is not None
-        assert found.key == name
+        looked_up = training_shards.lookup(str(tmp_path), name)
+        assert looked_up is not None
+        assert looked_up.key == name
     assert training_shards.lookup(str(tmp_path), "d") is None
 
 

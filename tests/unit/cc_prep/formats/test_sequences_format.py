@@ -27,12 +27,12 @@ def stored(place: Path, sequence: FrameSequence, codec: str = "png") -> sequence
 
 def test_png_is_exact(tmp_path: Path) -> None:
     mask = np.where(FRAMES[0, ..., 0] > 99, 255, 0).astype(np.uint8)
-    found = stored(tmp_path / "a.tar", FrameSequence(pair(3), FRAMES, {2: FRAMES[1]}, mask))
-    assert np.array_equal(found.frames(), FRAMES)
-    assert np.array_equal(found.truth()[2], FRAMES[1])
-    assert np.array_equal(found.mask(), mask)
-    assert found.meta["captions"] == list(pair(3).captions)
-    assert (found.meta["height"], found.meta["width"], found.meta["frames"]) == (24, 32, 5)
+    sequence = stored(tmp_path / "a.tar", FrameSequence(pair(3), FRAMES, {2: FRAMES[1]}, mask))
+    assert np.array_equal(sequence.frames(), FRAMES)
+    assert np.array_equal(sequence.truth()[2], FRAMES[1])
+    assert np.array_equal(sequence.mask(), mask)
+    assert sequence.meta["captions"] == list(pair(3).captions)
+    assert (sequence.meta["height"], sequence.meta["width"], sequence.meta["frames"]) == (24, 32, 5)
 
 
 @pytest.mark.parametrize("codec", ["jpg", "webp"])
@@ -40,9 +40,9 @@ def test_lossy_codecs_keep_colours_apart(tmp_path: Path, codec: str) -> None:
     """Keeps away: red and blue swapped on the way in or out."""
     red = np.zeros((2, 24, 32, 3), np.uint8)
     red[..., 0] = 255
-    found = stored(tmp_path / "a.tar", FrameSequence(pair(0), red), codec).frames()
-    assert found[..., 0].mean() > 240
-    assert found[..., 2].mean() < 15
+    frames = stored(tmp_path / "a.tar", FrameSequence(pair(0), red), codec).frames()
+    assert frames[..., 0].mean() > 240
+    assert frames[..., 2].mean() < 15
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_declared_sizes_are_bounded(name: str, most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["a.json", "b.json", "a.f00.png"], "the members of a are not adjacent"),
         (["a.json", "b.json", "a.json"], "the members of a are not adjacent"),
@@ -112,12 +112,14 @@ def test_declared_sizes_are_bounded(name: str, most: int) -> None:
         (["a/b.json"], "not key.extension"),
     ],
 )
-def test_what_breaks_the_convention_is_named(tmp_path: Path, names: list[str], said: str) -> None:
+def test_what_breaks_the_convention_is_named(
+    tmp_path: Path, names: list[str], message: str
+) -> None:
     """Keeps away: a sample that silently replaces another one."""
     with tarfile.open(tmp_path / "a.tar", "w") as opened:
         for name in names:
             opened.addfile(tarfile.TarInfo(name))
-    with pytest.raises(DamagedShard, match=said):
+    with pytest.raises(DamagedShard, match=message):
         list(read_shard(str(tmp_path / "a.tar")))
 
 

@@ -47,28 +47,36 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def test_mask_and_features_come_back() -> None:
-    found = training_shards.decode("k", sample())
-    assert np.array_equal(found.mask(), MASK)
-    assert found.features is not None
-    assert found.features.values.dtype == np.float16
-    assert np.array_equal(found.features.values, FEATURES.values)
-    assert found.features.frames == (0, 4)
-    assert found.meta["features"] == {"backbone": "vit", "sha256": "ab" * 32, "frames": [0, 4]}
-    assert sorted(found.images) == [0, 4], "features.npy is no image of a frame"
+    decoded = training_shards.decode("k", sample())
+    assert np.array_equal(decoded.mask(), MASK)
+    assert decoded.features is not None
+    assert decoded.features.values.dtype == np.float16
+    assert np.array_equal(decoded.features.values, FEATURES.values)
+    assert decoded.features.frames == (0, 4)
+    assert decoded.meta["features"] == {"backbone": "vit", "sha256": "ab" * 32, "frames": [0, 4]}
+    assert sorted(decoded.images) == [0, 4], "features.npy is no image of a frame"
 
 
 def test_neither_is_needed() -> None:
     members = sample(None, None)
-    found = training_shards.decode("k", members)
-    assert found.features is None
-    assert found.mask() is None
+    decoded = training_shards.decode("k", members)
+    assert decoded.features is None
+    assert decoded.mask() is None
     assert "features" not in json.loads(members["json"])
 
 
 def test_members_have_one_order() -> None:
-    wanted = ["json", "tokens.npy", "scores.npy", "features.npy", "mask.png", "f00.jpg", "f04.jpg"]
+    expected = [
+        "json",
+        "tokens.npy",
+        "scores.npy",
+        "features.npy",
+        "mask.png",
+        "f00.jpg",
+        "f04.jpg",
+    ]
     members = sample()
-    assert list(members) == training_shards.ordered(reversed(wanted)) == wanted
+    assert list(members) == training_shards.ordered(reversed(expected)) == expected
     assert sample() == members, "the same bytes every time"
     assert verify(members) == []
     backwards = dict(reversed(list(members.items())))
@@ -107,7 +115,7 @@ def test_features_that_do_not_fit(members: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"hello", "no image"),
         (encode_image(MASK[:20], "png", 0), "32×20, not 32×24"),
@@ -115,12 +123,12 @@ def test_features_that_do_not_fit(members: dict[str, bytes]) -> None:
         (encode_image(np.stack([MASK, MASK, 255 - MASK], -1), "png", 0), "other values"),
     ],
 )
-def test_masks_that_do_not_fit(data: bytes, said: str) -> None:
-    found = training_shards.decode("k", changed("mask.png", data))
-    with pytest.raises(tar.DamagedShard, match=said):
-        found.mask()
+def test_masks_that_do_not_fit(data: bytes, message: str) -> None:
+    decoded = training_shards.decode("k", changed("mask.png", data))
+    with pytest.raises(tar.DamagedShard, match=message):
+        decoded.mask()
     [fault] = verify(changed("mask.png", data))
-    assert said in fault
+    assert message in fault
 
 
 def test_verify_looks_into_features() -> None:

@@ -12,13 +12,13 @@ from cc_prep.inspect.inspection import inspect
 
 def test_a_whole_data_set(synth_root: Path) -> None:
     settings = manifest.load("synth", root=str(synth_root))
-    found = inspect(settings, settings.splits)
-    assert found.faults == []
-    assert sum(found.splits.values()) == 12
-    assert found.kinds == {"change": 6, "no_change": 6}
-    assert sum(found.change_types.values()) == 6
-    assert found.image_sizes == {"64×64": 18}
-    assert found.captions["captions"] == sum(
+    inspection = inspect(settings, settings.splits)
+    assert inspection.faults == []
+    assert sum(inspection.splits.values()) == 12
+    assert inspection.kinds == {"change": 6, "no_change": 6}
+    assert sum(inspection.change_types.values()) == 6
+    assert inspection.image_sizes == {"64×64": 18}
+    assert inspection.captions["captions"] == sum(
         len(sentences)
         for name in ("change", "no_change")
         for sentences in json.loads((synth_root / f"{name}_captions.json").read_text()).values()
@@ -30,11 +30,11 @@ def test_every_fault_is_named(synth_root: Path, tmp_path: Path) -> None:
     shutil.copytree(synth_root, root)
     (root / "images/CLEVR_default_000000.png").unlink()
     (root / "sc_images/CLEVR_semantic_000001.png").write_text("hello")
-    said = json.loads((root / "change_captions.json").read_text())
-    said["CLEVR_default_000002.png"] = []
-    said["CLEVR_default_000003.png"] = ["", "fine", "  "]
-    del said["CLEVR_default_000004.png"]
-    (root / "change_captions.json").write_text(json.dumps(said))
+    captions = json.loads((root / "change_captions.json").read_text())
+    captions["CLEVR_default_000002.png"] = []
+    captions["CLEVR_default_000003.png"] = ["", "fine", "  "]
+    del captions["CLEVR_default_000004.png"]
+    (root / "change_captions.json").write_text(json.dumps(captions))
     settings = manifest.load("synth", root=str(root))
     faults = inspect(settings, settings.splits).faults
     for part in (
@@ -50,6 +50,6 @@ def test_every_fault_is_named(synth_root: Path, tmp_path: Path) -> None:
 
 def test_videos_need_no_captions(video_root: Path) -> None:
     settings = manifest.load("video", root=str(video_root))
-    found = inspect(settings, settings.splits)
-    assert found.faults == []
-    assert found.image_sizes == {"64×48": 3}
+    inspection = inspect(settings, settings.splits)
+    assert inspection.faults == []
+    assert inspection.image_sizes == {"64×48": 3}

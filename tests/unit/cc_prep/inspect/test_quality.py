@@ -32,21 +32,21 @@ def test_motion_of_a_shift() -> None:
 
 def test_against_truth() -> None:
     frames = np.stack([NOISE, NOISE + 10, NOISE])
-    found = stats.against_truth(frames, {1: NOISE})
-    assert found["PSNR"][1] == pytest.approx(28.13, abs=0.01)
+    measures = stats.against_truth(frames, {1: NOISE})
+    assert measures["PSNR"][1] == pytest.approx(28.13, abs=0.01)
     assert stats.against_truth(frames, {}) == {}
 
 
 def test_a_spread_of_shards_holds_enough() -> None:
-    made = {f"train-{i:06d}": {"samples": 10} for i in range(12)}
-    assert len(stats._spread(made, None)) == 12
-    assert stats._spread(made, 25) == ["train-000000", "train-000005", "train-000010"]
-    assert len(stats._spread(made, 10**6)) == 12
+    shards = {f"train-{i:06d}": {"samples": 10} for i in range(12)}
+    assert len(stats._spread(shards, None)) == 12
+    assert stats._spread(shards, 25) == ["train-000000", "train-000005", "train-000010"]
+    assert len(stats._spread(shards, 10**6)) == 12
     assert stats._spread({}, 5) == []
 
 
 def test_histogram() -> None:
-    found = stats.motion_histogram([0.0, 0.3, 3, 50, 1000])
-    assert sum(found.values()) == 5
-    assert found["over 32"] == 2
-    assert found["0–0.25"] == 1
+    counts = stats.motion_histogram([0.0, 0.3, 3, 50, 1000])
+    assert sum(counts.values()) == 5
+    assert counts["over 32"] == 2
+    assert counts["0–0.25"] == 1

@@ -30,18 +30,18 @@ def test_rgb_is_read_bit_for_bit() -> None:
 def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
     """Keeps away: Pillow's own conversion, which turns all above 255 white."""
     ramp = np.linspace(0, 65535, 600).reshape(20, 30).astype(np.uint16)
-    found = images.decode(saved(Image.fromarray(ramp)), "x")
-    assert np.array_equal(found[..., 0], np.rint(ramp / 257).astype(np.uint8))
+    decoded = images.decode(saved(Image.fromarray(ramp)), "x")
+    assert np.array_equal(decoded[..., 0], np.rint(ramp / 257).astype(np.uint8))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "P", "CMYK", "L", "LA", "1"])
 def test_other_modes_become_rgb(mode: str) -> None:
     format = "JPEG" if mode == "CMYK" else "PNG"
-    found = images.decode(saved(Image.fromarray(GREEN).convert(mode), format), "x")
-    assert found.shape == (20, 30, 3)
-    assert found.dtype == np.uint8
+    decoded = images.decode(saved(Image.fromarray(GREEN).convert(mode), format), "x")
+    assert decoded.shape == (20, 30, 3)
+    assert decoded.dtype == np.uint8
     if mode in ("RGBA", "P", "CMYK"):
-        assert np.abs(found.astype(int) - GREEN).max() < 16
+        assert np.abs(decoded.astype(int) - GREEN).max() < 16
 
 
 def test_exif_rotation_is_applied() -> None:
@@ -105,6 +105,6 @@ def test_resize_and_mask(tmp_path: Path) -> None:
     mask = np.zeros((8, 8), np.uint8)
     mask[2:4] = 255
     Image.fromarray(np.kron(mask, np.ones((4, 4), np.uint8))).save(tmp_path / "m.png")
-    found = images.read_mask(str(tmp_path / "m.png"), 16)
-    assert set(np.unique(found)) == {0, 255}
-    assert found.mean() == pytest.approx(255 / 4)
+    resized = images.read_mask(str(tmp_path / "m.png"), 16)
+    assert set(np.unique(resized)) == {0, 255}
+    assert resized.mean() == pytest.approx(255 / 4)

@@ -45,14 +45,17 @@ def test_a_decoder_that_dies_or_hangs(video_root: Path, monkeypatch: pytest.Monk
     place = str(video_root / "ramp.mp4")
     monkeypatch.setattr(video, "SECONDS_A_FRAME", 0.3)
     real = video.subprocess.Popen
-    for program, said in (("import time; time.sleep(60)", "no answer"), ("", "died|Broken pipe")):
+    for program, message in (
+        ("import time; time.sleep(60)", "no answer"),
+        ("", "died|Broken pipe"),
+    ):
         video._stop()
         monkeypatch.setattr(
             video.subprocess,
             "Popen",
             lambda command, p=program, **options: real([sys.executable, "-c", p], **options),
         )
-        with pytest.raises(RejectedPair, match=said):
+        with pytest.raises(RejectedPair, match=message):
             video.count_frames(place)
     monkeypatch.undo()
     assert video.count_frames(place) == 20

@@ -23,33 +23,33 @@ def plain(block: Block, x: Tensor) -> Tensor:
 def test_gradients_are_those_of_the_plain_block(half: bool) -> None:
     torch.manual_seed(0)
     block, x = Block(128), torch.randn(2, 5, 128)
-    found = []
+    results = []
     for way in (block, lambda y: plain(block, y)):
         block.zero_grad()
         y = x.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             out = way(y)
         out.square().sum().backward()
-        found.append([out.detach(), y.grad, *(p.grad for p in block.parameters())])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([out.detach(), y.grad, *(p.grad for p in block.parameters())])
+    for ours, theirs in zip(*results, strict=True):
         assert (ours - theirs).norm() <= (0.02 if half else 1e-5) * theirs.norm()
 
 
 def test_what_is_remade_is_not_kept() -> None:
-    made: list[weakref.ref[Tensor]] = []
+    activations: list[weakref.ref[Tensor]] = []
 
     def noted(y: Tensor) -> Tensor:
         out = y.exp() * 1
-        made.append(weakref.ref(out))
+        activations.append(weakref.ref(out))
         return out
 
     layer, x = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
-    with recompute_in_backward(noted, x) as given:
-        out = layer(given)
-    del given
-    assert [ref() for ref in made] == [None]
+    with recompute_in_backward(noted, x) as recomputed:
+        out = layer(recomputed)
+    del recomputed
+    assert [ref() for ref in activations] == [None]
     out.sum().backward()
-    assert len(made) == 2
+    assert len(activations) == 2
     torch.testing.assert_close(layer.weight.grad[0], x.exp().sum(0))
 
 

@@ -62,11 +62,11 @@ def exact(layer: Convolution3x3, x: Tensor) -> Tensor:
 def test_large_images_go_through_nnpack_and_come_out_right(
     layer: Convolution3x3, calls: list[tuple[int, ...]]
 ) -> None:
-    found = image_by_image(layer, images(3))
+    output = image_by_image(layer, images(3))
     assert calls == through_nnpack(*[(1, 64, *SIZE)] * 3)
-    wanted = exact(layer, images(3))
-    assert found.shape == wanted.shape
-    assert (found - wanted).abs().max() < 2e-4 * wanted.abs().mean()
+    expected = exact(layer, images(3))
+    assert output.shape == expected.shape
+    assert (output - expected).abs().max() < 2e-4 * expected.abs().mean()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -81,8 +81,8 @@ def test_an_image_is_the_same_in_every_company(layer: Convolution3x3, threads: i
 
 def test_an_image_has_one_thread() -> None:
     torch.set_num_threads(2)
-    found = image_by_image(lambda x: x[:, 0, 0, 0] + torch.get_num_threads(), images(4))
-    assert torch.equal(found, images(4)[:, 0, 0, 0] + 1)
+    output = image_by_image(lambda x: x[:, 0, 0, 0] + torch.get_num_threads(), images(4))
+    assert torch.equal(output, images(4)[:, 0, 0, 0] + 1)
 
 
 def test_layouts_do_not_matter(layer: Convolution3x3) -> None:
@@ -109,18 +109,18 @@ def test_a_thread_has_its_callers_autocast_and_no_gradients(
     layer: Convolution3x3, calls: list[tuple[int, ...]]
 ) -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        found = image_by_image(layer, images(2))
-        assert torch.equal(found, torch.cat([layer(one) for one in images(2).split(1)]))
-    assert found.dtype == torch.bfloat16
-    assert not found.requires_grad
+        output = image_by_image(layer, images(2))
+        assert torch.equal(output, torch.cat([layer(one) for one in images(2).split(1)]))
+    assert output.dtype == torch.bfloat16
+    assert not output.requires_grad
     assert calls == []
     assert not image_by_image(layer, images(2)).requires_grad
 
 
 def test_torch_compile_takes_it(layer: Convolution3x3, calls: list[tuple[int, ...]]) -> None:
-    made = torch.compile(lambda x: image_by_image(layer, x) + 1, backend="eager")(images(2))
-    assert not made.requires_grad
-    assert torch.allclose(made.double() - 1, exact(layer, images(2)), atol=1e-5)
+    output = torch.compile(lambda x: image_by_image(layer, x) + 1, backend="eager")(images(2))
+    assert not output.requires_grad
+    assert torch.allclose(output.double() - 1, exact(layer, images(2)), atol=1e-5)
     assert calls == []
 
 

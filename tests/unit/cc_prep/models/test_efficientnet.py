@@ -18,8 +18,8 @@ RECORDED = [4.19442, 3.43044, 5.04231, 3.38748, 3.2128, 4.35301]
 
 @pytest.fixture(scope="module")
 def network() -> EfficientNetLite0:
-    found = weights.locate("efficientnet-lite0")
-    return EfficientNetLite0.from_tensors(weights.read_tensors(found.path))
+    located = weights.locate("efficientnet-lite0")
+    return EfficientNetLite0.from_tensors(weights.read_tensors(located.path))
 
 
 def test_the_package_s_values(network: EfficientNetLite0) -> None:
@@ -29,8 +29,8 @@ def test_the_package_s_values(network: EfficientNetLite0) -> None:
 
 
 def test_levels(network: EfficientNetLite0) -> None:
-    found = network.levels(torch.rand(2, 3, 64, 96))
-    assert [tuple(x.shape) for x in found] == [
+    levels = network.levels(torch.rand(2, 3, 64, 96))
+    assert [tuple(x.shape) for x in levels] == [
         (2, c, 64 // 2 ** (i + 1), 96 // 2 ** (i + 1)) for i, c in enumerate(CHANNELS)
     ]
     assert not any(p.requires_grad for p in network.parameters())
@@ -45,10 +45,10 @@ def test_distance_grows_with_damage() -> None:
     distance = perceptual.make("efficientnet-lite0")
     assert distance is not None
     image = torch.rand(1, 3, 64, 64)
-    found = [distance(image, (image + a * torch.randn(1, 3, 64, 64)).clamp(0, 1)).item()
+    distances = [distance(image, (image + a * torch.randn(1, 3, 64, 64)).clamp(0, 1)).item()
              for a in (0.0, 0.05, 0.5)]  # fmt: skip
-    assert found[0] == pytest.approx(0, abs=1e-6)
-    assert found[0] < found[1] < found[2]
+    assert distances[0] == pytest.approx(0, abs=1e-6)
+    assert distances[0] < distances[1] < distances[2]
 
 
 def test_fidelity_tells_sets_apart() -> None:

@@ -21,7 +21,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
     return bool(request.param)
 
 
-def made(*shape: int, of: int = 0) -> torch.Tensor:
+def random_leaf(*shape: int, of: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(of)).requires_grad_()
 
 
@@ -30,14 +30,14 @@ def made(*shape: int, of: int = 0) -> torch.Tensor:
 def test_it_is_a_linear_layer_with_its_gradients(
     way: bool, shape: tuple[int, ...], biased: bool
 ) -> None:
-    x, weight = made(*shape), made(7, 5, of=1)
-    given = (x, weight, made(7, of=2)) if biased else (x, weight)
-    found, wanted = linear(*given), F.linear(*given)
-    assert found.shape == wanted.shape
-    assert torch.allclose(found, wanted, atol=1e-5)
-    seeds = made(*wanted.shape, of=3).detach()
+    x, weight = random_leaf(*shape), random_leaf(7, 5, of=1)
+    inputs = (x, weight, random_leaf(7, of=2)) if biased else (x, weight)
+    output, expected = linear(*inputs), F.linear(*inputs)
+    assert output.shape == expected.shape
+    assert torch.allclose(output, expected, atol=1e-5)
+    seeds = random_leaf(*expected.shape, of=3).detach()
     for mine, theirs in zip(
-        torch.autograd.grad(found, given, seeds), torch.autograd.grad(wanted, given, seeds),
+        torch.autograd.grad(output, inputs, seeds), torch.autograd.grad(expected, inputs, seeds),
         strict=True,
     ):  # fmt: skip
         assert torch.allclose(mine, theirs, atol=1e-5)
@@ -45,21 +45,21 @@ def test_it_is_a_linear_layer_with_its_gradients(
 
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40))
 def test_of_every_size(rows: int, channels: int, out: int) -> None:
-    layer, x = Linear(channels, out), made(rows, channels).detach()
+    layer, x = Linear(channels, out), random_leaf(rows, channels).detach()
     with patch.object(module, "has_onednn_on_amd", return_value=True):
-        found = layer(x)
-    assert torch.allclose(found, F.linear(x, layer.weight, layer.bias), atol=1e-5)
+        output = layer(x)
+    assert torch.allclose(output, F.linear(x, layer.weight, layer.bias), atol=1e-5)
 
 
 @pytest.mark.parametrize("graded", [True, False])
 def test_it_is_onednn_only_where_it_should_be(way: bool, graded: bool) -> None:
-    x, weight = made(3, 5), made(7, 5, of=1)
+    x, weight = random_leaf(3, 5), random_leaf(7, 5, of=1)
     with patch.object(module, "_onednn", wraps=module._onednn) as onednn:
         with torch.set_grad_enabled(graded):
-            found = linear(x, weight)
+            output = linear(x, weight)
         assert onednn.call_count == way
         if graded:
-            found.sum().backward()
+            output.sum().backward()
             assert x.grad is not None
             assert weight.grad is not None
             assert torch.allclose(x.grad, weight.sum(0).expand(3, 5), atol=1e-5)
@@ -73,26 +73,26 @@ def test_it_is_onednn_only_where_it_should_be(way: bool, graded: bool) -> None:
 
 
 def test_parts_of_it_may_be_frozen_and_strided(way: bool) -> None:
-    whole = made(21, 5)
-    x = made(5, 4, of=1).T
-    found = linear(x, whole[7:14].detach())
-    assert torch.allclose(found, F.linear(x, whole[7:14]), atol=1e-5)
-    found.square().sum().backward()
+    whole = random_leaf(21, 5)
+    x = random_leaf(5, 4, of=1).T
+    output = linear(x, whole[7:14].detach())
+    assert torch.allclose(output, F.linear(x, whole[7:14]), atol=1e-5)
+    output.square().sum().backward()
     assert whole.grad is None
     with torch.inference_mode():
-        assert torch.equal(linear(x, whole[7:14]), found)
+        assert torch.equal(linear(x, whole[7:14]), output)
 
 
 def test_its_output_can_be_written_over(way: bool) -> None:
-    x, weight = made(3, 5), made(7, 5, of=1)
+    x, weight = random_leaf(3, 5), random_leaf(7, 5, of=1)
     linear(x, weight).mul_(2).sum().backward()
-    (found,) = torch.autograd.grad((2 * F.linear(x, weight)).sum(), x)
+    (gradient,) = torch.autograd.grad((2 * F.linear(x, weight)).sum(), x)
     assert x.grad is not None
-    assert torch.allclose(x.grad, found, atol=1e-5)
+    assert torch.allclose(x.grad, gradient, atol=1e-5)
 
 
 def test_autocast_and_other_kinds_of_numbers_are_torchs(way: bool) -> None:
-    x, weight = made(3, 5), made(7, 5, of=1)
+    x, weight = random_leaf(3, 5), random_leaf(7, 5, of=1)
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(x, weight).dtype == torch.bfloat16
     assert linear(x.double(), weight.double()).dtype == torch.float64
@@ -110,23 +110,23 @@ def test_names_and_weights_are_those_of_torchs_layer() -> None:
 
 @given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 40), st.booleans())
 def test_packed_it_is_the_same_layer(rows: int, channels: int, out: int, biased: bool) -> None:
-    x, weight = made(rows, channels).detach(), made(channels, out, of=1).detach().T
-    bias = made(out, of=2).detach() if biased else None
+    x, weight = random_leaf(rows, channels).detach(), random_leaf(channels, out, of=1).detach().T
+    bias = random_leaf(out, of=2).detach() if biased else None
     with torch.inference_mode():
         assert torch.allclose(Packed(weight, bias)(x), F.linear(x, weight, bias), atol=1e-5)
 
 
 def test_packed_it_is_onednn_only_where_it_should_be() -> None:
-    x, weight = made(3, 5).detach(), made(7, 5, of=1)
-    wanted = F.linear(x, weight)
+    x, weight = random_leaf(3, 5).detach(), random_leaf(7, 5, of=1)
+    expected = F.linear(x, weight)
     packed, double = Packed(weight), Packed(weight.double())
     with patch.object(module, "has_onednn", return_value=False):
         plain = Packed(weight)
     with patch.object(module, "_onednn", wraps=module._onednn) as onednn, torch.no_grad():
-        assert torch.equal(plain(x), wanted)
-        assert torch.allclose(double(x.double()), wanted.double(), atol=1e-5)
+        assert torch.equal(plain(x), expected)
+        assert torch.allclose(double(x.double()), expected.double(), atol=1e-5)
         with torch.autocast("cpu", torch.bfloat16):
             assert packed(x).dtype == torch.bfloat16
         assert onednn.call_count == 0
-        assert torch.allclose(packed(x), wanted, atol=1e-5)
+        assert torch.allclose(packed(x), expected, atol=1e-5)
         assert onednn.call_count == 1

@@ -22,13 +22,13 @@ def test_both_ends_and_k_between(
 ) -> None:
     k = data.draw(st.integers(0, len(penalty) - 2))
     rng = np.random.default_rng(seed)
-    for found in (
+    for keyframes in (
         confidence.keyframes(penalty, k, strategy, rng, threshold),
         confidence.fixed_keyframes(penalty, k, strategy),
     ):
-        assert found == sorted(set(found))
-        assert len(found) == k + 2
-        assert (found[0], found[-1]) == (0, len(penalty) - 1)
+        assert keyframes == sorted(set(keyframes))
+        assert len(keyframes) == k + 2
+        assert (keyframes[0], keyframes[-1]) == (0, len(penalty) - 1)
 
 
 @pytest.mark.parametrize("strategy", ["confidence", "random", "visual"])
@@ -37,8 +37,8 @@ def test_frames_over_the_threshold_come_last(strategy: Strategy) -> None:
     for seed in range(50):
         rng = np.random.default_rng(seed)
         assert confidence.keyframes(penalty, 3, strategy, rng, 5.0) == [0, 1, 3, 5, 6]
-        found = confidence.keyframes(penalty, 4, strategy, rng, 5.0)
-        assert {1, 3, 5} < set(found)
+        keyframes = confidence.keyframes(penalty, 4, strategy, rng, 5.0)
+        assert {1, 3, 5} < set(keyframes)
 
 
 def test_the_rule_without_its_dice() -> None:

@@ -23,9 +23,9 @@ SAID = ("the ball moved", "a red cube is gone", "😀 nothing")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("weights")
-    small_weights.settings(made)
-    return made
+    weights_folder = tmp_path_factory.mktemp("weights")
+    small_weights.settings(weights_folder)
+    return weights_folder
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +35,16 @@ def scorer(folder: Path) -> Scorer:
 
 def test_scores_are_the_plain_way_s(scorer: Scorer) -> None:
     """Each of the 2 F pairs through the whole network, each caption alone."""
-    found = scorer(FRAMES, SAID)
+    frame_scores = scorer(FRAMES, SAID)
     network = scorer.network
     images = normalize(FRAMES, network.config.resolution)
     with torch.inference_mode():
-        for row, said in enumerate(SAID):
-            text = network.encode_text(torch.tensor(clip_tokenizer.batch([said])))
+        for row, caption in enumerate(SAID):
+            text = network.encode_text(torch.tensor(clip_tokenizer.batch([caption])))
             for frame in range(len(FRAMES)):
                 for ends, scores in (
-                    ((0, frame), found.bef_inter_sim),
-                    ((frame, -1), found.inter_aft_sim),
+                    ((0, frame), frame_scores.bef_inter_sim),
+                    ((frame, -1), frame_scores.inter_aft_sim),
                 ):
                     tokens = [network.visual.encode_frames(images[[end]]) for end in ends]
                     pair = network.visual.encode_pairs(*tokens)
@@ -56,16 +56,16 @@ def test_scores_are_the_plain_way_s(scorer: Scorer) -> None:
 def test_images_go_straight_to_a_square(scorer: Scorer) -> None:
     from PIL import Image
 
-    found = normalize(FRAMES[:1], 32)[0].permute(1, 2, 0).numpy()
+    normalized = normalize(FRAMES[:1], 32)[0].permute(1, 2, 0).numpy()
     square = np.asarray(Image.fromarray(FRAMES[0]).resize((32, 32), Image.Resampling.BICUBIC))
     mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-    assert np.allclose(found, (square / 255 - mean) / std, atol=1e-5)
+    assert np.allclose(normalized, (square / 255 - mean) / std, atol=1e-5)
 
 
 def test_without_captions(scorer: Scorer) -> None:
-    found = scorer(FRAMES, ())
-    assert found.bef_inter_sim.shape == (0, 5)
-    likeness = found.similarities()
+    frame_scores = scorer(FRAMES, ())
+    assert frame_scores.bef_inter_sim.shape == (0, 5)
+    likeness = frame_scores.similarities()
     assert likeness.shape == (2, 1, 5)
     # Nothing is more like the before image than itself.
     assert likeness[0, 0].argmax() == 0
@@ -93,7 +93,7 @@ def test_tokens_of_all_frames(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({}, "no ddconfig"),
         ({"model": {"params": {"ddconfig": {"resolution": 64}}}}, "no ddconfig"),
@@ -103,10 +103,12 @@ def test_tokens_of_all_frames(folder: Path) -> None:
         ),
     ],
 )
-def test_a_configuration_must_fit(folder: Path, tmp_path: Path, config: object, said: str) -> None:
+def test_a_configuration_must_fit(
+    folder: Path, tmp_path: Path, config: object, message: str
+) -> None:
     file = tmp_path / "model.yaml"
     file.write_text(json.dumps(config))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         networks.vqgan(str(folder / "vqgan-test.safetensors"), str(file))
 
 

