@@ -50,8 +50,8 @@ def test_defaults_in_the_docs() -> None:
     rows = {line.split("`")[1]: line.split("|")[2:6] for line in lines if line.startswith("| `")}
     recipes = (vqgan, clip4idc, stage1, stage2)
     assert rows.keys() == Loop.model_fields.keys()
-    for name, said in rows.items():
-        for text, recipe in zip(said, recipes, strict=True):
+    for name, cells in rows.items():
+        for text, recipe in zip(cells, recipes, strict=True):
             value = getattr(recipe.Settings().loop, name)
             written = f"[{text}]" if "," in text else text.strip()
             loop = configs.load(Loop, "vqgan", None, [f"{name}={written}"], QUIET)

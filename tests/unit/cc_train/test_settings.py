@@ -32,9 +32,9 @@ def lines(model: BaseModel, prefix: str) -> Iterator[str]:
 
 
 def settings(name: str) -> BaseModel:
-    found = systems.recipe(name).Settings()
-    assert isinstance(found, BaseModel)
-    return found
+    defaults = systems.recipe(name).Settings()
+    assert isinstance(defaults, BaseModel)
+    return defaults
 
 
 def test_settings_are_as_listed() -> None:
@@ -42,8 +42,8 @@ def test_settings_are_as_listed() -> None:
 
     Where a change is meant, the list is written anew: python -m tests.unit.cc_train.test_settings
     """
-    found = [line for name in SYSTEMS for line in lines(settings(name), name)]
-    assert found == LISTED.read_text(encoding="utf-8").splitlines()
+    current = [line for name in SYSTEMS for line in lines(settings(name), name)]
+    assert current == LISTED.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -32,11 +32,11 @@ def test_shards_come_in_another_order_each_epoch() -> None:
     shard_of = np.repeat(np.arange(len(counts)), counts)
     orders = []
     for epoch in range(6):
-        found = order.epoch_order(counts, epoch, 0, 1)  # nothing is shuffled within a shard
-        shards = [int(shard) for shard, _ in itertools.groupby(shard_of[found])]
+        epoch_order = order.epoch_order(counts, epoch, 0, 1)  # nothing is shuffled within a shard
+        shards = [int(shard) for shard, _ in itertools.groupby(shard_of[epoch_order])]
         assert sorted(shards) == list(range(len(counts))), "each shard is read in one go"
         expected = [i for s in shards for i in range(starts[s], starts[s + 1])]
-        assert found.tolist() == expected
+        assert epoch_order.tolist() == expected
         orders.append(tuple(shards))
     assert len(set(orders)) > 4
 
@@ -45,8 +45,8 @@ def test_windows_begin_elsewhere_each_epoch() -> None:
     """Keeps away: two samples that are never shuffled together, because a window ends there."""
     together = np.zeros(39, bool)
     for epoch in range(30):
-        found = order.epoch_order((40,), epoch, 0, 8)
-        places = np.argsort(found)
+        epoch_order = order.epoch_order((40,), epoch, 0, 8)
+        places = np.argsort(epoch_order)
         together |= places[:-1] > places[1:]
     assert together.all(), "some epoch swaps any two neighbours"
 
@@ -54,8 +54,8 @@ def test_windows_begin_elsewhere_each_epoch() -> None:
 def test_a_window_is_no_longer_than_the_buffer() -> None:
     """Keeps away: more samples in memory, or shards open, than the settings say."""
     for epoch in range(10):
-        found = order.epoch_order((40,), epoch, 0, 8)
-        assert np.abs(found - np.arange(40)).max() < 8
+        epoch_order = order.epoch_order((40,), epoch, 0, 8)
+        assert np.abs(epoch_order - np.arange(40)).max() < 8
 
 
 def test_streams_of_chance_are_apart() -> None:

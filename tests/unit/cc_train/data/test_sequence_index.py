@@ -69,7 +69,7 @@ def test_progress_counts_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["a.f00.png"], "a has no usable .json"),
         (["a.json", "a.json"], "a.json twice"),
@@ -77,14 +77,14 @@ def test_progress_counts_shards(tmp_path: Path) -> None:
         (["a.json", "a.mask.png"], "a has no frames"),
     ],
 )
-def test_what_is_no_sample_is_named(tmp_path: Path, names: list[str], said: str) -> None:
+def test_what_is_no_sample_is_named(tmp_path: Path, names: list[str], message: str) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as opened:
         for name in names:
             member = tarfile.TarInfo(name)
             content = b"{}" if name.endswith("json") else b""
             member.size = len(content)
             opened.addfile(member, io.BytesIO(content))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         sequence_index.read_index([str(tmp_path / "a.tar")])
 
 

@@ -47,9 +47,9 @@ def test_index_and_tar_give_the_same_entries(tmp_path: Path) -> None:
     assert indexed[0].captions == PAIR.captions
     assert indexed[0].tokenizer_sha256 == "cd" * 32
     for entry in indexed:
-        found = entry.read()
-        assert found.key == entry.key
-        assert entry.meta().items() <= {**found.meta, "key": entry.key}.items()
+        stored = entry.read()
+        assert stored.key == entry.key
+        assert entry.meta().items() <= {**stored.meta, "key": entry.key}.items()
 
 
 def test_metas_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,11 +70,11 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     others = write(tmp_path / "b", tokenizer="theirs", tokenizer_sha256="ef" * 32)
     with pytest.raises(UserError) as caught:
         shard_index.require_tokenizer([*mine, *shard_index.read([str(others)])], "cd" * 32, "t")
-    said = str(caught.value)
-    assert "theirs (SHA-256 efefefefefef…)" in said
-    assert "t (SHA-256 cdcdcdcdcdcd…)" in said
-    assert str(others) in said
-    assert "--set tokenize.weights" in said
+    message = str(caught.value)
+    assert "theirs (SHA-256 efefefefefef…)" in message
+    assert "t (SHA-256 cdcdcdcdcdcd…)" in message
+    assert str(others) in message
+    assert "--set tokenize.weights" in message
     for sha256 in (None, "ef" * 32):
         with pytest.raises(UserError, match="holds tokens of t "):
             shard_index.require_tokenizer(mine, sha256, "t")
@@ -90,8 +90,8 @@ def test_json_of_other_types(tmp_path: Path, meta: dict[str, object]) -> None:
     place = tmp_path / "train-000000.tar"
     with tar.write_shard(str(place)) as (writer, _):
         members = sample()
-        said = {**json.loads(members["json"]), **meta}
-        writer.add("k", {**members, "json": json.dumps(said).encode()})
+        record = {**json.loads(members["json"]), **meta}
+        writer.add("k", {**members, "json": json.dumps(record).encode()})
     with pytest.raises(UserError, match=r"train-000000\.tar.*in its \.json is"):
         shard_index.read([str(place)])
 
@@ -146,20 +146,20 @@ def test_a_shard_without_its_whole_end(tmp_path: Path, missing: int, index: bool
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["a.f00.jpg", "a.json"], "comes before its .json"),
         (["a.json", "b.json", "a.f00.jpg"], "the key stands there twice"),
         (["a.json", "a.json"], "the key stands there twice"),
     ],
 )
-def test_what_breaks_the_convention(tmp_path: Path, names: list[str], said: str) -> None:
+def test_what_breaks_the_convention(tmp_path: Path, names: list[str], message: str) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as opened:
         for name in names:
             info = tarfile.TarInfo(name)
             info.size = 2
             opened.addfile(info, io.BytesIO(b"{}"))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         shard_index.read([str(tmp_path / "a.tar")])
 
 

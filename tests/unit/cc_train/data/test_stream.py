@@ -45,10 +45,10 @@ def write_shards(folder: Path, sizes: Sequence[int], index: bool = True) -> str:
     return str(folder / "train-*.tar")
 
 
-def make(samples: list[TrainingSample], dice: list[np.random.Generator]) -> dict[str, Any]:
+def make(samples: list[TrainingSample], rngs: list[np.random.Generator]) -> dict[str, Any]:
     return {
         "seen": [int(sample.tokens[0, 0, 0]) for sample in samples],
-        "dice": [int(rng.integers(1 << 30)) for rng in dice],
+        "draws": [int(rng.integers(1 << 30)) for rng in rngs],
     }
 
 
@@ -63,16 +63,16 @@ def stream(pattern: str, batch: int, ranks: Ranks = Ranks(), **settings: Any) ->
     buffer=st.integers(1, 50),
 )
 def test_an_epoch_s_order_has_all_once(counts: tuple[int, ...], epoch: int, buffer: int) -> None:
-    found = order.epoch_order(counts, epoch, 0, buffer)
-    assert sorted(found.tolist()) == list(range(sum(counts)))
+    epoch_order = order.epoch_order(counts, epoch, 0, buffer)
+    assert sorted(epoch_order.tolist()) == list(range(sum(counts)))
 
 
 def test_a_small_buffer_stays_within_few_shards() -> None:
     """Keeps away: a shuffle that reads all shards at once."""
     counts = (10,) * 20
-    found = order.epoch_order(counts, 0, 0, 20) // 10
+    shards = order.epoch_order(counts, 0, 0, 20) // 10
     for start in range(0, 180, 20):
-        assert len(set(found[start : start + 20].tolist())) <= 5
+        assert len(set(shards[start : start + 20].tolist())) <= 5
 
 
 @given(batch=st.integers(1, 5), world=st.integers(1, 4), micro=st.integers(0, 30))
@@ -82,34 +82,34 @@ def test_ranks_see_together_what_one_sees(batch: int, world: int, micro: int) ->
 
 
 def test_epochs_are_whole_and_differ(tmp_path: Path) -> None:
-    found = stream(write_shards(tmp_path, [3, 5, 4]), 4)
-    epochs = [[n for i in range(3) for n in found(3 * e + i)["seen"]] for e in range(3)]
+    batches = stream(write_shards(tmp_path, [3, 5, 4]), 4)
+    epochs = [[n for i in range(3) for n in batches(3 * e + i)["seen"]] for e in range(3)]
     assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-    assert found(0) == found(0), "a pure function of the number"
+    assert batches(0) == batches(0), "a pure function of the number"
 
 
 def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path) -> None:
     pattern = write_shards(tmp_path, [3, 5, 4])
     whole, parts = stream(pattern, 4), [stream(pattern, 2, Ranks(r, 2)) for r in (0, 1)]
     for number in range(7):
-        for name in ("seen", "dice"):
+        for name in ("seen", "draws"):
             assert whole(number)[name] == parts[0](number)[name] + parts[1](number)[name]
 
 
 def test_the_index_is_not_needed(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    found = stream(write_shards(tmp_path / "a", [3, 4]), 2)
+    indexed = stream(write_shards(tmp_path / "a", [3, 4]), 2)
     bare = stream(write_shards(tmp_path / "b", [3, 4], index=False), 2)
-    assert [found(i) for i in range(5)] == [bare(i) for i in range(5)]
+    assert [indexed(i) for i in range(5)] == [bare(i) for i in range(5)]
 
 
 def test_pairs_of_a_scene_come_together(tmp_path: Path) -> None:
-    found = stream(write_shards(tmp_path, [3, 5, 4]), 2, pair_scenes=True)
-    assert len(found.items) == 6
+    batches = stream(write_shards(tmp_path, [3, 5, 4]), 2, pair_scenes=True)
+    assert len(batches.items) == 6
     for number in range(6):
-        seen = found(number)["seen"]
+        seen = batches(number)["seen"]
         assert [n // 2 for n in seen[::2]] == [n // 2 for n in seen[1::2]]
 
 
@@ -123,23 +123,23 @@ def damage(folder: Path, key: str) -> None:
 def test_what_cannot_be_read_is_counted_and_replaced(tmp_path: Path) -> None:
     pattern = write_shards(tmp_path, [6, 6])
     damage(tmp_path, "set-train-000001-nochange")
-    found = stream(pattern, 4, skip_bad=0.1)
+    batches = stream(pattern, 4, skip_bad=0.1)
     for number in range(3):
-        batch = found(number)
+        batch = batches(number)
         assert len(batch["seen"]) == 4, "batches keep their size"
         assert 3 not in batch["seen"]
-        found.mark_consumed(batch)
-    assert found.skipped == {"set-train-000001-nochange"}
-    assert found.state(3)["skipped"] == ["set-train-000001-nochange"]
+        batches.mark_consumed(batch)
+    assert batches.skipped == {"set-train-000001-nochange"}
+    assert batches.state(3)["skipped"] == ["set-train-000001-nochange"]
 
 
 def test_too_much_damage_ends_the_run(tmp_path: Path) -> None:
     pattern = write_shards(tmp_path, [6, 6])
     damage(tmp_path, "set-train-000001-nochange")
-    found = stream(pattern, 4, skip_bad=0.0)
-    [bad] = [batch for batch in map(found, range(3)) if batch[SKIPPED]]
+    batches = stream(pattern, 4, skip_bad=0.0)
+    [bad] = [batch for batch in map(batches, range(3)) if batch[SKIPPED]]
     with pytest.raises(JobFailed, match="1 of 12 samples cannot be read"):
-        found.mark_consumed(bad)
+        batches.mark_consumed(bad)
 
 
 def test_the_state_is_plain_and_compared(tmp_path: Path) -> None:
@@ -194,21 +194,21 @@ def test_every_sample_has_the_dice_of_its_place(tmp_path: Path) -> None:
     """Keeps away: two samples of a scene, or of a batch, whose draws are alike."""
     pattern = write_shards(tmp_path, [6, 6])
     alone = [int(order.rng_at(7, 4 + i).integers(1 << 30)) for i in range(4)]
-    assert stream(pattern, 4)(1)["dice"] == alone
+    assert stream(pattern, 4)(1)["draws"] == alone
     pairs = [r for i in range(2) for r in order.rng_at(7, 2 + i).spawn(2)]
     drawn = [int(rng.integers(1 << 30)) for rng in pairs]
-    assert stream(pattern, 2, pair_scenes=True)(1)["dice"] == drawn
+    assert stream(pattern, 2, pair_scenes=True)(1)["draws"] == drawn
     assert len(set(drawn)) == 4
 
 
 def test_skipped_samples_may_be_as_many_as_the_settings_say(tmp_path: Path) -> None:
     """Keeps away: a run that ends at the share that is allowed, or goes on beyond it."""
-    found = stream(write_shards(tmp_path, [6, 4]), 4, skip_bad=0.2)
-    found.mark_consumed({SKIPPED: ["a"]})
-    found.mark_consumed({SKIPPED: ["a", "b"]})
+    batches = stream(write_shards(tmp_path, [6, 4]), 4, skip_bad=0.2)
+    batches.mark_consumed({SKIPPED: ["a"]})
+    batches.mark_consumed({SKIPPED: ["a", "b"]})
     with pytest.raises(JobFailed, match=r"3 of 10 samples .*, the last is d:"):
-        found.mark_consumed({SKIPPED: ["c", "d"][1:]})
-    found.mark_consumed({SKIPPED: ["a"]})  # what was counted before ends nothing
+        batches.mark_consumed({SKIPPED: ["c", "d"][1:]})
+    batches.mark_consumed({SKIPPED: ["a"]})  # what was counted before ends nothing
 
 
 def test_as_many_items_as_a_step_needs_are_enough(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_as_many_items_as_a_step_needs_are_enough(tmp_path: Path) -> None:
 def test_when_nothing_can_be_read(tmp_path: Path) -> None:
     """Keeps away: an endless search for a sample."""
     pattern = write_shards(tmp_path, [4])
-    found = stream(pattern, 2, skip_bad=1.0)
+    batches = stream(pattern, 2, skip_bad=1.0)
     (tmp_path / "train-000000.tar").write_bytes(b"\xff" * 20_000)
     with pytest.raises(JobFailed, match="not one sample"):
-        found(0)
+        batches(0)
 
 
 def test_damaged_samples_give_way_to_those_that_follow(tmp_path: Path) -> None:

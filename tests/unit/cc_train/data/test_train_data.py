@@ -57,10 +57,10 @@ def test_no_id_in_both_parts(ids: list[int], share: float) -> None:
 def test_the_index_reads_what_was_written(tmp_path: Path) -> None:
     write(tmp_path, range(4))
     write(tmp_path, range(4, 6), index=1)
-    found = sequence_index.read_index([f"{tmp_path}/train-{{000000..000001}}.tar"])
-    assert [s.meta["captions"] for s in found] == [[f"caption {i}"] for i in range(6)]
-    assert found == sequence_index.read_index([f"{tmp_path}/*.tar"])
-    for i, sample in enumerate(found):
+    samples = sequence_index.read_index([f"{tmp_path}/train-{{000000..000001}}.tar"])
+    assert [s.meta["captions"] for s in samples] == [[f"caption {i}"] for i in range(6)]
+    assert samples == sequence_index.read_index([f"{tmp_path}/*.tar"])
+    for i, sample in enumerate(samples):
         assert sample.frames == ["f00.png", "f01.png", "f02.png"]
         assert (sample.image("f01.png") == 10 * i).all()
 
@@ -118,25 +118,25 @@ def test_both_images_move_together() -> None:
 
 def test_true_sentences_are_no_negatives() -> None:
     metas = [{"kind": "change"}, {"kind": "no_change"}, {"kind": "no_change"}, {"kind": "change"}]
-    said = ["a", "b", "c", "a"]
-    found = clip4idc.positives(said, metas).int().tolist()
-    assert found == [[1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1]]
+    sentences = ["a", "b", "c", "a"]
+    positives = clip4idc.positives(sentences, metas).int().tolist()
+    assert positives == [[1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1]]
 
 
 def test_fewer_pairs_without_change(tmp_path: Path) -> None:
     write(tmp_path, range(20))
     samples = sequence_index.read_index([f"{tmp_path}/*.tar"])
     for share, still in ((0.0, 0), (0.3, 3), (1.0, 10)):
-        kept = clip4idc._fewer_unchanged(samples, share)
-        assert sum(s.meta["kind"] == "no_change" for s in kept) == still
-        assert sum(s.meta["kind"] == "change" for s in kept) == 10
+        chosen = clip4idc._fewer_unchanged(samples, share)
+        assert sum(s.meta["kind"] == "no_change" for s in chosen) == still
+        assert sum(s.meta["kind"] == "change" for s in chosen) == 10
 
 
 def test_waves_tell_every_place_apart() -> None:
-    found = sinusoids_2d(7, 64)
-    assert found.shape == (50, 64)
-    assert not found[0].any()
-    places = found[1:]
+    embeddings = sinusoids_2d(7, 64)
+    assert embeddings.shape == (50, 64)
+    assert not embeddings[0].any()
+    places = embeddings[1:]
     assert (places @ places.T).argmax(1).tolist() == list(range(49))
 
 
@@ -145,9 +145,9 @@ def test_a_crop_is_the_same_of_all_frames(seed: int, least: float, height: int, 
     ramp = np.arange(height * width, dtype=np.int64).reshape(1, height, width, 1) * 255
     frame = np.broadcast_to(ramp // (height * width), (1, height, width, 3)).astype(np.uint8)
     frames = np.concatenate([frame, frame, frame])
-    found = batches.cropped(frames, least, np.random.default_rng(seed))
-    assert found.shape == frames.shape
-    assert (found[0] == found[1]).all()
-    assert (found[0] == found[2]).all()
+    crops = batches.cropped(frames, least, np.random.default_rng(seed))
+    assert crops.shape == frames.shape
+    assert (crops[0] == crops[1]).all()
+    assert (crops[0] == crops[2]).all()
     if least == 1:  # nothing is left out, and a resize to the same size changes nothing
-        assert (found == frames).all()
+        assert (crops == frames).all()

@@ -38,11 +38,11 @@ def test_greedy_is_full_recomputation(seed: int) -> None:
     network, memory = decoder(seed), torch.randn(5, 7, 16)
     expected = plain_greedy(network, memory)
     assert (greedy(CachedDecoder(network), memory, stop=False) == expected).all()
-    for found, whole in zip(greedy(CachedDecoder(network), memory), expected, strict=True):
+    for decoded, whole in zip(greedy(CachedDecoder(network), memory), expected, strict=True):
         ended = (whole == EOS).nonzero()
         end = int(ended[0, 0]) + 1 if len(ended) else len(whole)
-        assert (found[:end] == whole[:end]).all()
-        assert (found[end:] == PAD).all()
+        assert (decoded[:end] == whole[:end]).all()
+        assert (decoded[end:] == PAD).all()
     assert (expected != UNK).all()
 
 
@@ -70,10 +70,10 @@ def test_greedy_ends_when_all_have_ended() -> None:
 def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
     """Against every sentence there is, scored by full recomputation."""
     network, memory = decoder(seed, words=10, length=4), torch.randn(1, 5, 16)
-    kept = [word for word in range(10) if word != UNK]
+    vocabulary = [word for word in range(10) if word != UNK]
     best = []
     for length in range(4):
-        for words in itertools.product([w for w in kept if w != EOS], repeat=length):
+        for words in itertools.product([w for w in vocabulary if w != EOS], repeat=length):
             ids = [BOS, *words, *([EOS] if length < 3 else [])]
             logits = network(torch.tensor([ids[:-1]]), memory)[0].clone()
             logits[:, UNK] = -torch.inf
@@ -81,8 +81,8 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
             score = sum(float(chances[i, word]) for i, word in enumerate(ids[1:]))
             best.append((score, list(words)))
     best.sort(reverse=True)
-    [found] = beam(CachedDecoder(network), memory, width=400)
-    for (score, words), one in zip(best[:5], found[:5], strict=True):
+    [hypotheses] = beam(CachedDecoder(network), memory, width=400)
+    for (score, words), one in zip(best[:5], hypotheses[:5], strict=True):
         assert one.ids == words
         assert one.score == pytest.approx(score, abs=1e-3)
 
@@ -90,10 +90,10 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
 @torch.inference_mode()
 def test_a_beam_of_one_is_greedy() -> None:
     network, memory = decoder(3), torch.randn(4, 6, 16)
-    for ids, [found] in zip(
+    for ids, [hypothesis] in zip(
         greedy(CachedDecoder(network), memory).tolist(),
         beam(CachedDecoder(network), memory, 1),
         strict=True,
     ):
-        said = ids[1 : ids.index(EOS)] if EOS in ids else ids[1:]
-        assert found.ids == said
+        words = ids[1 : ids.index(EOS)] if EOS in ids else ids[1:]
+        assert hypothesis.ids == words

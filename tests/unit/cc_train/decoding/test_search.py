@@ -30,8 +30,8 @@ class Table:
     """A decoder whose next word depends on the last word and its place alone."""
 
     def __init__(self, seed: int, length: int = LENGTH, end: float = 0.0) -> None:
-        dice = torch.Generator().manual_seed(seed)
-        self.table = torch.randn(length - 1, WORDS, WORDS, generator=dice)
+        generator = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(length - 1, WORDS, WORDS, generator=generator)
         self.table[..., EOS] += end
         self.length, self.steps = length, 0
 
@@ -65,8 +65,8 @@ class Table:
 def test_a_wide_beam_finds_the_best_of_all(seed: int, penalty: float) -> None:
     """Keeps away: a length that is off by one, and a search that ends before the best is found."""
     table = Table(seed)
-    [found] = search.beam(table, torch.zeros(1, 1), width=600, penalty=penalty)
-    for (score, words), one in zip(table.every_sentence(penalty)[:20], found, strict=False):
+    [hypotheses] = search.beam(table, torch.zeros(1, 1), width=600, penalty=penalty)
+    for (score, words), one in zip(table.every_sentence(penalty)[:20], hypotheses, strict=False):
         assert one.ids == words
         assert one.score == pytest.approx(score, abs=1e-4)
 
@@ -75,13 +75,13 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int, penalty: float) -> None:
 def test_a_narrow_beam_never_scores_above_the_best(penalty: float) -> None:
     for seed, width in itertools.product(range(10), (1, 2, 3)):
         table = Table(seed, end=-1.0)
-        [found] = search.beam(table, torch.zeros(1, 1), width, penalty)
-        scores = [one.score for one in found]
-        assert len(found) == width
+        [hypotheses] = search.beam(table, torch.zeros(1, 1), width, penalty)
+        scores = [one.score for one in hypotheses]
+        assert len(hypotheses) == width
         assert scores == sorted(scores, reverse=True)
-        assert len({tuple(one.ids) for one in found}) == width
+        assert len({tuple(one.ids) for one in hypotheses}) == width
         exact = {tuple(words): score for score, words in table.every_sentence(penalty)}
-        for one in found:
+        for one in hypotheses:
             assert one.score == pytest.approx(exact[tuple(one.ids)], abs=1e-4)
 
 
@@ -96,8 +96,8 @@ def test_a_penalty_makes_sentences_longer() -> None:
 
 def test_sentences_that_never_end_are_cut() -> None:
     table = Table(0, end=-1e9)
-    [found] = search.beam(table, torch.zeros(1, 1), 3)
-    assert all(len(one.ids) == LENGTH - 1 for one in found)
+    [hypotheses] = search.beam(table, torch.zeros(1, 1), 3)
+    assert all(len(one.ids) == LENGTH - 1 for one in hypotheses)
 
 
 def test_the_search_ends_when_nothing_better_can_come() -> None:

@@ -19,7 +19,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(linear, "has_onednn", lambda: False)
 
 
-def made(config: Config) -> CaptionDecoder:
+def seeded_decoder(config: Config) -> CaptionDecoder:
     torch.manual_seed(0)
     decoder = CaptionDecoder(config).eval()
     for name, parameter in decoder.named_parameters():
@@ -28,7 +28,9 @@ def made(config: Config) -> CaptionDecoder:
     return decoder
 
 
-def said(decoder: CachedDecoder, ids: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+def stepwise_logits(
+    decoder: CachedDecoder, ids: torch.Tensor, memory: torch.Tensor
+) -> torch.Tensor:
     """Logits [B, L, words] of ids [B, L], one after the other."""
     past = decoder.start(memory)
     return torch.stack([decoder.step(one, memory, past) for one in ids.unbind(1)], dim=1)
@@ -37,11 +39,11 @@ def said(decoder: CachedDecoder, ids: torch.Tensor, memory: torch.Tensor) -> tor
 @pytest.mark.usefixtures("way")
 @torch.inference_mode()
 def test_the_logits_of_each_word_at_the_reference_s_sizes() -> None:
-    decoder = made(Config())
+    decoder = seeded_decoder(Config())
     ids, memory = torch.randint(0, 80, (3, 24)), torch.randn(3, 784, 512)
-    wanted = decoder(ids, memory)
-    assert torch.allclose(said(CachedDecoder(decoder), ids, memory), wanted, atol=1e-3)
-    assert wanted.std() > 0.1
+    expected = decoder(ids, memory)
+    assert torch.allclose(stepwise_logits(CachedDecoder(decoder), ids, memory), expected, atol=1e-3)
+    assert expected.std() > 0.1
 
 
 @given(
@@ -57,39 +59,41 @@ def test_of_every_size(
     heads: int, half: int, layers: int, sentences: int, length: int, tokens: int
 ) -> None:
     width = 2 * half * heads
-    decoder = made(Config(7, width, heads, 2 * width + 1, layers, length))
+    decoder = seeded_decoder(Config(7, width, heads, 2 * width + 1, layers, length))
     ids, memory = torch.randint(0, 7, (sentences, length)), torch.randn(sentences, tokens, width)
     with torch.inference_mode():
-        wanted = decoder(ids, memory)
-        assert torch.allclose(said(CachedDecoder(decoder), ids, memory), wanted, atol=1e-4)
+        expected = decoder(ids, memory)
+        assert torch.allclose(
+            stepwise_logits(CachedDecoder(decoder), ids, memory), expected, atol=1e-4
+        )
 
 
 def test_some_of_the_sentences_go_on() -> None:
     """As beam search needs it: any of them, in any order, more than once."""
-    decoder = made(Config(11, 8, 2, 16, 2, 5))
+    decoder = seeded_decoder(Config(11, 8, 2, 16, 2, 5))
     ids, memory = torch.randint(0, 11, (3, 5)), torch.randn(1, 6, 8).expand(3, -1, -1)
     speaking, rows = CachedDecoder(decoder), torch.tensor([2, 0, 0, 1])
     past = speaking.start(memory)
     for place in range(3):
         speaking.step(ids[:, place], memory, past)
-    past, wanted = past.select(rows), decoder(ids[rows], memory[:1].expand(4, -1, -1))
+    past, expected = past.select(rows), decoder(ids[rows], memory[:1].expand(4, -1, -1))
     assert isinstance(past, KVCache)
-    found = speaking.step(ids[rows, 3], memory[:1].expand(4, -1, -1), past)
-    assert torch.allclose(found, wanted[:, 3], atol=1e-4)
+    logits = speaking.step(ids[rows, 3], memory[:1].expand(4, -1, -1), past)
+    assert torch.allclose(logits, expected[:, 3], atol=1e-4)
 
 
 def test_it_has_no_dropout_and_the_weights_of_its_making() -> None:
     """Keeps away: a validation that is of an earlier step's weights."""
-    decoder = made(Config(11, 8, 2, 16, 2, 5, dropout=0.5))
+    decoder = seeded_decoder(Config(11, 8, 2, 16, 2, 5, dropout=0.5))
     ids, memory = torch.randint(0, 11, (2, 5)), torch.randn(2, 6, 8)
     before, speaking = decoder(ids, memory), CachedDecoder(decoder.train())
-    assert torch.allclose(said(speaking, ids, memory), before, atol=1e-4)
+    assert torch.allclose(stepwise_logits(speaking, ids, memory), before, atol=1e-4)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(1.5)
     after = decoder.eval()(ids, memory)
     assert not torch.allclose(before, after, atol=1e-2)
-    assert torch.allclose(said(CachedDecoder(decoder), ids, memory), after, atol=1e-4)
+    assert torch.allclose(stepwise_logits(CachedDecoder(decoder), ids, memory), after, atol=1e-4)
 
 
 @given(st.integers(2, 40), st.integers(1, 5), st.floats(1e-3, 1e3))
@@ -99,13 +103,13 @@ def test_the_norm_divides_by_the_unbiased_deviation(width: int, rows: int, scale
         parameter.data.normal_()
     x = (scale * torch.randn(rows, width, dtype=torch.float64) + 3).requires_grad_()
     std, mean = torch.std_mean(x, dim=-1, keepdim=True)
-    wanted = norm.gamma * (x - mean) / (std + 1e-6) + norm.beta
-    found = norm(x)
-    assert torch.allclose(found, wanted)
-    seeds = torch.randn_like(found)
+    expected = norm.gamma * (x - mean) / (std + 1e-6) + norm.beta
+    normalized = norm(x)
+    assert torch.allclose(normalized, expected)
+    seeds = torch.randn_like(normalized)
     for mine, theirs in zip(
-        torch.autograd.grad(found, x, seeds, retain_graph=True),
-        torch.autograd.grad(wanted, x, seeds),
+        torch.autograd.grad(normalized, x, seeds, retain_graph=True),
+        torch.autograd.grad(expected, x, seeds),
         strict=True,
     ):
         assert torch.allclose(mine, theirs)
@@ -114,8 +118,8 @@ def test_the_norm_divides_by_the_unbiased_deviation(width: int, rows: int, scale
 def test_the_norm_of_a_constant_is_its_shift() -> None:
     norm, x = Norm(4), torch.full((1, 4), 2.0, requires_grad=True)
     norm.beta.data.normal_()
-    found = norm(x)
-    assert torch.equal(found[0], norm.beta)
-    found.sum().backward()
+    normalized = norm(x)
+    assert torch.equal(normalized[0], norm.beta)
+    normalized.sum().backward()
     assert x.grad is not None
     assert x.grad.isfinite().all()

@@ -85,28 +85,30 @@ def test_predictions_of_other_systems(
     items = items_of(miniatures.MADE[layout](tmp_path / "data"))
     place = tmp_path / "theirs.json"
     place.write_text(json.dumps(named(name, ids)))
-    said, kept = coco.matched(coco.read_predictions([str(place)]), items, predicted_only=True)
-    assert list(said.values()) == ids
-    assert kept == items[: len(ids)]
+    predictions, predicted_items = coco.matched(
+        coco.read_predictions([str(place)]), items, predicted_only=True
+    )
+    assert list(predictions.values()) == ids
+    assert predicted_items == items[: len(ids)]
 
 
 def test_pairs_without_official_ids_go_by_their_keys(tmp_path: Path) -> None:
     items = items_of(miniatures.own(tmp_path))
-    said = {item.id: f"said of {item.id}" for item in items}
-    assert coco.matched(said, items) == (said, items)
+    predictions = {item.id: f"said of {item.id}" for item in items}
+    assert coco.matched(predictions, items) == (predictions, items)
 
 
 def test_scorers_folder(tmp_path: Path) -> None:
     items = items_of(miniatures.clevr(tmp_path / "data"))
-    said = {item.id: f"said of {item.id}" for item in items}
-    coco.write(tmp_path / "theirs", items, said)
+    predictions = {item.id: f"said of {item.id}" for item in items}
+    coco.write(tmp_path / "theirs", items, predictions)
     (tmp_path / "theirs/predictions.json").unlink()
     read = coco.read_predictions([str(tmp_path / "theirs")])
-    assert coco.matched(read, items) == (said, items)
+    assert coco.matched(read, items) == (predictions, items)
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ("{", "not JSON"),
         ("3", "no predictions"),
@@ -118,13 +120,13 @@ def test_scorers_folder(tmp_path: Path) -> None:
         ('{"7.png": "a"}', "1 of 2 pairs have no prediction, such as '8.png'"),
     ],
 )
-def test_predictions_that_do_not_fit(tmp_path: Path, written: str, said: str) -> None:
+def test_predictions_that_do_not_fit(tmp_path: Path, written: str, message: str) -> None:
     place = tmp_path / "theirs.json"
     place.write_text(written)
     items = [coco.Item("k7", ("a",), (), "7.png", ("7",)), coco.Item("k8", ("b",), (), "8.png")]
     with pytest.raises(UserError) as caught:
         coco.matched(coco.read_predictions([str(place)]), items)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @given(st.lists(st.text(min_size=1, max_size=6), unique=True, min_size=1, max_size=8))
@@ -136,8 +138,8 @@ def test_every_pair_answers_to_its_own_names(names: list[str]) -> None:
     ]
     items = coco.items(metas)
     for way in ("name", "id"):
-        said, _ = coco.matched({getattr(item, way): item.id for item in items}, items)
-        assert all(id == caption for id, caption in said.items())
+        predictions, _ = coco.matched({getattr(item, way): item.id for item in items}, items)
+        assert all(id == caption for id, caption in predictions.items())
 
 
 def test_cocos_own_reader_and_scorer_take_our_files(tmp_path: Path) -> None:
@@ -149,9 +151,9 @@ def test_cocos_own_reader_and_scorer_take_our_files(tmp_path: Path) -> None:
         for id in known["ids"]
     ]  # fmt: skip
     items = coco.items(facts)
-    said = {item.id: known["candidates"][item.image_id[:-4]] for item in items}
-    found = evaluation.evaluate(items, said, scorer.PLAIN)
-    evaluation.write(tmp_path, found, items, said)
+    predictions = {item.id: known["candidates"][item.image_id[:-4]] for item in items}
+    scores = evaluation.evaluate(items, predictions, scorer.PLAIN)
+    evaluation.write(tmp_path, scores, items, predictions)
     truth = COCO(str(tmp_path / "references.json"))
     theirs = truth.loadRes(str(tmp_path / "predictions.json"))
     assert set(theirs.getImgIds()) == {f"{id}.png" for id in known["ids"]}
@@ -160,11 +162,11 @@ def test_cocos_own_reader_and_scorer_take_our_files(tmp_path: Path) -> None:
     # With the official tokeniser's output, the official CIDEr is what ours said.
     tokens = [known[f"tokenised_{what}"] for what in ("references", "candidates")]
     score, _ = Cider().compute_score(*tokens)
-    assert found.groups["total"].corpus["CIDEr"] == pytest.approx(100 * score, abs=5e-5)
+    assert scores.groups["total"].corpus["CIDEr"] == pytest.approx(100 * score, abs=5e-5)
     for name, value in known["corpus"].items():
         ours = name.replace("ROUGE_L", "ROUGE-L")
-        if ours in found.groups["total"].corpus:
-            assert found.groups["total"].corpus[ours] == pytest.approx(100 * value, abs=5e-5)
+        if ours in scores.groups["total"].corpus:
+            assert scores.groups["total"].corpus[ours] == pytest.approx(100 * value, abs=5e-5)
 
 
 def test_types_of_an_official_mapping(tmp_path: Path) -> None:
@@ -172,8 +174,8 @@ def test_types_of_an_official_mapping(tmp_path: Path) -> None:
     references = {"1.png": ["a"], "2.png": ["b"], "2.png_n": ["same"], "3.png": ["c"]}
     (tmp_path / "references.json").write_text(json.dumps(references))
     items = coco.read_references(str(tmp_path / "references.json"))
-    found = {i.id: i.groups for i in coco.with_types(items, str(tmp_path / "types.json"))}
-    assert found == {
+    groups = {i.id: i.groups for i in coco.with_types(items, str(tmp_path / "types.json"))}
+    assert groups == {
         "1.png": ("semantic change", "color"),
         "2.png": ("semantic change", "move"),
         "2.png_n": ("no change",),

@@ -42,13 +42,16 @@ def by_formula(references: dict[str, list[str]], candidates: dict[str, str]) -> 
             penalty = len(candidates[id].split()) - 1, len(reference.split()) - 1
             length = max(0, penalty[0]) - max(0, penalty[1])
             for n in range(1, 5):
-                found = Counter[tuple[str, ...]]()
+                document_counts = Counter[tuple[str, ...]]()
                 for others in references.values():
-                    found.update({gram for other in others for gram in grams(other, n)})
+                    document_counts.update({gram for other in others for gram in grams(other, n)})
 
-                def weighed(caption: str, n: int = n, found: Counter = found) -> dict:
+                def weighed(
+                    caption: str, n: int = n, document_counts: Counter = document_counts
+                ) -> dict:
                     return {
-                        gram: count * (math.log(len(references)) - math.log(max(1, found[gram])))
+                        gram: count
+                        * (math.log(len(references)) - math.log(max(1, document_counts[gram])))
                         for gram, count in grams(caption, n).items()
                     }
 

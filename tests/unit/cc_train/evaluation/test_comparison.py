@@ -26,9 +26,9 @@ GOOD = {item.id: item.references[0] for item in ITEMS}
 BAD = {**GOOD, "k0": "a dog", "k5": "the blue cube"}
 
 
-def evaluated(folder: Path, said: dict[str, str], items: list[coco.Item] = ITEMS) -> str:
-    found = evaluation.evaluate(items, said, scorer.PLAIN)
-    evaluation.write(folder / "evaluation", found, items, said)
+def evaluated(folder: Path, predictions: dict[str, str], items: list[coco.Item] = ITEMS) -> str:
+    scores = evaluation.evaluate(items, predictions, scorer.PLAIN)
+    evaluation.write(folder / "evaluation", scores, items, predictions)
     return str(folder)
 
 
@@ -38,11 +38,11 @@ def runs(tmp_path: Path) -> list[str]:
 
 
 def test_tables_lead_with_the_total_and_end_with_the_best(runs: list[str]) -> None:
-    found = comparison.tables([comparison.read(run) for run in runs])
-    assert [table.group for table in found] == ["total", "semantic change", "no change"]
-    assert [row.name for row in found[0].rows] == ["bad", "<b>good"]
-    assert set(found[0].best.values()) == {"<b>good"}
-    assert found[0].rows[0].pairs["total"] == 8
+    tables = comparison.tables([comparison.read(run) for run in runs])
+    assert [table.group for table in tables] == ["total", "semantic change", "no change"]
+    assert [row.name for row in tables[0].rows] == ["bad", "<b>good"]
+    assert set(tables[0].best.values()) == {"<b>good"}
+    assert tables[0].rows[0].pairs["total"] == 8
 
 
 def test_the_interval_holds_the_difference(runs: list[str]) -> None:
@@ -62,19 +62,19 @@ def test_the_interval_is_a_bootstrap_of_pairs() -> None:
         comparison.Row("a", {}, items=dict.fromkeys(map(str, range(900)), 0.0)),
         comparison.Row("b", {}, items={str(i): float(g) for i, g in enumerate(gains)}),
     ]
-    [found] = comparison.intervals(rows)
+    [interval] = comparison.intervals(rows)
     half = 1.96 * gains.std() / 30
-    assert found.low == pytest.approx(gains.mean() - half, abs=0.05)
-    assert found.high == pytest.approx(gains.mean() + half, abs=0.05)
+    assert interval.low == pytest.approx(gains.mean() - half, abs=0.05)
+    assert interval.high == pytest.approx(gains.mean() + half, abs=0.05)
 
 
 def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:
     fewer = evaluated(tmp_path / "fewer", {i.id: GOOD[i.id] for i in ITEMS[:5]}, ITEMS[:5])
     rows = [comparison.read(place) for place in (runs[0], fewer)]
     assert comparison.intervals(rows) == []
-    said = comparison.notes(rows)
-    assert said[0] == "total: not over the same number of pairs (bad 8, fewer 5)"
-    assert "not over the same pairs as bad: fewer" in said
+    notes = comparison.notes(rows)
+    assert notes[0] == "total: not over the same number of pairs (bad 8, fewer 5)"
+    assert "not over the same pairs as bad: fewer" in notes
 
 
 def test_damaged_items_are_named(runs: list[str]) -> None:

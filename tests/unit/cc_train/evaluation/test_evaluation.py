@@ -33,31 +33,31 @@ SAID = {
 
 
 def test_groups_are_scored_by_themselves() -> None:
-    found = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
-    assert list(found.counts) == ["total", "semantic change", "no change", "add", "drop"]
-    assert found.counts["semantic change"] == 2
+    scores = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
+    assert list(scores.counts) == ["total", "semantic change", "no change", "add", "drop"]
+    assert scores.counts["semantic change"] == 2
     alone = scorer.score({"b": PAIRS["b"][2]}, {"b": SAID["b"]}, scorer.PLAIN)
-    assert found.groups["drop"].corpus == alone.corpus
-    assert found.groups["total"].items["a"]["BLEU-4"] == pytest.approx(100, abs=1e-3)
+    assert scores.groups["drop"].corpus == alone.corpus
+    assert scores.groups["total"].items["a"]["BLEU-4"] == pytest.approx(100, abs=1e-3)
 
 
 def test_one_group_that_is_all_is_not_said_twice() -> None:
     items = [item for item in ITEMS if "semantic change" in item.groups]
-    found = evaluation.evaluate(items, {i.id: SAID[i.id] for i in items}, ["CIDEr"])
-    assert list(found.counts) == ["total", "add", "drop"]
+    scores = evaluation.evaluate(items, {i.id: SAID[i.id] for i in items}, ["CIDEr"])
+    assert list(scores.counts) == ["total", "add", "drop"]
 
 
 def test_swapped_pairs() -> None:
     swapped = {**SAID, "a": "the red cube is gone"}
-    found = evaluation.swap_check(ITEMS, SAID, swapped)
-    assert (found["pairs"], found["same"]) == (2, 0.5)
-    assert found["CIDEr"] > found["CIDEr of the swapped"]
+    check = evaluation.swap_check(ITEMS, SAID, swapped)
+    assert (check["pairs"], check["same"]) == (2, 0.5)
+    assert check["CIDEr"] > check["CIDEr of the swapped"]
     assert evaluation.swap_check(ITEMS[2:], SAID, swapped) == {}
 
 
 def test_files_can_be_read_back(tmp_path: Path) -> None:
-    found = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
-    evaluation.write(tmp_path, found, ITEMS, SAID)
+    scores = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
+    evaluation.write(tmp_path, scores, ITEMS, SAID)
     assert coco.read_predictions([str(tmp_path / "predictions.json")]) == SAID
     items = coco.read_references(str(tmp_path / "references.json"))
     assert [(i.id, i.references, i.groups) for i in items] == [

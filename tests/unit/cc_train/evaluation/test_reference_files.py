@@ -39,9 +39,9 @@ def test_captions_of_each_id(tmp_path: Path, content: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [({"1": 3}, "no references"), ([], "no references|not one"), ({"1": []}, "not one reference")],
 )
-def test_what_is_no_reference_file(tmp_path: Path, content: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_is_no_reference_file(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         read(tmp_path, content)

@@ -33,7 +33,7 @@ def hidden(folder: Path) -> list[str]:
     return [*map(str, places), sysconfig.get_paths()["purelib"], "site-packages"]
 
 
-def made(folder: Path) -> dict[str, str]:
+def page_texts(folder: Path) -> dict[str, str]:
     """An evaluated run with its page and a comparison's, as texts by file name."""
     run = folder / "run"
     scored = evaluation.evaluate(ITEMS, CAPTIONS)
@@ -64,7 +64,7 @@ def check(texts: dict[str, str], folder: Path) -> None:
 
 def test_where_spice_has_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spice, "MODELS", "no-such-models.jar")
-    texts = made(tmp_path)
+    texts = page_texts(tmp_path)
     check(texts, tmp_path)
     for name in ("scores.json", "table.md", "report.html"):
         assert "pycocoevalcap/spice/lib/no-such-models.jar" in texts[name]  # still of use
@@ -85,7 +85,7 @@ def test_where_java_speaks_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     command = ["java", "-jar", str(PACKAGE / "spice/spice-1.0.jar"), str(tmp_path / "in.json")]
     monkeypatch.setattr(Spice, "__init__", lambda self: None)  # it would download the models
     monkeypatch.setattr(Spice, "compute_score", Mock(side_effect=CalledProcessError(3, command)))
-    texts = made(tmp_path)
+    texts = page_texts(tmp_path)
     check(texts, tmp_path)
     left_out = json.loads(texts["scores.json"])["left_out"]
     assert left_out["METEOR"] == "METEOR's Java process failed: cannot open java in meteor"

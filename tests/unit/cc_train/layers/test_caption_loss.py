@@ -28,8 +28,8 @@ def test_the_rest_is_spread_over_the_other_words(smoothing: float) -> None:
     target = torch.full((4, 6), smoothing / 5)
     target[range(4), LABELS[counted]] = 1 - smoothing
     expected = F.kl_div(LOGITS[counted].log_softmax(-1), target, reduction="sum")
-    found = caption_loss(LOGITS, LABELS, smoothing)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss = caption_loss(LOGITS, LABELS, smoothing)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_the_target_itself_has_no_loss() -> None:

@@ -18,18 +18,18 @@ TINY = clip4idc.Network(
 POSITIVES = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)
 
 
-def made(monkeypatch: pytest.MonkeyPatch) -> clip4idc.Clip4idcObjective:
+def objective(monkeypatch: pytest.MonkeyPatch) -> clip4idc.Clip4idcObjective:
     torch.manual_seed(0)
-    found = clip4idc.Clip4idcObjective(clip4idc.from_scratch(TINY), [], 0.1, 1.0, "cpu")
-    dice = torch.Generator().manual_seed(1)
-    pairs, text = torch.randn(2, 3, 16, generator=dice)
+    task = clip4idc.Clip4idcObjective(clip4idc.from_scratch(TINY), [], 0.1, 1.0, "cpu")
+    generator = torch.Generator().manual_seed(1)
+    pairs, text = torch.randn(2, 3, 16, generator=generator)
     monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (pairs, text))
-    return found
+    return task
 
 
 def test_the_loss_of_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: targets that are divided along the wrong axis where positives overlap."""
-    task = made(monkeypatch)
+    task = objective(monkeypatch)
     pairs, text = clip4idc.embed(task.network, {})
     logits = task.network.similarity(text, pairs).detach()
     to_pairs, to_text = logits.log_softmax(1), logits.log_softmax(0)
@@ -38,13 +38,13 @@ def test_the_loss_of_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
         row, column = POSITIVES[i], POSITIVES[:, i]
         expected -= float(to_pairs[i][row].mean()) / 3 / 2
         expected -= float(to_text[:, i][column].mean()) / 3 / 2
-    found = task.losses("model", {"positives": POSITIVES}, 0, {})
-    assert found["total"].item() == pytest.approx(expected, rel=1e-5)
-    assert found["scale"].item() == pytest.approx(task.network.logit_scale.exp().item())
+    losses = task.losses("model", {"positives": POSITIVES}, 0, {})
+    assert losses["total"].item() == pytest.approx(expected, rel=1e-5)
+    assert losses["scale"].item() == pytest.approx(task.network.logit_scale.exp().item())
 
 
 def test_the_scale_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = made(monkeypatch)
+    task = objective(monkeypatch)
     task.network.logit_scale.data.fill_(9.0)
     task.after_step(0)
     assert task.network.logit_scale.exp().item() == pytest.approx(100, rel=1e-5)
@@ -74,16 +74,16 @@ def test_ranks_at_1_5_and_10(monkeypatch: pytest.MonkeyPatch) -> None:
     zeros = torch.zeros(12, 1)
     monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros))
     batch = {"captions": [str(i) for i in range(12)], "tokens": zeros}
-    found = clip4idc.retrieval(Known(logits), [batch], "cpu")  # type: ignore[arg-type]
+    measures = clip4idc.retrieval(Known(logits), [batch], "cpu")  # type: ignore[arg-type]
     share = 100 / 12
     expected = {"text_r1": 9, "text_r5": 10, "text_r10": 11}
     # Pair j meets as many captions above its own as its column has twos.
     above = (logits.T > 1).sum(1)
     expected |= {f"pair_r{k}": int((above < k).sum()) for k in (1, 5, 10)}
     for name, count in expected.items():
-        assert found[name] == pytest.approx(count * share), name
-    assert found["recall"] == pytest.approx(sum(expected.values()) * share / 6)
-    chances = [found[f"chance_r{k}"] for k in (1, 5, 10)]
+        assert measures[name] == pytest.approx(count * share), name
+    assert measures["recall"] == pytest.approx(sum(expected.values()) * share / 6)
+    chances = [measures[f"chance_r{k}"] for k in (1, 5, 10)]
     assert chances == pytest.approx([share, 5 * share, 10 * share])
 
 
@@ -91,19 +91,19 @@ def test_chance_is_never_above_all(monkeypatch: pytest.MonkeyPatch) -> None:
     zeros = torch.zeros(2, 1)
     monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros))
     batch = {"captions": ["a", "b"]}
-    found = clip4idc.retrieval(Known(torch.eye(2)), [batch], "cpu")  # type: ignore[arg-type]
-    assert (found["chance_r1"], found["chance_r5"]) == (50, 100)
+    measures = clip4idc.retrieval(Known(torch.eye(2)), [batch], "cpu")  # type: ignore[arg-type]
+    assert (measures["chance_r1"], measures["chance_r5"]) == (50, 100)
 
 
 def test_waves_are_sines_of_rows_then_of_columns() -> None:
     """Keeps away: places that differ, but not by how far they are apart."""
     side, width = 5, 16
-    found = clip4idc.sinusoids_2d(side, width)
+    embeddings = clip4idc.sinusoids_2d(side, width)
     for row in range(side):
         for column in range(side):
             for i in range(4):
                 frequency = 100.0 ** (-i / 4)
-                values = found[1 + row * side + column]
+                values = embeddings[1 + row * side + column]
                 assert values[i] == pytest.approx(math.sin(row * frequency), abs=1e-5)
                 assert values[4 + i] == pytest.approx(math.cos(row * frequency), abs=1e-5)
                 assert values[8 + i] == pytest.approx(math.sin(column * frequency), abs=1e-5)

@@ -20,10 +20,10 @@ def test_tokens_and_images_are_told_apart() -> None:
     tokens_seen, changed = Counter[bool](), Counter[str]()
     for seed in range(400):
         rng = np.random.default_rng(seed)
-        found = damage.damage(tokens, tokens + 100, rng)
-        tokens_seen[bool((found >= 100).any())] += 1
-        found = damage.damage(images, images // 2, np.random.default_rng(seed))
-        values = found[(found != 128).any(axis=(1, 2, 3))]
+        damaged = damage.damage(tokens, tokens + 100, rng)
+        tokens_seen[bool((damaged >= 100).any())] += 1
+        damaged = damage.damage(images, images // 2, np.random.default_rng(seed))
+        values = damaged[(damaged != 128).any(axis=(1, 2, 3))]
         if not len(values):  # all frames are alike: a shuffle, or a warp of one colour
             changed["none"] += 1
         else:
@@ -37,32 +37,32 @@ def test_any_frame_may_be_replaced_by_any() -> None:
     own, other = np.arange(4)[:, None], 100 + np.arange(3)[:, None]
     places, values = Counter[int](), Counter[int]()
     for seed in range(300):
-        found = damage.swap(own, other, np.random.default_rng(seed))[:, 0]
-        [place] = np.flatnonzero(found >= 100)
+        swapped = damage.swap(own, other, np.random.default_rng(seed))[:, 0]
+        [place] = np.flatnonzero(swapped >= 100)
         places[int(place)] += 1
-        values[int(found[place])] += 1
+        values[int(swapped[place])] += 1
     assert min(places[i] for i in range(4)) > 40
     assert min(values[i] for i in (100, 101, 102)) > 60
 
 
 def test_every_other_order_is_as_likely() -> None:
-    found = Counter(
+    orders = Counter(
         tuple(damage.shuffle(np.arange(3), np.random.default_rng(s)).tolist()) for s in range(1000)
     )
-    assert len(found) == 5
-    assert min(found.values()) > 150
+    assert len(orders) == 5
+    assert min(orders.values()) > 150
 
 
 def test_colours_shift_by_up_to_half_the_range() -> None:
     """Keeps away: a shift that wraps around, of the wrong channels, or of another size."""
     channels, shifts = Counter[tuple[bool, ...]](), []
     for seed in range(400):
-        found = damage.shift_colour(GREY, np.random.default_rng(seed)).astype(int) - 128
-        assert (found == found[0, 0]).all()
-        touched = found[0, 0] != 0
-        assert len(set(found[0, 0][touched].tolist())) <= 1
+        shift = damage.shift_colour(GREY, np.random.default_rng(seed)).astype(int) - 128
+        assert (shift == shift[0, 0]).all()
+        touched = shift[0, 0] != 0
+        assert len(set(shift[0, 0][touched].tolist())) <= 1
         channels[tuple(touched.tolist())] += 1
-        shifts.append(int(found[0, 0].sum()) // max(1, int(touched.sum())))
+        shifts.append(int(shift[0, 0].sum()) // max(1, int(touched.sum())))
     one = [tuple(i == j for j in range(3)) for i in range(3)]
     assert min(channels[c] for c in (*one, (True, True, True))) > 60
     assert -129 < min(shifts) < -115
@@ -70,10 +70,10 @@ def test_colours_shift_by_up_to_half_the_range() -> None:
     assert abs(np.mean(shifts)) < 12
     for value in (0, 255):
         image = np.full((2, 2, 3), value, np.uint8)
-        found = [damage.shift_colour(image, np.random.default_rng(s)) for s in range(60)]
-        far = min(255 - f.min() for f in found) if value else max(f.max() for f in found)
+        shifted = [damage.shift_colour(image, np.random.default_rng(s)) for s in range(60)]
+        far = min(255 - f.min() for f in shifted) if value else max(f.max() for f in shifted)
         assert far <= 128, "what leaves the range is cut"
-        assert np.abs(np.stack(found).astype(int) - value).max() <= 128
+        assert np.abs(np.stack(shifted).astype(int) - value).max() <= 128
 
 
 def middle(image: np.ndarray) -> tuple[float, float]:
@@ -94,8 +94,10 @@ def spot(y: int, x: int, size: int = 64) -> np.ndarray:
 
 def warped(image: np.ndarray, matrix: torch.Tensor) -> np.ndarray:
     pixels = torch.tensor(image).permute(2, 0, 1)[None].float()
-    found: np.ndarray = damage.warp_by(pixels, matrix)[0].permute(1, 2, 0).round().byte().numpy()
-    return found
+    warped_image: np.ndarray = (
+        damage.warp_by(pixels, matrix)[0].permute(1, 2, 0).round().byte().numpy()
+    )
+    return warped_image
 
 
 def test_a_matrix_says_where_a_place_is_taken_from() -> None:

@@ -11,11 +11,11 @@ from cc_train.systems.procap.masking import Masks
 
 def boxes(masks: Masks, rows: int = 40, columns: int = 40) -> list[tuple[int, int]]:
     """Heights and widths of random boxes."""
-    found = []
+    sizes = []
     for seed in range(300):
         box = masking.box((rows, columns), masks, np.random.default_rng(seed))
-        found.append((int(box.any(1).sum()), int(box.any(0).sum())))
-    return found
+        sizes.append((int(box.any(1).sum()), int(box.any(0).sum())))
+    return sizes
 
 
 def test_defaults_are_the_references() -> None:

@@ -30,7 +30,7 @@ def sample(number: int = 0, stored: tuple[int, ...] = tuple(range(FRAMES))) -> T
     return TrainingSample(f"k{number}", meta, tokens.astype(np.int16), scores, images)
 
 
-def made(kind: str = "tokens", k: int = 2, **more: object) -> ProcedureBatches:
+def assembler(kind: str = "tokens", k: int = 2, **more: object) -> ProcedureBatches:
     return ProcedureBatches(kind, Keyframes(strategy="top", k=k), Masks(), 4, **more)  # type: ignore[arg-type]
 
 
@@ -40,7 +40,7 @@ def rngs(count: int) -> list[np.random.Generator]:
 
 def test_every_part_is_of_its_own_sample() -> None:
     """Keeps away: tokens, frames or masks that belong to the neighbour."""
-    batch = made()([sample(i) for i in range(3)], rngs(3))
+    batch = assembler()([sample(i) for i in range(3)], rngs(3))
     numbers = torch.arange(3)[:, None] * 100
     frames = torch.tensor([0, 20, 30, 40]).repeat_interleave(4)
     assert torch.equal(batch["tokens"], numbers + frames)
@@ -56,7 +56,7 @@ def test_every_part_is_of_its_own_sample() -> None:
 
 
 def test_pixels_are_those_of_the_keyframes() -> None:
-    batch = made("pixels")([sample(0), sample(1)], rngs(2))
+    batch = assembler("pixels")([sample(0), sample(1)], rngs(2))
     assert batch["frames"].shape == (2, 4, SIDE, SIDE, 3)
     for number in range(2):
         for at, frame in enumerate((0, 2, 3, 4)):
@@ -72,23 +72,23 @@ def test_a_rule_that_draws_wants_every_image() -> None:
             drawing([sample(0, (0, 1, 3, 4))], rngs(1))
     nothing = ProcedureBatches("pixels", Keyframes(k=0), Masks(), 4)
     assert nothing([sample(0, (0, 4))], rngs(1))["frames"].shape[1] == 2, "there is nothing to draw"
-    fixed = made("pixels")([sample(0, (0, 2, 3, 4))], rngs(1))
+    fixed = assembler("pixels")([sample(0, (0, 2, 3, 4))], rngs(1))
     assert (fixed["tokens"][0].view(4, 4)[:, 0] // 10).tolist() == [0, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("k", "fits"), [(0, True), (3, True), (4, False)])
 def test_how_many_frames_lie_in_between(k: int, fits: bool) -> None:
     if fits:
-        assert made(k=k)([sample()], rngs(1))["tokens"].shape == (1, (k + 2) * 4)
+        assert assembler(k=k)([sample()], rngs(1))["tokens"].shape == (1, (k + 2) * 4)
     else:
         with pytest.raises(UserError, match=r"keyframes\.k is 4, k0 has 3 frames in between"):
-            made(k=k)([sample()], rngs(1))
+            assembler(k=k)([sample()], rngs(1))
 
 
 def test_cropped_frames_have_no_stored_tokens() -> None:
     """Keeps away: targets of the whole frame for a part of it."""
-    assert "tokens" not in made("pixels", crop=0.5)([sample()], rngs(1))
-    assert "tokens" in made("pixels")([sample()], rngs(1))
+    assert "tokens" not in assembler("pixels", crop=0.5)([sample()], rngs(1))
+    assert "tokens" in assembler("pixels")([sample()], rngs(1))
 
 
 def test_a_crop_has_the_area_and_the_place_that_it_should() -> None:
@@ -98,10 +98,10 @@ def test_a_crop_has_the_area_and_the_place_that_it_should() -> None:
     image = np.stack([6 * rows, 4 * columns, 0 * rows], -1).astype(np.uint8)[None]
     areas, tops, lefts, bottoms, rights = [], [], [], [], []
     for seed in range(300):
-        found = batches.cropped(image, 0.25, np.random.default_rng(seed))
-        assert found.shape == image.shape
-        top, bottom = found[0, 0, 0, 0] / 6, found[0, -1, 0, 0] / 6
-        left, right = found[0, 0, 0, 1] / 4, found[0, 0, -1, 1] / 4
+        crop = batches.cropped(image, 0.25, np.random.default_rng(seed))
+        assert crop.shape == image.shape
+        top, bottom = crop[0, 0, 0, 0] / 6, crop[0, -1, 0, 0] / 6
+        left, right = crop[0, 0, 0, 1] / 4, crop[0, 0, -1, 1] / 4
         areas.append((bottom - top + 1) * (right - left + 1) / (height * width))
         tops.append(top)
         lefts.append(left)

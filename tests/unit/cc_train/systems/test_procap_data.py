@@ -27,11 +27,11 @@ seeds = st.integers(0, 10_000).map(np.random.default_rng)
 
 @given(rng=seeds, rows=st.integers(1, 16), columns=st.integers(1, 16))
 def test_a_box_is_never_all_nor_nothing(rng: np.random.Generator, rows: int, columns: int) -> None:
-    found = masking.box((rows, columns), Masks(), rng)
-    assert found.any()
-    assert not found.all() or rows == 1 or columns == 1
-    at_rows, at_columns = np.nonzero(found)
-    whole = found[at_rows.min() : at_rows.max() + 1, at_columns.min() : at_columns.max() + 1]
+    box = masking.box((rows, columns), Masks(), rng)
+    assert box.any()
+    assert not box.all() or rows == 1 or columns == 1
+    at_rows, at_columns = np.nonzero(box)
+    whole = box[at_rows.min() : at_rows.max() + 1, at_columns.min() : at_columns.max() + 1]
     assert whole.all(), "a rectangle"
 
 
@@ -42,9 +42,9 @@ def test_each_mask_masks_what_it_says() -> None:
     assert interior[[0, -1]].all()
     assert not interior[1:-1].any()
     for name in ("box_masked", "box_visible"):
-        found = masking.make(name, SHAPE, masks, rng)
-        assert (found == found[0]).all(), "the same box in all frames"
-        edge = np.concatenate((found[0, 0], found[0, -1], found[0, :, 0], found[0, :, -1]))
+        mask = masking.make(name, SHAPE, masks, rng)
+        assert (mask == mask[0]).all(), "the same box in all frames"
+        edge = np.concatenate((mask[0, 0], mask[0, -1], mask[0, :, 0], mask[0, :, -1]))
         assert (edge.mean() > 0.5) == (name == "box_masked")
 
 
@@ -53,8 +53,8 @@ def test_masks_come_as_often_as_they_should() -> None:
     drawn = [masking.draw(SHAPE, Masks(), rng) for _ in range(2000)]
     shares = [np.mean([name == one for name, _ in drawn]) for one in masking.NAMES]
     assert np.allclose(shares, (0.7, 0.1, 0.1, 0.1, 0), atol=0.03)
-    kept = np.mean([keep.mean() for name, keep in drawn if name == "random"])
-    assert kept == pytest.approx(0.2, abs=0.01)
+    visible = np.mean([keep.mean() for name, keep in drawn if name == "random"])
+    assert visible == pytest.approx(0.2, abs=0.01)
     # The reference's boxes have a mean area of 0.445.
     areas = [1 - keep.mean() for name, keep in drawn if name == "box_masked"]
     assert np.mean(areas) == pytest.approx(0.445, abs=0.04)
@@ -67,31 +67,31 @@ def test_masks_that_do_not_sum_to_one() -> None:
 
 @given(rng=seeds, count=st.integers(2, 6))
 def test_a_shuffle_is_never_the_true_order(rng: np.random.Generator, count: int) -> None:
-    found = damage.shuffle(np.arange(count), rng)
-    assert sorted(found) == list(range(count))
-    assert list(found) != list(range(count))
+    order = damage.shuffle(np.arange(count), rng)
+    assert sorted(order) == list(range(count))
+    assert list(order) != list(range(count))
 
 
 def test_damage_of_tokens_is_swap_or_shuffle() -> None:
     own, other = np.arange(12).reshape(4, 3), 100 + np.arange(12).reshape(4, 3)
-    kept = own.copy()
+    original = own.copy()
     swaps = 0
     for seed in range(200):
-        found = damage.damage(own, other, np.random.default_rng(seed))
-        foreign = (found >= 100).all(axis=1).sum()
+        damaged = damage.damage(own, other, np.random.default_rng(seed))
+        foreign = (damaged >= 100).all(axis=1).sum()
         swaps += int(foreign)
-        assert foreign == 1 or sorted(map(tuple, found)) == sorted(map(tuple, own))
-    assert (own == kept).all(), "the true sequence stays as it was"
+        assert foreign == 1 or sorted(map(tuple, damaged)) == sorted(map(tuple, own))
+    assert (own == original).all(), "the true sequence stays as it was"
     assert 70 < swaps < 130
 
 
 def test_damage_of_images_touches_one_frame() -> None:
     own = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3)).astype(np.uint8)
     for seed in range(40):
-        found = damage.damage(own, own, np.random.default_rng(seed))
-        assert found.dtype == np.uint8
-        changed = [not (a == b).all() for a, b in zip(own, found, strict=True)]
-        assert sum(changed) <= 1 or sorted(map(bytes, own)) == sorted(map(bytes, found))
+        damaged = damage.damage(own, own, np.random.default_rng(seed))
+        assert damaged.dtype == np.uint8
+        changed = [not (a == b).all() for a, b in zip(own, damaged, strict=True)]
+        assert sum(changed) <= 1 or sorted(map(bytes, own)) == sorted(map(bytes, damaged))
 
 
 def test_no_turn_and_no_shift_leave_the_image() -> None:
@@ -111,8 +111,8 @@ def test_keyframes_are_drawn_anew() -> None:
     first = [sample(["a cube"]), sample(["a ball"], number=1)]
     drawn = set()
     for seed in range(20):
-        dice = [np.random.default_rng([seed, i]) for i in range(2)]
-        batch = make(first, dice)
+        rngs = [np.random.default_rng([seed, i]) for i in range(2)]
+        batch = make(first, rngs)
         frames = batch["tokens"].view(2, 4, 4)
         numbers = (frames[0, :, 0] // 4).tolist()
         assert numbers[0] == 0
@@ -193,18 +193,19 @@ def test_text_is_cut_and_padded_without_marks() -> None:
 
 
 def test_vocabulary_of_captions() -> None:
-    found = Vocabulary.of(["A cube moved.", "a ball moved", "the cube"], min_count=2)
-    assert found.words == [*MARKS, "a", "cube", "moved"]
-    ids, labels = found.encode("a ball moved", 6)
-    assert ids.tolist() == [BOS, found.ids["a"], UNK, found.ids["moved"], EOS, 0]
+    vocabulary = Vocabulary.of(["A cube moved.", "a ball moved", "the cube"], min_count=2)
+    assert vocabulary.words == [*MARKS, "a", "cube", "moved"]
+    ids, labels = vocabulary.encode("a ball moved", 6)
+    assert ids.tolist() == [BOS, vocabulary.ids["a"], UNK, vocabulary.ids["moved"], EOS, 0]
     assert labels.tolist() == [*ids.tolist()[1:5], IGNORED, IGNORED]
-    assert found.decode([found.ids["a"], found.ids["cube"], EOS, found.ids["moved"]]) == "a cube"
+    a, cube, moved = (vocabulary.ids[word] for word in ("a", "cube", "moved"))
+    assert vocabulary.decode([a, cube, EOS, moved]) == "a cube"
 
 
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_words(text: str) -> None:
-    found = Vocabulary.of(["a cube"])
-    ids, labels = found.encode(text, 7)
+    vocabulary = Vocabulary.of(["a cube"])
+    ids, labels = vocabulary.encode(text, 7)
     assert len(ids) == len(labels) == 7
     assert ids[0] == BOS
     assert EOS in ids
@@ -215,7 +216,7 @@ def test_sentences_and_abbreviations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('{"[PAD]": 0, "[CLS]": 5}', "ids are not 0 to 1"),
         ('["a", "b"]', "does not begin with"),
@@ -223,10 +224,10 @@ def test_sentences_and_abbreviations() -> None:
         (json.dumps([*MARKS, "a", "a"]), "twice"),
     ],
 )
-def test_foreign_vocabularies(tmp_path: Path, content: str, said: str) -> None:
+def test_foreign_vocabularies(tmp_path: Path, content: str, message: str) -> None:
     place = tmp_path / "words.json"
     place.write_text(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Vocabulary.read(place)
 
 

@@ -50,9 +50,9 @@ def test_a_changed_token_stands_out_before_any_training() -> None:
     with torch.inference_mode():
         attention = transformer.resblocks[0].attn
         both = torch.cat((tokens, after))[None]
-        kept = (both + 2 * attention(both))[0].norm(dim=-1) / both[0].norm(dim=-1)
-    unchanged = torch.cat((kept[:5], kept[6:13], kept[14:]))
-    assert min(kept[5], kept[13]) > unchanged.mean()
+        ratio = (both + 2 * attention(both))[0].norm(dim=-1) / both[0].norm(dim=-1)
+    unchanged = torch.cat((ratio[:5], ratio[6:13], ratio[14:]))
+    assert min(ratio[5], ratio[13]) > unchanged.mean()
 
 
 def test_kept_features_are_those_of_each_image_alone(vqgan: VQGAN) -> None:
@@ -81,9 +81,9 @@ def test_kept_features_are_not_computed_again(
 
 def test_kept_features_can_be_compiled_around(vqgan: VQGAN) -> None:
     features = FrameFeatures(vqgan, "pixels", cache_mb=1)
-    found = torch.compile(lambda x: features(x) + 1, backend="eager")(images(3))
-    wanted = FrameFeatures(vqgan, "pixels")(images(3))
-    assert torch.allclose(found - 1, wanted, atol=1e-5)
+    compiled = torch.compile(lambda x: features(x) + 1, backend="eager")(images(3))
+    expected = FrameFeatures(vqgan, "pixels")(images(3))
+    assert torch.allclose(compiled - 1, expected, atol=1e-5)
 
 
 def test_the_cache_stays_under_its_size(vqgan: VQGAN) -> None:

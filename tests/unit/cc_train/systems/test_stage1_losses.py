@@ -34,15 +34,15 @@ def encoder() -> ProcedureEncoder:
 
 def batch() -> Batch:
     """Three samples, of the last of which nothing is seen."""
-    dice = torch.Generator().manual_seed(1)
-    frames = torch.randn(2, 3, 3, 4, 8, generator=dice)
-    keep = torch.rand(3, 12, generator=dice) < 0.4
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.randn(2, 3, 3, 4, 8, generator=generator)
+    keep = torch.rand(3, 12, generator=generator) < 0.4
     keep[0, 0], keep[1, 0], keep[2] = True, True, False
     return Batch(
-        text=torch.randint(1, 20, (3, 6), generator=dice),
+        text=torch.randint(1, 20, (3, 6), generator=generator),
         frames=frames[0],
         damaged=frames[1],
-        tokens=torch.randint(0, 16, (3, 12), generator=dice),
+        tokens=torch.randint(0, 16, (3, 12), generator=generator),
         visible=keep,
         negative_index=torch.tensor([1, 0, 0]),
         negative_is_valid=APART,
@@ -60,10 +60,10 @@ def batch() -> Batch:
 )
 def test_who_counts(settings: Losses, align: list[int], consistency: list[int]) -> None:
     """Keeps away: a wrong caption that is true, or a sample of which nothing is seen, in a loss."""
-    found = denominators(batch(), settings)
-    assert found["align"] == sum(align)
-    assert found["consistency"] == sum(consistency)
-    assert found["msm"] == (~batch().visible).sum()
+    counts = denominators(batch(), settings)
+    assert counts["align"] == sum(align)
+    assert counts["consistency"] == sum(consistency)
+    assert counts["msm"] == (~batch().visible).sum()
 
 
 @pytest.mark.parametrize("ignored", [True, False])
@@ -87,9 +87,9 @@ def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> Non
         consistency += float(term(right, torch.tensor(1.0)) + term(wrong, torch.tensor(0.0)))
     logits = encoder.to_logits(true[:, words:])
     msm = F.cross_entropy(logits[~one.visible], one.tokens[~one.visible], reduction="sum")
-    found = {name: value.item() for name, value in sums(encoder, one, settings).items()}
+    losses = {name: value.item() for name, value in sums(encoder, one, settings).items()}
     expected = {"align": align, "consistency": consistency, "msm": msm.item()}
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert losses == pytest.approx(expected, rel=1e-4)
 
 
 def objective(encoder: ProcedureEncoder, **more: object) -> Stage1Objective:
@@ -100,13 +100,13 @@ def objective(encoder: ProcedureEncoder, **more: object) -> Stage1Objective:
 
 def raw() -> dict[str, torch.Tensor]:
     """A batch of the stream, of cropped images: so it has no tokens."""
-    dice = torch.Generator().manual_seed(2)
-    images = torch.randint(0, 256, (2, 2, 3, 4, 4, 3), dtype=torch.uint8, generator=dice)
+    generator = torch.Generator().manual_seed(2)
+    images = torch.randint(0, 256, (2, 2, 3, 4, 4, 3), dtype=torch.uint8, generator=generator)
     return {
-        "text": torch.randint(1, 20, (2, 6), generator=dice),
+        "text": torch.randint(1, 20, (2, 6), generator=generator),
         "frames": images[0],
         "damaged": images[1],
-        "visible": torch.rand(2, 3 * 4, generator=dice) < 0.5,
+        "visible": torch.rand(2, 3 * 4, generator=generator) < 0.5,
         "negative_index": torch.tensor([1, 0]),
         "negative_is_valid": torch.tensor([True, True]),
     }
@@ -134,9 +134,9 @@ def test_cropped_frames_get_their_own_tokens(encoder: ProcedureEncoder) -> None:
 
 def test_images_come_in_from_0_to_1() -> None:
     image = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(1, 2, 4, 5, 3)
-    found = as_input(image)
-    assert found.shape == (1, 2, 3, 4, 5)
-    assert torch.allclose(found[0, 0, :, 0, 0], torch.tensor([0.0, 0.2, 1.0]))
+    pixels = as_input(image)
+    assert pixels.shape == (1, 2, 3, 4, 5)
+    assert torch.allclose(pixels[0, 0, :, 0, 0], torch.tensor([0.0, 0.2, 1.0]))
     assert as_input(torch.tensor([[[3]]], dtype=torch.int16)).dtype == torch.int64
 
 
@@ -147,28 +147,28 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
     short = {name: value[:1] for name, value in raw().items()}
     short["negative_index"] = torch.tensor([0])
     task = objective(encoder, held_out=(first, short))
-    found, _ = task.validate(encoder)
+    measures, _ = task.validate(encoder)
     batches = [task._batch(part) for part in (first, short)]
     for name in stage1.NAMES:
         total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
         number = sum(float(denominators(b, task.settings)[name]) for b in batches)
-        assert found[name] == pytest.approx(total / number, rel=1e-5)
+        assert measures[name] == pytest.approx(total / number, rel=1e-5)
     right = masked = 0
     for one in batches:
         guessed = stage1.predict(encoder, one)
         right += int(((guessed == one.tokens) & ~one.visible).sum())
         masked += int((~one.visible).sum())
-    assert found["accuracy"] == pytest.approx(right / masked)
+    assert measures["accuracy"] == pytest.approx(right / masked)
 
 
 def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
     task, one = objective(encoder), raw()
     [chunk] = task.chunks(one)
-    found = task.losses("model", chunk, 0, {name: torch.tensor(2.0) for name in stage1.NAMES})
-    expected = sum(getattr(task.settings, name) * found[name] for name in stage1.NAMES)
-    assert found["total"].item() == pytest.approx(float(expected), rel=1e-5)
+    losses = task.losses("model", chunk, 0, {name: torch.tensor(2.0) for name in stage1.NAMES})
+    expected = sum(getattr(task.settings, name) * losses[name] for name in stage1.NAMES)
+    assert losses["total"].item() == pytest.approx(float(expected), rel=1e-5)
     whole = sums(encoder, task._batch(one), task.settings)
-    assert found["msm"].item() == pytest.approx(whole["msm"].item() / 2, rel=1e-5)
+    assert losses["msm"].item() == pytest.approx(whole["msm"].item() / 2, rel=1e-5)
 
 
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss() -> None:

@@ -23,14 +23,14 @@ def encoder() -> ProcedureEncoder:
 
 
 def batch() -> Batch:
-    dice = torch.Generator().manual_seed(1)
-    frames = torch.randn(2, 2, 3, 4, 8, dtype=torch.float64, generator=dice)
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.randn(2, 2, 3, 4, 8, dtype=torch.float64, generator=generator)
     return Batch(
-        text=torch.randint(1, 20, (2, 6), generator=dice),
+        text=torch.randint(1, 20, (2, 6), generator=generator),
         frames=frames[0],
         damaged=frames[1],
-        tokens=torch.randint(0, SIZES.codes, (2, 12), generator=dice),
-        visible=torch.rand(2, 12, generator=dice) < 0.4,
+        tokens=torch.randint(0, SIZES.codes, (2, 12), generator=generator),
+        visible=torch.rand(2, 12, generator=generator) < 0.4,
         negative_index=torch.tensor([1, 0]),
         negative_is_valid=torch.tensor([1.0, 0.0]),
     )
@@ -46,15 +46,15 @@ def test_passes_one_by_one_add_up(encoder: ProcedureEncoder, weights: dict[str, 
     expected = {name: p.grad for name, p in encoder.named_parameters()}
     assert expected["transformer.resblocks.0.attn.in_proj_weight"] is not None
     encoder.zero_grad()
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for name in VARIANTS:
         if name not in whole and name != "true":
             continue
         part = sums(encoder, batch(), settings, [name])
         torch.stack(list(part.values())).sum().backward()
         for loss, value in part.items():
-            found[loss] = found.get(loss, 0.0) + value.item()
-    assert found == pytest.approx({name: value.item() for name, value in whole.items()})
+            totals[loss] = totals.get(loss, 0.0) + value.item()
+    assert totals == pytest.approx({name: value.item() for name, value in whole.items()})
     for name, p in encoder.named_parameters():
         torch.testing.assert_close(p.grad, expected[name], msg=name)
 

@@ -26,9 +26,9 @@ TINY_CLIP = clip4idc.Network(
 
 def objective(**weights: object) -> vqgan.VqganObjective:
     torch.manual_seed(0)
-    given = {"backbone": "none", "discriminator_channels": 8, "discriminator_start": 0, **weights}
+    values = {"backbone": "none", "discriminator_channels": 8, "discriminator_start": 0, **weights}
     # A perceptual weight of 0: these tests are about the rest.
-    chosen = vqgan.Weights(perceptual=0.0, **given)  # type: ignore[arg-type]
+    chosen = vqgan.Weights(perceptual=0.0, **values)  # type: ignore[arg-type]
     images = torch.rand(2, 3, 16, 16)
     return vqgan.VqganObjective(TINY, chosen, [images], "cpu")
 
@@ -40,9 +40,9 @@ def images(seed: int = 0, count: int = 4) -> Tensor:
 
 @pytest.mark.parametrize("legacy", [True, False])
 def test_beta_stands_at_the_term_that_the_reference_puts_it_at(legacy: bool) -> None:
-    found = objective(legacy=legacy, beta=0.25, revive_every=0)
-    losses = found.losses("generator", images(), 1, {})
-    network = found.network
+    task = objective(legacy=legacy, beta=0.25, revive_every=0)
+    losses = task.losses("generator", images(), 1, {})
+    network = task.network
     with torch.no_grad():
         vectors = network.quant_conv(network.features(images()))
         codes = network.quantize.embedding(network.indices(images())).permute(0, 3, 1, 2)
@@ -59,24 +59,24 @@ def test_beta_stands_at_the_term_that_the_reference_puts_it_at(legacy: bool) -> 
 
 
 def test_the_gradient_passes_the_codebook() -> None:
-    found = objective(revive_every=0)
-    losses = found.losses("generator", images(), 1, {})
-    [gradient] = torch.autograd.grad(losses["pixel"], found.network.encoder.conv_in.weight)
+    task = objective(revive_every=0)
+    losses = task.losses("generator", images(), 1, {})
+    [gradient] = torch.autograd.grad(losses["pixel"], task.network.encoder.conv_in.weight)
     assert gradient.abs().sum() > 0
 
 
 def test_the_discriminator_waits_for_its_step() -> None:
-    found = objective(discriminator_start=5)
-    assert "adversarial" not in found.losses("generator", images(), 4, {})
-    assert found.losses("discriminator", images(), 4, {})["total"].item() == 0
-    assert "adversarial" in found.losses("generator", images(), 5, {})
-    assert found.losses("discriminator", images(), 5, {})["total"].item() > 0
+    task = objective(discriminator_start=5)
+    assert "adversarial" not in task.losses("generator", images(), 4, {})
+    assert task.losses("discriminator", images(), 4, {})["total"].item() == 0
+    assert "adversarial" in task.losses("generator", images(), 5, {})
+    assert task.losses("discriminator", images(), 5, {})["total"].item() > 0
 
 
 def test_the_adversarial_weight_levels_the_gradients() -> None:
-    found = objective()
-    losses = found.losses("generator", images(), 0, {})
-    last = found.network.decoder.conv_out.weight
+    task = objective()
+    losses = task.losses("generator", images(), 0, {})
+    last = task.network.decoder.conv_out.weight
     rebuilt, fooled = (
         torch.autograd.grad(losses[name], last, retain_graph=True)[0].norm()
         for name in ("pixel", "adversarial")
@@ -85,18 +85,18 @@ def test_the_adversarial_weight_levels_the_gradients() -> None:
 
 
 def test_dead_codes_are_revived() -> None:
-    found = objective(revive_every=3, revive_until=10)
-    found.losses("generator", images(), 0, {})
-    table = found.network.quantize.embedding.weight
+    task = objective(revive_every=3, revive_until=10)
+    task.losses("generator", images(), 0, {})
+    table = task.network.quantize.embedding.weight
     table.data[8:] = 1000.0  # where no feature ever comes
     for step in range(1, 7):
-        found.losses("generator", images(step), step, {})
-        found.after_step(step)
+        task.losses("generator", images(step), step, {})
+        task.after_step(step)
     assert table.data.abs().max() < 1000
     table.data[8:] = 1000.0
     for step in range(10, 16):  # after `revive_until` none is moved
-        found.losses("generator", images(step), step, {})
-        found.after_step(step)
+        task.losses("generator", images(step), step, {})
+        task.after_step(step)
     assert (table.data[8:] == 1000).all()
 
 
@@ -112,29 +112,29 @@ def test_measure_of_a_perfect_network() -> None:
         def decode(self, indices: Tensor) -> Tensor:
             return self.seen
 
-    found, picture = vqgan.measure(Perfect(), [images(count=1)], "cpu")  # type: ignore[arg-type]
-    assert found["psnr"] == 100
-    assert found["used"] == 0.75
-    assert found["perplexity"] == pytest.approx(2**1.5)
+    measures, picture = vqgan.measure(Perfect(), [images(count=1)], "cpu")  # type: ignore[arg-type]
+    assert measures["psnr"] == 100
+    assert measures["used"] == 0.75
+    assert measures["perplexity"] == pytest.approx(2**1.5)
     assert picture is not None
     assert picture.shape == (32, 16, 3)
 
 
 def test_training_lowers_the_loss() -> None:
-    found = objective(adversarial=0.0)
+    task = objective(adversarial=0.0)
     settings = Loop(steps=40, learning_rate=2e-3, warmup_steps=0, device="cpu")
-    trainer = Trainer(found, settings, {}, Path("unused"))
+    trainer = Trainer(task, settings, {}, Path("unused"))
     losses = [trainer.step([images()], step)["pixel"] for step in range(40)]
     assert losses[-1] < 0.7 * losses[0]
 
 
 def test_no_number_stops_the_run() -> None:
-    found = objective(adversarial=0.0)
-    trainer = Trainer(found, Loop(device="cpu"), {}, Path("unused"))
-    before = found.network.decoder.conv_out.weight.clone()
+    task = objective(adversarial=0.0)
+    trainer = Trainer(task, Loop(device="cpu"), {}, Path("unused"))
+    before = task.network.decoder.conv_out.weight.clone()
     with pytest.raises(JobFailed, match="step 0"):
         trainer.step([images() * math.nan], 0)
-    assert torch.equal(before, found.network.decoder.conv_out.weight)
+    assert torch.equal(before, task.network.decoder.conv_out.weight)
 
 
 def test_from_clip_starts_from_copies() -> None:
@@ -147,19 +147,19 @@ def test_from_clip_starts_from_copies() -> None:
     assert len(new) == 5
     for name in new:
         del plain[name]
-    found = clip4idc.from_clip(plain, 1).state_dict()
+    tensors = clip4idc.from_clip(plain, 1).state_dict()
     places = plain["visual.positional_embedding"]
-    assert torch.equal(found["visual.joint_positional_embedding"], torch.cat((places, places)))
-    assert torch.equal(found["visual.bef_embedding"], plain["visual.class_embedding"])
-    assert torch.equal(found["visual.ln_mid.bias"], plain["visual.ln_pre.bias"])
+    assert torch.equal(tensors["visual.joint_positional_embedding"], torch.cat((places, places)))
+    assert torch.equal(tensors["visual.bef_embedding"], plain["visual.class_embedding"])
+    assert torch.equal(tensors["visual.ln_mid.bias"], plain["visual.ln_pre.bias"])
     with pytest.raises(UserError, match="no CLIP weights"):
         clip4idc.from_clip({"a": torch.zeros(1)}, 1)
 
 
 def test_what_came_from_clip_learns_slowly() -> None:
     network = clip4idc.from_scratch(TINY_CLIP)
-    found = clip4idc.Clip4idcObjective(network, [], 0.1, 1e-3, "cpu")
-    optimiser = optim.build_optimizer(found.groups("model"), 1.0, (0.9, 0.99))
+    task = clip4idc.Clip4idcObjective(network, [], 0.1, 1e-3, "cpu")
+    optimiser = optim.build_optimizer(task.groups("model"), 1.0, (0.9, 0.99))
     rates = {id(p): g["base"] for g in optimiser.param_groups for p in g["params"]}
     assert len(rates) == len(list(network.parameters()))
     for name, parameter in network.named_parameters():
@@ -179,12 +179,12 @@ def test_retrieval_of_a_known_order() -> None:
     batch = {"captions": ["a", "b", "c", "c"]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clip4idc, "embed", lambda n, b: (torch.zeros(4, 1), torch.zeros(4, 1)))
-        found = clip4idc.retrieval(Known(), [batch], "cpu")  # type: ignore[arg-type]
+        measures = clip4idc.retrieval(Known(), [batch], "cpu")  # type: ignore[arg-type]
     # Row 3 is right: the pair it finds has the same sentence. Row 2 finds pair 0 first.
-    assert found["text_r1"] == 75
-    assert found["text_r5"] == 100
-    assert found["chance_r1"] == 25
-    assert 0 < found["recall"] <= 100
+    assert measures["text_r1"] == 75
+    assert measures["text_r5"] == 100
+    assert measures["chance_r1"] == 25
+    assert 0 < measures["recall"] <= 100
 
 
 def test_schedule() -> None:
@@ -201,9 +201,9 @@ def test_checkpoints_come_back_and_old_ones_go(tmp_path: Path) -> None:
         checkpoints.write(tmp_path, step, tensors, {"x": 1}, tensors, {"best": {}})
     checkpoints.prune(tmp_path, 2, best=3)
     assert checkpoints.steps(tmp_path) == [3, 4, 5]
-    found = checkpoints.read(tmp_path, 4)
-    assert found.step == 4
-    assert torch.equal(found.training["a"], tensors["a"])
+    checkpoint = checkpoints.read(tmp_path, 4)
+    assert checkpoint.step == 4
+    assert torch.equal(checkpoint.training["a"], tensors["a"])
     assert not list(tmp_path.glob("checkpoints/.*"))
     file = tmp_path / "checkpoints/000005" / checkpoints.MODEL
     file.write_bytes(file.read_bytes()[:-1])
@@ -230,20 +230,20 @@ class Torn:
 )
 def test_a_worker_that_dies_while_it_hands_an_item_over(error: Exception) -> None:
     """Keeps away: "[Errno 104] Connection reset by peer" as all that is said of it."""
-    found = loop._handed_over(Torn(error), workers=2)
-    assert next(found) == 1
+    items = loop._handed_over(Torn(error), workers=2)
+    assert next(items) == 1
     with pytest.raises(JobFailed, match="a loader worker died"):
-        next(found)
+        next(items)
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"), [(0, ""), (2, "Caught X in DataLoader worker process 0.\nOriginal")]
+    ("workers", "message"), [(0, ""), (2, "Caught X in DataLoader worker process 0.\nOriginal")]
 )
-def test_what_a_store_says_stays_what_it_said(workers: int, said: str) -> None:
-    error = ConnectionResetError(said)
-    with pytest.raises(ConnectionResetError) as found:
+def test_what_a_store_says_stays_what_it_said(workers: int, message: str) -> None:
+    error = ConnectionResetError(message)
+    with pytest.raises(ConnectionResetError) as caught:
         list(loop._handed_over(Torn(error), workers))
-    assert found.value is error
+    assert caught.value is error
 
 
 def test_only_a_death_is_called_one() -> None:

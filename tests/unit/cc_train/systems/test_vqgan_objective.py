@@ -14,7 +14,7 @@ from cc_train.systems.vqgan import objective as vqgan
 TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 
 
-def made(**weights: object) -> vqgan.VqganObjective:
+def objective(**weights: object) -> vqgan.VqganObjective:
     torch.manual_seed(0)
     values = {"discriminator_channels": 8, "discriminator_start": 0, "perceptual": 0.0, **weights}
     chosen = vqgan.Weights(backbone="none", **values)  # type: ignore[arg-type]
@@ -34,31 +34,31 @@ class Itself(nn.Module):
 
 def test_the_discriminator_has_a_hinge_loss_of_images_from_minus_1_to_1() -> None:
     """Keeps away: real images in another range than generated ones: that alone tells them apart."""
-    task = made()
+    task = objective()
     task.discriminator = Itself()  # type: ignore[assignment]
     task.rebuilt = torch.linspace(-2, 2, 24).view(2, 3, 2, 2)
     real = 2 * images() - 1
     expected = ((1 - real).clamp(min=0).mean() + (1 + task.rebuilt).clamp(min=0).mean()) / 2
-    found = task.losses("discriminator", images(), 0, {})
-    assert found["total"].item() == pytest.approx(expected.item(), rel=1e-5)
+    losses = task.losses("discriminator", images(), 0, {})
+    assert losses["total"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_the_generators_total_is_weighed() -> None:
-    task = made(pixel=2.0, codebook=3.0, adversarial=0.5, revive_every=0)
-    found = task.losses("generator", images(), 1, {})
-    adversarial = 0.5 * found["adaptive"] * found["adversarial"]
-    expected = 2 * found["pixel"] + 3 * found["codebook"] + adversarial
-    assert found["total"].item() == pytest.approx(expected.item(), rel=1e-4)
+    task = objective(pixel=2.0, codebook=3.0, adversarial=0.5, revive_every=0)
+    losses = task.losses("generator", images(), 1, {})
+    adversarial = 0.5 * losses["adaptive"] * losses["adversarial"]
+    expected = 2 * losses["pixel"] + 3 * losses["codebook"] + adversarial
+    assert losses["total"].item() == pytest.approx(expected.item(), rel=1e-4)
     assert task.rebuilt is not None
     pixel = (task.rebuilt - (2 * images() - 1)).abs().mean()
-    assert found["pixel"].item() == pytest.approx(pixel.item(), rel=1e-4)
+    assert losses["pixel"].item() == pytest.approx(pixel.item(), rel=1e-4)
     with torch.no_grad():
         fooled = -task.discriminator(task.rebuilt).mean()
-    assert found["adversarial"].item() == pytest.approx(fooled.item(), rel=1e-3)
+    assert losses["adversarial"].item() == pytest.approx(fooled.item(), rel=1e-3)
 
 
 def test_the_perceptual_distance_sees_images_from_0_to_1() -> None:
-    task = made(perceptual=0.5, adversarial=0.0, revive_every=0)
+    task = objective(perceptual=0.5, adversarial=0.0, revive_every=0)
     seen = []
 
     def distance(one: Tensor, other: Tensor) -> Tensor:
@@ -66,18 +66,18 @@ def test_the_perceptual_distance_sees_images_from_0_to_1() -> None:
         return (one - other).abs().mean()
 
     task.distance = distance  # type: ignore[assignment]
-    found = task.losses("generator", images(), 1, {})
+    losses = task.losses("generator", images(), 1, {})
     assert task.rebuilt is not None
     [(one, other)] = seen
     assert torch.equal(one, (task.rebuilt + 1) / 2)
     assert torch.equal(other, images())
-    expected = found["pixel"] + 0.5 * found["perceptual"] + found["codebook"]
-    assert found["total"].item() == pytest.approx(expected.item(), rel=1e-4)
+    expected = losses["pixel"] + 0.5 * losses["perceptual"] + losses["codebook"]
+    assert losses["total"].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_codes_start_from_features_only_where_codes_are_revived() -> None:
     for every, moved in ((0, False), (5, True)):
-        task = made(revive_every=every)
+        task = objective(revive_every=every)
         before = task.network.quantize.embedding.weight.detach().clone()
         task.losses("generator", images(), 0, {})
         assert torch.equal(before, task.network.quantize.embedding.weight) is not moved
@@ -88,7 +88,7 @@ def test_codes_start_from_features_only_where_codes_are_revived() -> None:
 
 def test_revival_comes_at_its_steps_alone() -> None:
     """Keeps away: codes that move one step late, or a usage that is never forgotten."""
-    task = made(revive_every=3, revive_until=7)
+    task = objective(revive_every=3, revive_until=7)
     moves = []
     for step in range(10):
         task.losses("generator", images(), step, {})
@@ -122,11 +122,11 @@ class Worse(nn.Module):
 
 def test_measures_of_a_known_error() -> None:
     batches = [images(2), images(3)]
-    found, picture = vqgan.measure(Worse(0.1), batches, "cpu")  # type: ignore[arg-type]
-    assert found["psnr"] == pytest.approx(20, abs=1e-3)
-    assert found["absolute"] == pytest.approx(0.1, abs=1e-5)
-    assert found["used"] == pytest.approx(1 / 8)
-    assert found["perplexity"] == pytest.approx(1)
+    measures, picture = vqgan.measure(Worse(0.1), batches, "cpu")  # type: ignore[arg-type]
+    assert measures["psnr"] == pytest.approx(20, abs=1e-3)
+    assert measures["absolute"] == pytest.approx(0.1, abs=1e-5)
+    assert measures["used"] == pytest.approx(1 / 8)
+    assert measures["perplexity"] == pytest.approx(1)
     assert picture is not None
     assert picture.shape == (32, 32, 3), "the first image of each batch above its reconstruction"
     exact, _ = vqgan.measure(Worse(0.0), batches, "cpu")  # type: ignore[arg-type]
@@ -147,20 +147,20 @@ def test_a_picture_shows_as_many_images_as_fit() -> None:
 
 def test_a_grid_has_the_images_own_values() -> None:
     values = torch.tensor([0.0, 0.2, 1.0])[:, None, None].expand(3, 4, 5)
-    found = vqgan.grid(values[None], values[None] + 0.4)
-    assert found.dtype == np.uint8
-    assert found.shape == (8, 5, 3)
-    assert found[0, 0].tolist() == [0, 51, 255]
-    assert found[4, 0].tolist() == [102, 153, 255], "what is too bright is cut"
+    grid = vqgan.grid(values[None], values[None] + 0.4)
+    assert grid.dtype == np.uint8
+    assert grid.shape == (8, 5, 3)
+    assert grid[0, 0].tolist() == [0, 51, 255]
+    assert grid[4, 0].tolist() == [102, 153, 255], "what is too bright is cut"
 
 
 def test_the_adaptive_weight_is_bounded() -> None:
     """Keeps away: a weight of infinity where the discriminator's gradient vanishes."""
-    task = made()
+    task = objective()
     last = task.network.decoder.conv_out.weight
     rebuilt = (last * 1e9).sum()
-    found = task._adaptive(rebuilt, (last * 0).sum())
-    assert found.item() == vqgan.MOST_ADVERSARIAL == 1e4
+    weight = task._adaptive(rebuilt, (last * 0).sum())
+    assert weight.item() == vqgan.MOST_ADVERSARIAL == 1e4
     one, other = (last * 3).sum(), (last * 2).sum()
     assert task._adaptive(one, other).item() == pytest.approx(1.5, rel=1e-3)
     assert not math.isnan(task._adaptive(one * 0, other * 0).item())

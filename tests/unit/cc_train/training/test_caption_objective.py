@@ -67,15 +67,15 @@ def test_the_loss_is_divided_by_captions_and_the_accuracy_by_words() -> None:
     task = objective(captioner, smoothing=0.2)
     logits = captioner(one["before_after"], one["ids"])
     one["labels"][1, :3] = logits[1, :3].argmax(-1)  # three words that are right
-    found = task.losses("model", one, 0, task.denominators(one))
+    losses = task.losses("model", one, 0, task.denominators(one))
     expected = caption_loss(logits, one["labels"], 0.2).item() / 2
-    assert found["total"].item() == pytest.approx(expected, rel=1e-5)
+    assert losses["total"].item() == pytest.approx(expected, rel=1e-5)
     right = sum(
         int(logits[i, j].argmax() == one["labels"][i, j]) for i, n in ((0, 3), (1, 5))
         for j in range(n)
     )  # fmt: skip
     assert right >= 3
-    assert found["word_accuracy"].item() == pytest.approx(right / 8)
+    assert losses["word_accuracy"].item() == pytest.approx(right / 8)
 
 
 @pytest.mark.parametrize("freeze", [False, True])

@@ -18,8 +18,8 @@ def test_the_time_spent_waiting_for_samples_is_told(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(metric_logger, "time", SimpleNamespace(monotonic=lambda: now))
-    said = io.StringIO()
-    logger = metric_logger.MetricLogger(tmp_path, 0, 8, Console(file=said, width=200))
+    output = io.StringIO()
+    logger = metric_logger.MetricLogger(tmp_path, 0, 8, Console(file=output, width=200))
 
     def slow() -> Iterator[int]:
         nonlocal now
@@ -31,4 +31,4 @@ def test_the_time_spent_waiting_for_samples_is_told(
         now += 4  # training
     logger.log(4, "train", {"loss": 1.0}, samples=10)
     logger.close()
-    assert "(2 samples/s, 5.00 s a step, 20% waiting for samples, 0 min left)" in said.getvalue()
+    assert "(2 samples/s, 5.00 s a step, 20% waiting for samples, 0 min left)" in output.getvalue()
