@@ -105,9 +105,9 @@ def test_the_reader_of_the_page_on_data_sets_works(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(reader, names)
     helpers = {"image": miniatures.image, "write": miniatures.write, "Path": Path}
-    made: dict[str, Any] = {**helpers, "Manifest": object, "manifest": LevirInstead}
-    exec(miniature, made)
-    settings = made["rooms"](tmp_path)
+    namespace: dict[str, Any] = {**helpers, "Manifest": object, "manifest": LevirInstead}
+    exec(miniature, namespace)
+    settings = namespace["rooms"](tmp_path)
     assert set(datasets.Reader.__annotations__) <= names.keys()
     assert all(names["parts"](str(tmp_path)).values())
     assert names["faults"](settings) == []

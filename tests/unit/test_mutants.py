@@ -52,12 +52,12 @@ def test_operators_do_as_their_examples_say(operator: type[Augmented] | type[Mem
 
 def test_mutants_change_code_and_neither_annotations_nor_assertions() -> None:
     """Keeps away: mutants that no test can catch, in the figures."""
-    made = list(filter(None, (mutated(change, SOURCE) for change in changes("m.py", SOURCE))))
-    assert {mutant.line for mutant in made} == {2, 6, 8, 9, 10, 11}
-    signature = [mutant.after for mutant in made if mutant.line == 6]
+    mutants = list(filter(None, (mutated(change, SOURCE) for change in changes("m.py", SOURCE))))
+    assert {mutant.line for mutant in mutants} == {2, 6, 8, 9, 10, 11}
+    signature = [mutant.after for mutant in mutants if mutant.line == 6]
     assert len(signature) == 2
     assert all("int | None" in after for after in signature)
-    texts = [(mutant.line, mutant.before, mutant.after) for mutant in made]
+    texts = [(mutant.line, mutant.before, mutant.after) for mutant in mutants]
     assert (11, "return count < LIMIT", "return count <= LIMIT") in texts
 
 

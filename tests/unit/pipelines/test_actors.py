@@ -43,15 +43,15 @@ def test_sizes_mix_in_a_batch_and_odd_ones_are_kept(root: Path) -> None:
     """Keeps away: images of two sizes stacked, results handed to the wrong pair."""
     native = step(root, "image_size=null")
     pairs = [pair("a", "b"), pair("c", "d"), pair("a", "c"), pair("none", "b"), pair("b", "a")]
-    found = native(pairs)
-    sizes = [(meta(m)["width"], meta(m)["height"]) for m in found if isinstance(m, dict)]
+    results = native(pairs)
+    sizes = [(meta(m)["width"], meta(m)["height"]) for m in results if isinstance(m, dict)]
     assert sizes == [(40, 30), (51, 33), (40, 30)]
-    assert [meta(m)["id"] for m in found if isinstance(m, dict)] == ["ab", "cd", "ba"]
-    assert [r.reason for r in found if isinstance(r, RejectedPair)] == [
+    assert [meta(m)["id"] for m in results if isinstance(m, dict)] == ["ab", "cd", "ba"]
+    assert [r.reason for r in results if isinstance(r, RejectedPair)] == [
         Reason.SIZES_DIFFER,
         Reason.MISSING_IMAGE,
     ]
-    assert "40×30 and 51×33; set image_size" in found[2].detail
+    assert "40×30 and 51×33; set image_size" in results[2].detail
 
 
 def test_resized_pairs_need_no_equal_sizes(root: Path) -> None:
@@ -76,25 +76,25 @@ def test_masks_have_the_size_of_their_frames(root: Path) -> None:
     """Keeps away: a mask of 40 × 30 beside frames of 51 × 33, which `verify` calls damage."""
     odd = pair("c", "d", mask="mask.png")
     for size, shape in (("null", (33, 51)), ("32", (32, 32))):
-        [made] = step(root, f"image_size={size}").sequences([odd])
-        assert made.mask.shape == made.frames.shape[1:3] == shape
-        assert (made.mask == 255).all()
+        [sequence] = step(root, f"image_size={size}").sequences([odd])
+        assert sequence.mask.shape == sequence.frames.shape[1:3] == shape
+        assert (sequence.mask == 255).all()
 
 
 def test_missing_truth_rejects_the_pair_alone(root: Path) -> None:
-    found = step(root)([pair("a", "b", truth=((0.5, "none.png"),)), pair("a", "b")])
-    assert isinstance(found[0], RejectedPair)
-    assert found[0].reason is Reason.MISSING_IMAGE
-    assert isinstance(found[1], dict)
+    results = step(root)([pair("a", "b", truth=((0.5, "none.png"),)), pair("a", "b")])
+    assert isinstance(results[0], RejectedPair)
+    assert results[0].reason is Reason.MISSING_IMAGE
+    assert isinstance(results[1], dict)
 
 
 def test_workers_get_absolute_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a relative --root that a node of a cluster looks for in its own folder."""
     monkeypatch.chdir(tmp_path)
     settings = ["interpolate.weights=mine.pkl"]
-    found = with_absolute_paths(manifest.load("synth", settings, "data"))
-    assert found.root == str(tmp_path / "data")
-    assert found.interpolate.weights == str(tmp_path / "mine.pkl")
+    absolute = with_absolute_paths(manifest.load("synth", settings, "data"))
+    assert absolute.root == str(tmp_path / "data")
+    assert absolute.interpolate.weights == str(tmp_path / "mine.pkl")
     named = with_absolute_paths(manifest.load("synth", root="s3://bucket/data"))
     assert (named.root, named.interpolate.weights) == ("s3://bucket/data", "rife-v4.0")
 

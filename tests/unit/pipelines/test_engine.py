@@ -9,7 +9,7 @@ from pipelines.engine import Pool, Resources, size_pool
 
 
 @pytest.mark.parametrize(
-    ("free", "workers", "device", "share", "wanted"),
+    ("free", "workers", "device", "share", "expected"),
     [
         (Resources(8, 0), None, "auto", 1.0, Pool(4, 2, 0)),
         (Resources(8, 0), 8, "auto", 1.0, Pool(8, 1, 0)),
@@ -22,13 +22,13 @@ from pipelines.engine import Pool, Resources, size_pool
     ],
 )
 def test_pool(
-    free: Resources, workers: int | None, device: str, share: float, wanted: Pool
+    free: Resources, workers: int | None, device: str, share: float, expected: Pool
 ) -> None:
-    assert size_pool(free, workers, 2, device, share) == wanted
+    assert size_pool(free, workers, 2, device, share) == expected
 
 
 @pytest.mark.parametrize(
-    ("free", "workers", "device", "share", "said"),
+    ("free", "workers", "device", "share", "message"),
     [
         (Resources(8, 0), None, "gpu", 1.0, "no free GPU"),
         (Resources(8, 0.4), None, "gpu", 0.5, r"less than 0\.5 of a GPU"),
@@ -38,7 +38,7 @@ def test_pool(
     ],
 )
 def test_too_much(
-    free: Resources, workers: int | None, device: str, share: float, said: str
+    free: Resources, workers: int | None, device: str, share: float, message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         size_pool(free, workers, 2, device, share)

@@ -28,8 +28,8 @@ def settings(*overrides: str) -> Manifest:
 
 
 def fingerprint_of(*overrides: str) -> dict[str, object]:
-    made = fingerprint.with_config(settings(*overrides))
-    return fingerprint.fingerprint(made, fingerprint.TRAINING_SHARDS)
+    configured = fingerprint.with_config(settings(*overrides))
+    return fingerprint.fingerprint(configured, fingerprint.TRAINING_SHARDS)
 
 
 def config(place: Path, **ddconfig: object) -> str:
@@ -52,12 +52,12 @@ def test_the_content_of_a_config_counts_and_not_its_place(tmp_path: Path) -> Non
 
 
 def test_workers_get_the_content(tmp_path: Path) -> None:
-    given = config(tmp_path / "one.yaml")
-    found = fingerprint.with_absolute_paths(fingerprint.with_config(settings(given)))
+    override = config(tmp_path / "one.yaml")
+    absolute = fingerprint.with_absolute_paths(fingerprint.with_config(settings(override)))
     (tmp_path / "one.yaml").unlink()
-    assert found.tokenize.config == {"ddconfig": DDCONFIG, "n_embed": 64}
+    assert absolute.tokenize.config == {"ddconfig": DDCONFIG, "n_embed": 64}
     with pytest.raises(UserError, match=r"one\.yaml"):
-        fingerprint.with_config(settings(given))
+        fingerprint.with_config(settings(override))
 
 
 def test_weights_may_be_moved(tmp_path: Path, vqgan: Path) -> None:
@@ -73,13 +73,13 @@ def test_weights_may_be_moved(tmp_path: Path, vqgan: Path) -> None:
 
 def test_where_weights_lay_is_noted(vqgan: Path) -> None:
     """What rebuilds frames from tokens finds the file again."""
-    made = settings(f"tokenize.weights={vqgan}")
-    name = fingerprint.fingerprint(made, ["tokenize"])["tokenize"]["weights"]
-    files = fingerprint.weight_files(made, [name, "rife-v4.0"])
+    dataset = settings(f"tokenize.weights={vqgan}")
+    name = fingerprint.fingerprint(dataset, ["tokenize"])["tokenize"]["weights"]
+    files = fingerprint.weight_files(dataset, [name, "rife-v4.0"])
     assert files == {name: str(vqgan)}
     assert provenance.weights_at({"weight_files": files}, name) == str(vqgan)
     assert provenance.weights_at({}, "vqgan-mini") == "vqgan-mini"
-    assert fingerprint.weight_files(made, ["rife-v4.0"]) == {}
+    assert fingerprint.weight_files(dataset, ["rife-v4.0"]) == {}
 
 
 def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> None:
@@ -92,9 +92,11 @@ def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> No
     provenance.write(str(tmp_path), record)
     whole = fingerprint.continue_from(settings(weights), str(tmp_path))
     vqgan.unlink()
-    found = fingerprint.continue_from(settings(weights), str(tmp_path))
+    continued = fingerprint.continue_from(settings(weights), str(tmp_path))
     keys = fingerprint.TRAINING_SHARDS
-    assert fingerprint.fingerprint(found, keys)["interpolate"] == record["settings"]["interpolate"]
+    assert (
+        fingerprint.fingerprint(continued, keys)["interpolate"] == record["settings"]["interpolate"]
+    )
     assert whole.interpolate.weights == str(vqgan)
     with pytest.raises(UserError, match="made with other settings"):
         fingerprint.continue_from(settings("interpolate.weights=/x/b.safetensors"), str(tmp_path))

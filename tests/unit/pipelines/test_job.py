@@ -88,14 +88,14 @@ def test_a_job_and_its_account(tmp_path: Path) -> None:
 def test_finished_shards_are_left_alone(tmp_path: Path) -> None:
     run(spec(tmp_path, 6))
     before = (tmp_path / "train-000000.tar").stat().st_mtime_ns
-    summary, said = run(spec(tmp_path, 6))
+    summary, output = run(spec(tmp_path, 6))
     assert summary is not None
     assert summary.made_now == 0
-    assert "2 of 2 shards are done already" in said
-    grown, said = run(spec(tmp_path, 10))
+    assert "2 of 2 shards are done already" in output
+    grown, output = run(spec(tmp_path, 10))
     assert grown is not None
     assert (grown.made_now, grown.samples) == (2, 10)
-    assert "1 of 3 shards are done already" in said
+    assert "1 of 3 shards are done already" in output
     assert (tmp_path / "train-000000.tar").stat().st_mtime_ns == before
     assert "done already" not in run(spec(tmp_path / "new", 4))[1]
 
@@ -161,16 +161,16 @@ def test_a_failed_job_says_how_far_it_came(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"settings": {"depth": 3}}, "depth: 2 → 3"),
         ({"weights": {"net": "other"}}, "weights.net: abc → other"),
     ],
 )
-def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     """Keeps away: a folder in which half of the shards were made in another way."""
     run(spec(tmp_path, 4))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         run(spec(tmp_path, 10, **change))
     assert not (tmp_path / "train-000001.tar").exists()
 
@@ -229,12 +229,12 @@ def test_a_store_that_knows_no_free_bytes_is_no_full_one(
 def test_a_dry_run_writes_nothing_and_says_what_is_left(tmp_path: Path) -> None:
     run(spec(tmp_path, 4))
     before = sorted(path.name for path in tmp_path.iterdir())
-    summary, said = run(spec(tmp_path, 10), dry_run=True)
+    summary, output = run(spec(tmp_path, 10), dry_run=True)
     assert summary is None
-    assert "pairs    10 in 3 shards of up to 4\n" in said
-    assert "to do    6 pairs in 2 shards\n" in said
-    assert "disk     about 10.0 kB, " in said
-    assert "weights  net abc\n" in said
+    assert "pairs    10 in 3 shards of up to 4\n" in output
+    assert "to do    6 pairs in 2 shards\n" in output
+    assert "disk     about 10.0 kB, " in output
+    assert "weights  net abc\n" in output
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
@@ -277,7 +277,7 @@ def failing(number: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "said"),
+    ("number", "kind", "message"),
     [
         (errno.EACCES, UserError, r"cannot write there \(Permission denied\)"),
         (errno.EROFS, UserError, "cannot write there"),
@@ -286,8 +286,8 @@ def failing(number: int) -> Callable[[], None]:
         (errno.EIO, OSError, "Input/output error"),
     ],
 )
-def test_what_the_output_place_refuses(number: int, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
+def test_what_the_output_place_refuses(number: int, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         failing(number)()
 
 

@@ -27,14 +27,14 @@ def test_order_is_a_shuffle_that_keeps_ids_together(ids: list[str], seed: int) -
         for id in ids
         for kind in ("change", "no_change")
     ]
-    found = ordered(pairs, seed)
-    assert sorted(p.key for p in found) == sorted(p.key for p in pairs)
-    assert [p.id for p in found[0::2]] == [p.id for p in found[1::2]]
-    assert [p.kind for p in found[:2]] in ([], ["change", "no_change"])
+    shuffled = ordered(pairs, seed)
+    assert sorted(p.key for p in shuffled) == sorted(p.key for p in pairs)
+    assert [p.id for p in shuffled[0::2]] == [p.id for p in shuffled[1::2]]
+    assert [p.kind for p in shuffled[:2]] in ([], ["change", "no_change"])
     # Another order of the data, or more of it, moves no pair past another.
-    assert ordered(pairs[::-1], seed)[0::2] == [p for p in found if p.kind == "no_change"]
+    assert ordered(pairs[::-1], seed)[0::2] == [p for p in shuffled if p.kind == "no_change"]
     fewer = [p for p in pairs if p.id != ids[0]] if ids else []
-    assert ordered(fewer, seed) == [p for p in found if not ids or p.id != ids[0]]
+    assert ordered(fewer, seed) == [p for p in shuffled if not ids or p.id != ids[0]]
 
 
 def test_shuffle_mixes_and_null_keeps_order() -> None:

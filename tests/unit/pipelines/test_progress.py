@@ -18,22 +18,22 @@ from pipelines.state.journal import Done, Journal, State
 
 def state(folder: Path) -> State:
     """Of 30 pairs in three shards: one shard done, one under way."""
-    found = State(str(folder))
+    folder_state = State(str(folder))
     reject = Reject("k", "i", "s", "change", "train-000000", "r", "m")
-    found.write_done(Done("train-000000", 10, "", 9, 1, "", 1.0, (reject,)))
-    found.write_journal(Journal("train-000001", "run", "host", ["x"], done=4, rejected=2))
+    folder_state.write_done(Done("train-000000", 10, "", 9, 1, "", 1.0, (reject,)))
+    folder_state.write_journal(Journal("train-000001", "run", "host", ["x"], done=4, rejected=2))
     # Of another --split, so not of this run's plan.
-    found.write_done(Done("val-000000", 10, "", 10, 1, "", 1.0))
-    return found
+    folder_state.write_done(Done("val-000000", 10, "", 10, 1, "", 1.0))
+    return folder_state
 
 
 PLAN = {f"train-{i:06d}": 10 for i in range(3)}
 
 
 def test_counts_add_up(tmp_path: Path) -> None:
-    found = progress.count(state(tmp_path), PLAN)
-    assert found == progress.Counts(30, 13, 3, 3, 1)
-    assert found.finished == 16
+    counts = progress.count(state(tmp_path), PLAN)
+    assert counts == progress.Counts(30, 13, 3, 3, 1)
+    assert counts.finished == 16
 
 
 def test_plain_lines_without_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ class Wrapped(Exception):
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind", "said"),
+    ("cause", "kind", "message"),
     [
         (UserError("no x", "Get it"), UserError, "no x. Get it"),
         (JobFailed("broken\nand Ray's words"), JobFailed, "broken"),
@@ -82,8 +82,8 @@ class Wrapped(Exception):
     ],
 )
 def test_a_workers_error_is_shown_without_rays_wrappings(
-    cause: Exception, kind: type[Exception], said: str
+    cause: Exception, kind: type[Exception], message: str
 ) -> None:
-    found = engine._cause(Wrapped(Wrapped(cause)))
-    assert type(found) is kind
-    assert str(found) == said
+    error = engine._cause(Wrapped(Wrapped(cause)))
+    assert type(error) is kind
+    assert str(error) == message

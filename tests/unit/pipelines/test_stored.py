@@ -36,7 +36,7 @@ def record(folder: Path, shards: dict[str, dict[str, Any]], kind: str, **more: o
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> str:
+def sequences_folder(tmp_path: Path) -> str:
     shards = {name: {"samples": size, "sha256": f"s-{name}"} for name, size in SIZES.items()}
     return record(tmp_path / "sequences", shards, "cc-sequences")
 
@@ -62,21 +62,23 @@ def scored(folder: Path, **digests: str) -> str:
     ],
 )
 def test_each_split_has_its_own_limit(
-    made: str, limit: int | None, expected: dict[str, int]
+    sequences_folder: str, limit: int | None, expected: dict[str, int]
 ) -> None:
     """Keeps away: a limit that all splits share, and shards of no samples."""
-    shards = plan_from_sequences(made, ["train", "val"], limit)
+    shards = plan_from_sequences(sequences_folder, ["train", "val"], limit)
     assert {shard.name: shard.count for shard in shards} == expected
     for shard in shards:
         assert shard.digest() == sha256(f"s-{shard.name}:{shard.count}")
         assert (shard.split, shard.scores) == (shard.name.split("-")[0], None)
-        assert shard.sequences == f"{made}/{shard.name}.tar"
+        assert shard.sequences == f"{sequences_folder}/{shard.name}.tar"
 
 
-def test_other_splits_are_left_out(made: str) -> None:
-    assert [shard.name for shard in plan_from_sequences(made, ["val"], None)] == ["val-000000"]
+def test_other_splits_are_left_out(sequences_folder: str) -> None:
+    assert [shard.name for shard in plan_from_sequences(sequences_folder, ["val"], None)] == [
+        "val-000000"
+    ]
     with pytest.raises(UserError, match="no sequences of test"):
-        plan_from_sequences(made, ["test"], None)
+        plan_from_sequences(sequences_folder, ["test"], None)
 
 
 def test_empty_shards_are_not_planned(tmp_path: Path) -> None:
@@ -87,30 +89,32 @@ def test_empty_shards_are_not_planned(tmp_path: Path) -> None:
         plan_from_sequences(folder, ["train"], None)
 
 
-def test_scores_take_part_in_the_digest(made: str, tmp_path: Path) -> None:
+def test_scores_take_part_in_the_digest(sequences_folder: str, tmp_path: Path) -> None:
     """Keeps away: training shards that stay as they are when the scores are made anew."""
     folder = scored(tmp_path)
-    for shard in plan_from_sequences(made, ["train", "val"], None, folder):
+    for shard in plan_from_sequences(sequences_folder, ["train", "val"], None, folder):
         sequence_digest = sha256(f"s-{shard.name}:{shard.count}")
         assert shard.digest() == sha256(f"{sequence_digest}:t-{shard.name}")
         assert shard.scores == f"{folder}/{shard.name}.parquet"
 
 
-def test_scores_are_of_the_whole_shard_or_of_the_part(made: str, tmp_path: Path) -> None:
+def test_scores_are_of_the_whole_shard_or_of_the_part(
+    sequences_folder: str, tmp_path: Path
+) -> None:
     folder = scored(tmp_path, train_000000=sha256("s-train-000000:2"))
-    [shard] = plan_from_sequences(made, ["train"], 2, folder)
+    [shard] = plan_from_sequences(sequences_folder, ["train"], 2, folder)
     assert shard.digest() == sha256(f"{sha256('s-train-000000:2')}:t-train-000000")
     with pytest.raises(UserError, match="scores of train-000000 are of other sequences"):
-        plan_from_sequences(made, ["train"], 3, folder)
-    assert plan_from_sequences(made, ["val"], 1, folder)[0].count == 1
+        plan_from_sequences(sequences_folder, ["train"], 3, folder)
+    assert plan_from_sequences(sequences_folder, ["val"], 1, folder)[0].count == 1
 
 
-def test_missing_scores_are_named(made: str, tmp_path: Path) -> None:
+def test_missing_scores_are_named(sequences_folder: str, tmp_path: Path) -> None:
     shards = {"val-000000": {"sha256": "t", "input_digest": sha256("s-val-000000:2")}}
     folder = record(tmp_path / "scores", shards, "cc-scores")
-    assert plan_from_sequences(made, ["val"], None, folder)
+    assert plan_from_sequences(sequences_folder, ["val"], None, folder)
     with pytest.raises(UserError, match="no scores of train-000000"):
-        plan_from_sequences(made, ["train"], None, folder)
+        plan_from_sequences(sequences_folder, ["train"], None, folder)
 
 
 def test_what_is_not_finished_is_refused(tmp_path: Path) -> None:

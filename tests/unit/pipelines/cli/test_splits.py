@@ -47,16 +47,16 @@ SHARES = {"train": 8, "test": 2}
 def test_near_duplicates_stay_together(scenes: Path) -> None:
     settings = manifest.load("own", ["layout=folders"], root=str(scenes))
     pairs = folders.every_pair(settings)
-    made = splitting.split(settings, pairs, SHARES)
-    split_of = {id: split for split, ids in made.splits.items() for id in ids}
+    division = splitting.split(settings, pairs, SHARES)
+    split_of = {id: split for split, ids in division.splits.items() for id in ids}
     assert sorted(split_of) == sorted(pair.id for pair in pairs)
     for site in range(10):
         assert len({split_of[f"site{site}_{i:02d}"] for i in range(site, 30, 10)}) == 1
-    assert made.about["pairs"] == {"train": 24, "test": 6}
-    assert made.about["clusters"] == 10
-    assert made.about["pairs with near duplicates"] == 30
-    assert splitting.split(settings, pairs, SHARES).splits == made.splits
-    assert splitting.split(settings, pairs, SHARES, seed=1).splits != made.splits
+    assert division.about["pairs"] == {"train": 24, "test": 6}
+    assert division.about["clusters"] == 10
+    assert division.about["pairs with near duplicates"] == 30
+    assert splitting.split(settings, pairs, SHARES).splits == division.splits
+    assert splitting.split(settings, pairs, SHARES, seed=1).splits != division.splits
     # Without a look at the images they are torn apart.
     blind = splitting.split(settings, pairs, SHARES, distance=None)
     assert blind.about["clusters"] == 30
@@ -80,12 +80,12 @@ def test_groups_are_never_torn(members: list[int], shares: dict[str, float], see
     groups = {str(i): str(group) for i, group in enumerate(members)}
     settings = manifest.load("own")
     try:
-        made = splitting.split(settings, pairs, shares, seed, None, groups)
+        division = splitting.split(settings, pairs, shares, seed, None, groups)
     except UserError:
         largest = max(members.count(one) for one in members)
         assert largest > max(shares.values()) / sum(shares.values()) * len(members)
         return
-    split_of = {id: split for split, ids in made.splits.items() for id in ids}
+    split_of = {id: split for split, ids in division.splits.items() for id in ids}
     assert split_of.keys() == groups.keys()
     for group in groups.values():
         assert len({split_of[id] for id in groups if groups[id] == group}) == 1
@@ -96,11 +96,11 @@ def test_groups_are_never_torn(members: list[int], shares: dict[str, float], see
 )
 def test_near_hashes_are_all_found(values: list[int], distance: int) -> None:
     ordered = sorted(values)
-    found = {frozenset(pair) for pair in splitting._near(np.array(ordered, np.uint64), distance)}
+    near = {frozenset(pair) for pair in splitting._near(np.array(ordered, np.uint64), distance)}
     expected = {
         frozenset((a, b)) for a in ordered for b in ordered if (a ^ b).bit_count() <= distance
     }
-    assert found == expected
+    assert near == expected
 
 
 def test_a_column_groups(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_a_column_groups(tmp_path: Path) -> None:
 
 
 def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
-    made = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    assert "manifests/mine.yaml: folders, pairs: train 30" in made.stdout
+    done = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "manifests/mine.yaml: folders, pairs: train 30" in done.stdout
     again = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert again.returncode == 2
     assert "is there already" in again.stderr
@@ -145,7 +145,7 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (
             ["--shares", "train"],
@@ -159,10 +159,12 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
         (["--set", "layout=levir_cc"], "levir_cc comes with its splits"),
     ],
 )
-def test_mistakes_of_split(scenes: Path, cc_prep: Command, options: list[str], said: str) -> None:
+def test_mistakes_of_split(
+    scenes: Path, cc_prep: Command, options: list[str], message: str
+) -> None:
     done = cc_prep("split", "own", "--root", scenes, "--set", "layout=folders", *options)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 

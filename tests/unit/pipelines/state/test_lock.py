@@ -22,8 +22,8 @@ def test_second_job_is_refused_with_the_firsts_name(tmp_path: Path) -> None:
     folder = str(tmp_path)
     with lock.locked(folder):
         assert lock.holder(folder).pid == os.getpid()
-        said = f"process {os.getpid()} on {socket.gethostname()}"
-        with pytest.raises(UserError, match=said), lock.locked(folder):
+        message = f"process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(UserError, match=message), lock.locked(folder):
             pass
     assert lock.holder(folder) is None
     with lock.locked(folder):
