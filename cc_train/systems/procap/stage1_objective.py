@@ -121,7 +121,8 @@ def binary_loss(
 ) -> Tensor:
     """The sum of softplus(sign · logit) of hidden states [B, D], over the samples that count.
 
-    In the head's own float32 also under autocast: bfloat16 rounds terms near log 2 to half a percent.
+    In the head's own float32 also under autocast: bfloat16 would round terms near log 2 to half
+    a percent.
     """
     visible, valid = _sample_weights(batch, settings)
     if name == "align":
