@@ -94,7 +94,9 @@ def best_step(run: Path) -> int:
         raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
     best = read_state(run, stored[-1])["best"]
     if not best:
-        raise UserError(f"{run}: no validation yet", "Train on until loop.validate_every")
+        raise UserError(
+            f"{run}: no validation with a finite figure yet", "Train on until loop.validate_every"
+        )
     return int(best["step"])
 
 

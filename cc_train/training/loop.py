@@ -102,6 +102,11 @@ def _after(
         picture = trainer.validate(done)
         if logger is not None:
             logger.log(done, "validation", trainer.figures)
+            if trainer.not_finite:
+                logger.note(
+                    f"validation {done}: {', '.join(trainer.not_finite)} is no finite number, and "
+                    "is left out"
+                )
             if picture is not None:
                 logger.picture(done, picture)
     # The best one is kept too, so it has to be there whatever the two intervals are.

@@ -74,6 +74,10 @@ class MetricLogger:
             f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}", highlight=False
         )
 
+    def note(self, line: str) -> None:
+        """A line on the screen."""
+        self.console.print(line, highlight=False, soft_wrap=True)
+
     def _pace(self, step: int, samples: int) -> str:
         """How fast the run is, and how long it still takes."""
         if step <= self.first:

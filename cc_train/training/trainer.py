@@ -130,6 +130,7 @@ class Trainer:
         if settings.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.figures: dict[str, float] = {}
+        self.not_finite: list[str] = []  # the last validation's figures that were left out
         self.best: dict[str, float] = {}
         self.damaged: list[str] = []  # what is wrong with checkpoints that were not taken
 
@@ -229,17 +230,25 @@ class Trainer:
         )
 
     def validate(self, step: int) -> np.ndarray | None:
-        """Validates on the first rank; remembers the figures and whether they are the best."""
+        """Validates on the first rank; remembers the figures and whether they are the best.
+
+        A figure that is no finite number is left out and named in `not_finite`. It ends no run: the
+        losses are finite, so the weights are good, and the next validation may be as well.
+        """
         picture = None
         if self.ranks.first:
             network = self.exported.eval()
             with torch.inference_mode():
                 self.figures, picture = self.objective.validate(network)
-        self.figures = self.ranks.broadcast(self.figures)
+        figures = self.ranks.broadcast(self.figures)
+        self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
+        self.not_finite = [name for name in figures if name not in self.figures]
         name, more = self.objective.best
-        value = self.figures[name]
-        if not self.best or (value > self.best[name]) == more:
-            self.best = {"step": step, name: value}
+        if name in self.figures:
+            value = self.figures[name]
+            previous = self.best.get(name)
+            if previous is None or (value > previous if more else value < previous):
+                self.best = {"step": step, name: value}
         return picture
 
     def save(self, step: int, source: Source) -> None:

@@ -1,0 +1,96 @@
+"""Which checkpoint is the best one, also where a validation gives no number."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from cc_train.data.stream import StatelessSource
+from cc_train.training import checkpoints
+from cc_train.training.loop import fit
+from cc_train.training.settings import Loop
+
+NAN, INF = math.nan, math.inf
+
+
+class Scripted:
+    """An objective whose validations give the figures that the test names."""
+
+    phases = ("model",)
+    over: Literal["sum", "batch"] = "batch"
+
+    def __init__(self, figures: list[float], more: bool) -> None:
+        self.network: nn.Module = nn.Linear(1, 1)
+        self.others: dict[str, nn.Module] = {}
+        self.buffers: dict[str, Tensor] = {}
+        self.best, self.figures = ("figure", more), iter(figures)
+
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        return [{"params": list(self.network.parameters())}]
+
+    def denominators(self, batch: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def chunks(self, batch: Tensor) -> list[Tensor]:
+        return [batch]
+
+    def losses(
+        self, phase: str, batch: Tensor, step: int, denominators: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        return {"total": self.network(batch).square().sum()}
+
+    def after_step(self, step: int) -> None:
+        pass
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], None]:
+        return {"figure": next(self.figures), "other": 2.0}, None
+
+
+@pytest.mark.parametrize(
+    ("more", "figures", "best"),
+    [
+        (False, [1.0, NAN, 0.5], 3),
+        (False, [NAN, 1.0, 2.0], 2),
+        (False, [2.0, 1.0, -INF], 2),
+        (True, [1.0, NAN, 2.0], 3),
+        (True, [NAN, 1.0, 0.5], 2),
+        (True, [1.0, INF, 2.0], 3),
+        (True, [2.0, 2.0, 1.0], 1),
+        (False, [1.0, 1.0, 2.0], 1),
+        (True, [NAN, NAN, NAN], None),
+    ],
+)
+def test_no_number_is_never_the_best(
+    tmp_path: Path, more: bool, figures: list[float], best: int | None
+) -> None:
+    """Keeps away: a NaN that is the best for ever, or after which nothing is better any more."""
+    settings = Loop(steps=len(figures), batch_size=1, validate_every=1, checkpoint_every=1,
+                    keep_checkpoints=3, device="cpu")  # fmt: skip
+    lines = io.StringIO()
+    fit(
+        Scripted(figures, more),
+        StatelessSource(lambda number: torch.ones(1, 1)),
+        settings,
+        {},
+        tmp_path,
+        "never",
+        Console(file=lines, width=200),
+    )
+    stored = checkpoints.read_state(tmp_path, len(figures))["best"]
+    assert stored.get("step") == best
+    bad = [step for step, figure in enumerate(figures, 1) if not math.isfinite(figure)]
+    for step in bad:
+        assert f"validation {step}: figure is no finite number" in lines.getvalue()
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    validated = [line for line in log if line["part"] == "validation"]
+    assert [line["step"] for line in validated if "figure" not in line] == bad
+    assert all(line["other"] == 2.0 for line in validated)
