@@ -47,7 +47,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     batches = collate.CaptionBatches("pixels", words, LENGTH)
     source = Stream(data.train, batches, 2, settings.loop.seed, StreamSettings(), request.ranks)
     about = {"samples": data.about(), "text": words.describe(), "size": size}
-    return Task(objective, source, len(data.train), about, words.files())
+    return Task(objective, source, len(source.items), about, words.files())
 
 
 def load(run: Run, device: str) -> Toy:

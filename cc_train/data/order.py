@@ -63,6 +63,18 @@ def rng_of(seed: int, step: int, place: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, 1, step, place])
 
 
+def sample(items: Sequence[T], keys: Sequence[str], count: int) -> list[T]:
+    """At most so many of the items, in their order, chosen by a digest of their keys.
+
+    The choice is spread over all of them, whatever their order, and the same each time.
+    """
+    import hashlib
+
+    digests = [hashlib.sha256(key.encode("utf-8")).digest() for key in keys]
+    chosen = sorted(range(len(items)), key=digests.__getitem__)[:count]
+    return [items[number] for number in sorted(chosen)]
+
+
 def hold_out(items: Sequence[T], ids: Sequence[str], share: float) -> tuple[list[T], list[T]]:
     """(training, held out) items; those of one id stay together, chosen by a digest of the id.
 

@@ -17,9 +17,10 @@ from cc_train.text import Vocabulary
 
 
 class ValidationSplit(Section):
-    """What is validated on where no --valid is given: whole scenes, chosen by a digest.
+    """What is validated on.
 
-    share: of the scenes. pairs: at most so many pairs are validated on.
+    share: of the scenes, where no --valid is given: whole scenes, chosen by a digest. pairs: at
+    most so many pairs are validated on, with --valid too; where there are more, a digest chooses.
     """
 
     share: float = Field(0.05, gt=0, lt=1)
@@ -58,7 +59,7 @@ def read(
         )
     if not train:
         raise UserError("fewer than two scenes", "Give more shards, or --valid")
-    held_out = held_out[: settings.pairs]
+    held_out = order.sample(held_out, [entry.key for entry in held_out], settings.pairs)
     console.print(f"{len(train):,} pairs, {len(held_out):,} to validate on", highlight=False)
     return Split(train, held_out, train[0].meta())
 

@@ -34,7 +34,7 @@ class Loop(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(0, ge=0)
     loader_workers: int = Field(0, ge=0)
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**32)
     log_every: int = Field(20, ge=1)
     validate_every: int = Field(500, ge=1)
     checkpoint_every: int = Field(500, ge=1)

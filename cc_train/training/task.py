@@ -35,8 +35,9 @@ class Request:
 class Task:
     """A system ready to be trained.
 
-    items: of an epoch. about: what identifies the training besides its settings; a run goes on only
-    with the same. files: what a run needs beside its checkpoints, by name.
+    items: of an epoch, as the source counts them: where it pairs scenes, a scene is one. about:
+        what identifies the training besides its settings; a run goes on only with the same. files:
+        what a run needs beside its checkpoints, by name.
     """
 
     objective: Objective

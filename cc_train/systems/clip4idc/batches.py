@@ -12,12 +12,13 @@ import torch
 from cc_prep.models import clip_tokenizer
 from cc_prep.records import NO_CHANGE
 from cc_prep.steps.scoring import normalize
+from cc_train.data import order
 from cc_train.data.sequence_index import Sample
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out pairs that changed, each with its first caption, in batches."""
+    """Held-out pairs that changed, at most `most`, each with its first caption, in batches."""
 
     samples: Sequence[Sample]
     most: int
@@ -25,7 +26,7 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         changed = [s for s in self.samples if s.meta.get("kind") != NO_CHANGE] or self.samples
-        chosen = changed[: self.most]
+        chosen = order.sample(changed, [sample.key for sample in changed], self.most)
         for start in range(0, len(chosen), 32):
             part = chosen[start : start + 32]
             captions = [str(sample.meta["captions"][0]) for sample in part]

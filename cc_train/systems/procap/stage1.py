@@ -137,7 +137,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     trained = replace(make_batch, crop=settings.crop)
     stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, request.ranks)
     about = {"samples": data.about(), **frozen_vqgan.about(data)}
-    return Task(objective, stream, len(data.train), about, frozen_vqgan.files(vqgan))
+    return Task(objective, stream, len(stream.items), about, frozen_vqgan.files(vqgan))
 
 
 def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from rich.console import Console
 
-from cc_train import systems
+from cc_prep.errors import UserError
+from cc_train import configs, systems
+from cc_train.training.settings import Loop
 
 SYSTEMS = ("vqgan", "clip4idc", "stage1", "stage2")
 LISTED = Path(__file__).with_name("settings.txt")
@@ -52,6 +55,14 @@ def test_defaults_are_within_their_own_bounds(name: str) -> None:
     one = settings(name)
     assert type(one).model_validate(one.model_dump()) == one
     assert type(one).model_validate_json(one.model_dump_json()) == one
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_generator_takes(seed: int) -> None:
+    """Keeps away: numpy's or torch's traceback after the shards have been read."""
+    with pytest.raises(UserError, match="seed") as caught:
+        configs.load(Loop, "vqgan", None, [f"seed={seed}"], Console(quiet=True))
+    assert "\n" not in str(caught.value)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cc_train.data.sequence_index import Sample
+from cc_train.systems.clip4idc import batches
 from cc_train.systems.clip4idc import objective as clip4idc
 
 TINY = clip4idc.Network(
@@ -134,3 +136,15 @@ def test_pairs_are_before_and_after_in_this_order() -> None:
             pairs, network.visual.encode_pairs(before, after), atol=1e-5, rtol=1e-4
         )
     assert text.shape == (3, 16)
+
+
+def test_held_out_pairs_are_a_sample_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: recall on the first pairs of the shards, which may all be of one kind."""
+    seen: list[str] = []
+    monkeypatch.setattr(batches, "before_after", lambda sample: seen.append(sample.key))
+    monkeypatch.setattr(batches, "collate", lambda pairs, captions, resolution: {})
+    meta = {"kind": "change", "captions": ["x"]}
+    samples = [Sample("shard", f"set-{i:03d}", meta, {}) for i in range(60)]
+    assert list(batches.HeldOut(samples, 20, 32)) == [{}]
+    assert len(seen) == 20
+    assert max(seen) > "set-050"

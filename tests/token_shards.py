@@ -1,0 +1,37 @@
+"""Training shards of tokens, with the VQGAN that they would come from, without any build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from cc_prep.formats import training_shards
+from cc_prep.storage import sha256
+from tests import small_weights
+
+FRAMES, GRID, FACTOR = 4, (2, 2), 4
+KINDS = ("change", "nochange")
+
+
+def write(folder: Path, scenes: int, split: str = "train") -> tuple[str, Path]:
+    """Shards of so many scenes of two pairs each: the pattern that names them, and the VQGAN."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors")
+    rng = np.random.default_rng(0)
+    meta = {"frames": FRAMES, "height": GRID[0] * FACTOR, "width": GRID[1] * FACTOR,
+            "tokenizer": "vqgan", "tokenizer_sha256": sha256(vqgan)}  # fmt: skip
+    with training_shards.write_shard(str(folder / f"{split}-000000.tar")) as (writer, written):
+        for scene in range(scenes):
+            for kind in KINDS:
+                tokens = rng.integers(0, small_weights.CODES, (FRAMES, *GRID)).astype(np.int16)
+                own = {**meta, "kind": kind, "captions": [f"caption {scene} {kind}"]}
+                members = {
+                    "json": json.dumps(own).encode(),
+                    "tokens.npy": training_shards._npy(tokens),
+                    "scores.npy": training_shards._npy(np.zeros((2, 1, FRAMES), np.float32)),
+                }
+                writer.add(f"set-{split}-{scene:06d}-{kind}", members)
+    training_shards.write_index(str(folder), {f"{split}-000000": written.index})
+    return str(folder / f"{split}-*.tar"), vqgan

@@ -1,0 +1,34 @@
+"""Which samples are validated on where there are more than enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from cc_train.data import order, split
+from tests import token_shards
+
+
+def test_a_sample_is_spread_and_stays() -> None:
+    """Keeps away: the first of a list that is ordered by kind, and another choice each time."""
+    items = list(range(1000))
+    keys = [f"set-val-{i:06d}" for i in items]
+    chosen = order.sample(items, keys, 200)
+    assert len(chosen) == 200
+    assert chosen == sorted(chosen), "in their own order"
+    assert 70 < sum(i < 500 for i in chosen) < 130
+    assert set(order.sample(items[::-1], keys[::-1], 200)) == set(chosen)
+    more = [*items, *range(1000, 1010)]
+    grown = order.sample(more, [f"set-val-{i:06d}" for i in more], 200)
+    assert len(set(grown) & set(chosen)) > 185, "more data leaves most of the choice"
+    assert order.sample(items[:3], keys[:3], 3) == order.sample(items[:3], keys[:3], 9) == [0, 1, 2]
+
+
+def test_validation_takes_a_sample_of_all_shards(tmp_path: Path) -> None:
+    """Keeps away: a validation on the first pairs alone, which may all be of one kind."""
+    shards, _ = token_shards.write(tmp_path / "train", 2)
+    valid, _ = token_shards.write(tmp_path / "val", 40, "val")
+    data = split.read([shards], [valid], split.ValidationSplit(pairs=20), Console(quiet=True))
+    assert len(data.valid) == 20
+    assert max(int(entry.key.split("-")[2]) for entry in data.valid) > 30
