@@ -74,34 +74,34 @@ VARIANTS = (
 def main(out: str, scenes: int, steps: int | None, jobs: int, table: str | None) -> None:
     """Runs the whole ablation and writes its table."""
     torch.set_num_threads(1)
-    place = Path(out)
-    prepare(place, scenes)
+    folder = Path(out)
+    prepare(folder, scenes)
     began = time.monotonic()
     with ThreadPoolExecutor(jobs) as pool:
-        stage1 = pool.submit(train, place, "stage1", "stage1", steps, [])
-        started = {
-            variant: pool.submit(train_variant, place, variant, stage1, steps)
+        stage1 = pool.submit(train, folder, "stage1", "stage1", steps, [])
+        futures = {
+            variant: pool.submit(train_variant, folder, variant, stage1, steps)
             # Those without a stage 1 need not wait for it; then the paper's choice.
             for variant in sorted(VARIANTS, key=lambda v: (v.stage1, v.k != 2, v.k))
         }
-        runs = [started[variant].result() for variant in VARIANTS]
+        runs = [futures[variant].result() for variant in VARIANTS]
     minutes = (time.monotonic() - began) / 60
-    rows = [measure(place, run) for run in runs]
-    constant = best_constant(place)
-    write(place, table, rows, constant, minutes)
+    rows = [measure(folder, run) for run in runs]
+    constant = best_constant(folder)
+    write(folder, table, rows, constant, minutes)
 
 
-def prepare(place: Path, scenes: int) -> None:
+def prepare(folder: Path, scenes: int) -> None:
     """Scenes and shards, where they are not there yet."""
-    made = place / "shards" / "provenance.json"
-    if made.exists() and json.loads(made.read_text())["complete"]:
+    provenance = folder / "shards" / "provenance.json"
+    if provenance.exists() and json.loads(provenance.read_text())["complete"]:
         return
     run(
-        "cc-prep", "synth", place / "scenes", "--scenes", scenes, "--seed", 2000, "--size", SIZE,
+        "cc-prep", "synth", folder / "scenes", "--scenes", scenes, "--seed", 2000, "--size", SIZE,
         "--jitter", JITTER, "--wording", WORDING,
     )  # fmt: skip
     run(
-        "cc-prep", "build", "synth", "--root", place / "scenes", "--out", place,
+        "cc-prep", "build", "synth", "--root", folder / "scenes", "--out", folder,
         "--set", f"image_size={SIZE}", *(
             option for step in ("interpolate", "score", "tokenize")
             for option in ("--set", f"{step}.threads=1")
@@ -109,98 +109,101 @@ def prepare(place: Path, scenes: int) -> None:
     )  # fmt: skip
 
 
-def train_variant(place: Path, variant: Variant, stage1: Future[Path], steps: int | None) -> Path:
+def train_variant(folder: Path, variant: Variant, stage1: Future[Path], steps: int | None) -> Path:
     """Trains stage 2 of a variant; its run."""
     name = variant.name.replace(" ", "-").replace(",", "").replace("=", "").replace("--", "-")
     settings = [f"queries.k={variant.k}"]
-    more: list[object] = ["--init", stage1.result()] if variant.stage1 else []
+    options: list[object] = ["--init", stage1.result()] if variant.stage1 else []
     if not variant.stage1:
-        first = configs.load(Settings, "stage1", "synth", [], Console(stderr=True))
-        settings += [f"network={first.network.model_dump_json()}", f"frames={first.frames}"]
+        stage1_settings = configs.load(Settings, "stage1", "synth", [], Console(stderr=True))
+        settings += [
+            f"network={stage1_settings.network.model_dump_json()}",
+            f"frames={stage1_settings.frames}",
+        ]
     return train(
-        place, "stage2", name, steps, [*more, *(p for s in settings for p in ("--set", s))]
+        folder, "stage2", name, steps, [*options, *(p for s in settings for p in ("--set", s))]
     )
 
 
-def train(place: Path, stage: str, name: str, steps: int | None, more: list[object]) -> Path:
+def train(folder: Path, stage: str, name: str, steps: int | None, options: list[object]) -> Path:
     """Trains a stage with the manifest's settings; its run."""
-    shards = place / "shards"
-    found = place / "runs" / name
+    shards = folder / "shards"
+    run_folder = folder / "runs" / name
     run(
         "cc-train", stage, "--config", "synth", "--shards", shards / "train-*.tar",
-        "--valid", shards / "val-*.tar", "--out", found, "--set", "loop.threads=1", *more,
+        "--valid", shards / "val-*.tar", "--out", run_folder, "--set", "loop.threads=1", *options,
         *(["--steps", steps] if steps else []),
-        log=place / "runs" / f"{name}.log",
+        log=folder / "runs" / f"{name}.log",
     )  # fmt: skip
-    return found
+    return run_folder
 
 
-def measure(place: Path, found: Path) -> dict[str, Any]:
+def measure(folder: Path, run_folder: Path) -> dict[str, Any]:
     """Scores of a run on the test split, and its words a second."""
     run(
-        "cc-train", "evaluate", found, "--shards", place / "shards" / "test-*.tar",
-        log=place / "runs" / "evaluate.log",
+        "cc-train", "evaluate", run_folder, "--shards", folder / "shards" / "test-*.tar",
+        log=folder / "runs" / "evaluate.log",
     )  # fmt: skip
-    scores = json.loads((found / "evaluation" / "scores.json").read_text())
-    items = found / "evaluation" / "items.jsonl"
+    scores = json.loads((run_folder / "evaluation" / "scores.json").read_text())
+    items = run_folder / "evaluation" / "items.jsonl"
     return {
         **scores,
-        "told": told([json.loads(line) for line in items.read_text().splitlines()]),
-        "words": words_a_second(found, place),
+        "told": balanced_accuracy([json.loads(line) for line in items.read_text().splitlines()]),
+        "words": words_a_second(run_folder, folder),
     }
 
 
-def told(rows: list[dict[str, Any]]) -> float:
+def balanced_accuracy(rows: list[dict[str, Any]]) -> float:
     """Of changed and of unchanged pairs, the share whose caption says which it is; their mean.
 
     CIDEr cannot say it of unchanged pairs alone: what all references share weighs nothing in it.
     """
     still = {caption for row in rows if STILL in row["groups"] for caption in row["references"]}
-    right = {
+    hits = {
         kind: [(r["caption"] in still) == kind for r in rows if (STILL in r["groups"]) == kind]
         for kind in (True, False)
     }
-    return sum(sum(part) / len(part) for part in right.values()) / 2
+    return sum(sum(part) / len(part) for part in hits.values()) / 2
 
 
-def words_a_second(found: Path, place: Path) -> float:
+def words_a_second(run_folder: Path, folder: Path) -> float:
     """Words of greedy captions a second, images encoded from tokens; the best of some passes."""
-    captioner = captioners.load(found)
-    entries = shard_index.read([str(place / "shards" / "test-*.tar")])[:256]
+    captioner = captioners.load(run_folder)
+    entries = shard_index.read([str(folder / "shards" / "test-*.tar")])[:256]
     best = 0.0
     for _ in range(REPEATS):
         began = time.monotonic()
-        said = [caption.text for _, caption in predict(captioner, entries)]
-        words = sum(len(text.split()) for text in said)
+        texts = [caption.text for _, caption in predict(captioner, entries)]
+        words = sum(len(text.split()) for text in texts)
         best = max(best, words / (time.monotonic() - began))
     return best
 
 
-def best_constant(place: Path) -> dict[str, Any]:
+def best_constant(folder: Path) -> dict[str, Any]:
     """The training caption that does best on the validation split if said of every pair."""
     captions = Counter(
         str(c)
-        for meta in shard_index.metas(shard_index.read([str(place / "shards" / "train-*.tar")]))
+        for meta in shard_index.metas(shard_index.read([str(folder / "shards" / "train-*.tar")]))
         for c in meta["captions"]
     )
     items = {}
     for split in ("val", "test"):
-        entries = shard_index.read([str(place / "shards" / f"{split}-*.tar")])
+        entries = shard_index.read([str(folder / "shards" / f"{split}-*.tar")])
         items[split] = coco.items(shard_index.metas(entries))
     references = {item.id: item.references for item in items["val"]}
-    ranked = [said for said, _ in captions.most_common(CANDIDATES)]
+    ranked = [caption for caption, _ in captions.most_common(CANDIDATES)]
 
-    def worth(said: str) -> float:
-        return scorer.corpus_cider(references, dict.fromkeys(references, said))
+    def validation_cider(caption: str) -> float:
+        return scorer.corpus_cider(references, dict.fromkeys(references, caption))
 
-    best = max(ranked, key=worth)
-    found = evaluation.evaluate(items["test"], {item.id: best for item in items["test"]})
+    best = max(ranked, key=validation_cider)
+    scores = evaluation.evaluate(items["test"], {item.id: best for item in items["test"]})
     rows = [{**item.__dict__, "caption": best} for item in items["test"]]
-    return {"caption": best, "told": told(rows), **found.figures()}
+    return {"caption": best, "told": balanced_accuracy(rows), **scores.figures()}
 
 
 def write(
-    place: Path,
+    folder: Path,
     table: str | None,
     rows: list[dict[str, Any]],
     constant: dict[str, Any],
@@ -208,7 +211,7 @@ def write(
 ) -> None:
     """The table in Markdown, and all figures as JSON."""
     figures = {v.name: row for v, row in zip(VARIANTS, rows, strict=True)}
-    (place / "results.json").write_text(
+    (folder / "results.json").write_text(
         json.dumps({**figures, "constant": constant, "minutes": minutes}, indent=1)
     )
     lines = [
@@ -222,7 +225,7 @@ def write(
         lines.append(_line(variant.name, row, f"{variant.paper}", f"{variant.words or ''}"))
     text = "\n".join(lines)
     print(text)
-    target = Path(table) if table else place / "results.md"
+    target = Path(table) if table else folder / "results.md"
     if table and target.exists():
         head, _, rest = target.read_text().partition("<!-- ablation -->\n")
         tail = rest.partition("<!-- end -->")[2]
@@ -233,10 +236,10 @@ def write(
 def _line(name: str, row: dict[str, Any], paper: str, words: str) -> str:
     groups = row["groups"]
     values = [groups[g]["CIDEr"] for g in ("total", "semantic change")]
-    told = f"{100 * row['told']:.0f} %"
+    balanced = f"{100 * row['told']:.0f} %"
     same = f"{100 * row['swapped']['same']:.0f} %" if row.get("swapped") else ""
     speed = f"{row['words']:,.0f}" if "words" in row else ""
-    cells = [name, *(f"{v:.1f}" for v in values), told, f"{groups['total']['BLEU-4']:.1f}"]
+    cells = [name, *(f"{v:.1f}" for v in values), balanced, f"{groups['total']['BLEU-4']:.1f}"]
     return "| " + " | ".join([*cells, same, speed, paper, words]) + " |"
 
 
@@ -249,8 +252,8 @@ def run(program: str, *arguments: object, log: Path | None = None) -> None:
         return
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
-        done = subprocess.run(command, check=False, env=environment, stdout=file, stderr=file)
-    if done.returncode:
+        process = subprocess.run(command, check=False, env=environment, stdout=file, stderr=file)
+    if process.returncode:
         sys.exit(f"{' '.join(command)}\nfailed; see {log}")
 
 

@@ -32,17 +32,17 @@ SENTENCES, WORDS, FRAMES, FRAME_TOKENS, THREADS = 64, 80, 4, 196, 2
 @click.option("--repeats", default=5, show_default=True)
 def main(repeats: int) -> None:
     """Measures batches of 8 and 64."""
-    found = {}
+    figures = {}
     for batch in (8, 64):
-        ways = {"kept": partial(kept, batch), "recomputed": partial(recomputed, batch)}
+        ways = {"kept": partial(cached, batch), "recomputed": partial(recomputed, batch)}
         runs = turns_apart(ways, repeats)
         assert (runs["kept"].result == runs["recomputed"].result).all()
         seconds = {name: run.seconds for name, run in runs.items()}
         ratio = seconds["recomputed"] / seconds["kept"]
-        found[f"batch {batch}"] = {**seconds, "ratio": ratio}
+        figures[f"batch {batch}"] = {**seconds, "ratio": ratio}
         ours, plain = (1e3 * run.seconds * batch / SENTENCES for run in runs.values())
         print(f"batch {batch}: {ours:.0f} ms, recomputed {plain:.0f} ms a batch: × {ratio:.1f}")
-    report("decoding", {"threads": THREADS, **found})
+    report("decoding", {"threads": THREADS, **figures})
 
 
 @cache
@@ -54,12 +54,14 @@ def parts() -> tuple[CaptionDecoder, Tensor]:
     return decoder, torch.randn(SENTENCES, FRAMES * FRAME_TOKENS, decoder.config.width)
 
 
-def kept(batch: int) -> np.ndarray:
+def cached(batch: int) -> np.ndarray:
     """As cc-train decodes."""
     keep_freed_memory()
     decoder, memory = parts()
-    speaking = CachedDecoder(decoder)
-    return torch.cat([greedy(speaking, some, stop=False) for some in memory.split(batch)]).numpy()
+    cached_decoder = CachedDecoder(decoder)
+    return torch.cat(
+        [greedy(cached_decoder, part, stop=False) for part in memory.split(batch)]
+    ).numpy()
 
 
 @torch.inference_mode()
@@ -67,18 +69,18 @@ def recomputed(batch: int) -> np.ndarray:
     """All 24 positions and the memory's keys and values anew for each word."""
     torchs_products()
     decoder, memory = parts()
-    return torch.cat([_recomputed(decoder, some) for some in memory.split(batch)]).numpy()
+    return torch.cat([_recomputed(decoder, part) for part in memory.split(batch)]).numpy()
 
 
 def _recomputed(decoder: CaptionDecoder, memory: Tensor) -> Tensor:
     ids = torch.full((len(memory), decoder.config.length), PAD)
     ids[:, 0] = BOS
     length = decoder.config.length
-    for place in range(length):
-        logits = decoder(ids, memory)[:, place]
+    for position in range(length):
+        logits = decoder(ids, memory)[:, position]
         logits[:, UNK] = -1e10
-        if place + 1 < length:
-            ids[:, place + 1] = logits.argmax(-1)
+        if position + 1 < length:
+            ids[:, position + 1] = logits.argmax(-1)
     return ids
 
 

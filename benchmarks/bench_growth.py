@@ -39,7 +39,7 @@ from cc_train.distributed import Ranks
 
 STEPS, THREADS, FRAMES = (1, 4, 16), 2, 9
 Cost = tuple[float, float]  # seconds, MB
-Found = dict[str, list[dict[str, float]]]
+Figures = dict[str, list[dict[str, float]]]
 
 
 @click.command()
@@ -50,20 +50,21 @@ def main(repeats: int, picture: str) -> None:
     sizes: dict[Callable[[int], Cost], int] = {
         interpolation: 4, scoring: 2, tokenising: 1, fused_job: 8, stream: 500
     }  # fmt: skip
-    found: Found = {}
-    for way, first in sizes.items():
+    figures: Figures = {}
+    for way, smallest in sizes.items():
         name = way.__name__.replace("_", " ")
-        costs: dict[int, list[Cost]] = {times * first: [] for times in STEPS}
+        costs: dict[int, list[Cost]] = {times * smallest: [] for times in STEPS}
         for _ in range(repeats):
             for pairs, runs in costs.items():
-                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-                    runs.append(alone.submit(way, pairs).result())
-        found[name] = [row(pairs, runs) for pairs, runs in costs.items()]
-        for one in found[name]:
-            print(f"{name}, {one['pairs']} pairs: {1e3 * one['seconds'] / one['pairs']:.1f} ms a "
-                  f"pair, {one['peak_mb']:,.0f} MB", flush=True)  # fmt: skip
-    draw(found, picture)
-    report("growth", found)
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                    runs.append(pool.submit(way, pairs).result())
+        figures[name] = [row(pairs, runs) for pairs, runs in costs.items()]
+        for entry in figures[name]:
+            milliseconds = 1e3 * entry["seconds"] / entry["pairs"]
+            print(f"{name}, {entry['pairs']} pairs: {milliseconds:.1f} ms a pair, "
+                  f"{entry['peak_mb']:,.0f} MB", flush=True)  # fmt: skip
+    draw(figures, picture)
+    report("growth", figures)
 
 
 def row(pairs: int, runs: Sequence[Cost]) -> dict[str, float]:
@@ -96,11 +97,11 @@ def tokenising(pairs: int) -> Cost:
 def fused_job(pairs: int) -> Cost:
     """What so many pairs cost beyond a job of one, which is the worker's start."""
     with ready(pairs + 1) as folder, watching("ray::MapWorker") as memory:
-        _, alone, all_of_them = (
+        _, of_one, of_all = (
             job(folder, name, "build", "--workers", "1", "--limit", str(count))
             for name, count in (("first", 1), ("one", 1), ("all", pairs + 1))
         )
-        return all_of_them - alone, memory()
+        return of_all - of_one, memory()
 
 
 def stream(pairs: int) -> Cost:
@@ -108,26 +109,26 @@ def stream(pairs: int) -> Cost:
         bench_stream.write(Path(name), pairs)
         entries = shard_index.read([f"{name}/*.tar"])
         batch = bench_stream.BATCH
-        read = Stream(entries, lambda s, d: {"n": len(s)}, batch, 0, StreamSettings(), Ranks())
+        loader = Stream(entries, lambda s, d: {"n": len(s)}, batch, 0, StreamSettings(), Ranks())
         began = time.perf_counter()
         for number in range(pairs // batch):
-            read(number)
+            loader(number)
         return time.perf_counter() - began, peak()
 
 
 def timed(work: Callable[[np.ndarray], object], pairs: int) -> Cost:
     """Cost of that many sequences, each of its own, after one that is not counted."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     seconds = 0.0
     for number in range(pairs + 1):
-        images = dice.integers(0, 256, (FRAMES, 224, 224, 3), np.uint8)
+        images = rng.integers(0, 256, (FRAMES, 224, 224, 3), np.uint8)
         began = time.perf_counter()
         work(images)
         seconds += (time.perf_counter() - began) if number else 0
     return seconds, peak()
 
 
-def draw(found: Found, picture: str) -> None:
+def draw(figures: Figures, picture: str) -> None:
     """Cost a pair and memory, each against the first size."""
     matplotlib.use("agg")
     from matplotlib import pyplot
@@ -137,7 +138,7 @@ def draw(found: Found, picture: str) -> None:
         (panels[0], "time a pair", lambda row: row["seconds"] / row["pairs"]),
         (panels[1], "peak memory", lambda row: row["peak_mb"]),
     ):
-        for name, rows in found.items():
+        for name, rows in figures.items():
             values = [measure(row) / measure(rows[0]) for row in rows]
             panel.plot(STEPS, values, marker="o", label=name)
         panel.set(title=title, xscale="log", ylim=(0, 2), xlabel="pairs", xticks=STEPS)

@@ -53,14 +53,15 @@ def main(repeats: int) -> None:
         }
         runs = turns_apart(ways, repeats)
         rates = {name: PAIRS / run.seconds for name, run in runs.items()}
-        found = {**rates, "outside": runs["ours"].result, **quality(folder)}
+        figures = {**rates, "outside": runs["ours"].result, **quality(folder)}
     ratio = rates["ours"] / rates["package"]
     print(
         f"ours {rates['ours']:.2f} pairs/s, the package's way {rates['package']:.2f} pairs/s: "
-        f"× {ratio:.2f}; outside the network {found['outside']:.0%} of our time; "
-        f"PSNR of video frames {found['psnr']:.2f} dB, the package's {found['psnr_package']:.2f} dB"
+        f"× {ratio:.2f}; outside the network {figures['outside']:.0%} of our time; "
+        f"PSNR of video frames {figures['psnr']:.2f} dB, the package's "
+        f"{figures['psnr_package']:.2f} dB"
     )
-    report("interpolate", {"threads": THREADS, "ratio": ratio, **found})
+    report("interpolate", {"threads": THREADS, "ratio": ratio, **figures})
 
 
 @cache
@@ -96,13 +97,13 @@ def our_worker(folder: str) -> tuple[ShardWorker, list[float], list[float]]:
 def quality(folder: str) -> dict[str, float]:
     """Mean PSNR in dB of midpoints between video frames 4 apart, ours and the package's."""
     ours = RifeInterpolator(weights.read_tensors(weights.locate("rife-v4.0").path), Interpolate())
-    package, found = the_package(), []
+    package, psnrs = the_package(), []
     for frames in of_videos(folder, (224, 224)):
         for i in range(0, len(frames) - 4, 8):
             before, true, after = frames[i : i + 5 : 2]
-            made = ours.sequence(before[None], after[None], 1)[0, 1]
-            found.append([psnr(made, true), psnr(package.middle(before, after), true)])
-    mean, of_package = np.mean(found, axis=0)
+            middle = ours.sequence(before[None], after[None], 1)[0, 1]
+            psnrs.append([psnr(middle, true), psnr(package.middle(before, after), true)])
+    mean, of_package = np.mean(psnrs, axis=0)
     return {"psnr": round(mean, 3), "psnr_package": round(of_package, 3)}
 
 

@@ -57,10 +57,10 @@ def main(pairs: int, repeats: int) -> None:
             for way in WORKERS
         }
     fused, scaling = seconds["three"] / seconds["fused"], seconds["one"] / seconds["two"]
-    rates = {way: pairs / took for way, took in seconds.items()}
+    rates = {way: pairs / duration for way, duration in seconds.items()}
     print(f"fused {rates['fused']:.2f} pairs/s, three jobs {rates['three']:.2f}: × {fused:.2f}")
     print(f"one worker {rates['one']:.2f} pairs/s, two {rates['two']:.2f}: × {scaling:.2f}")
-    parts = ", ".join(f"{name} {1e3 * took:.0f} ms" for name, took in vars(costs).items())
+    parts = ", ".join(f"{name} {1e3 * duration:.0f} ms" for name, duration in vars(costs).items())
     print(f"a pair, one thread: {parts}")
     model = {}
     for way, workers in WORKERS.items():
@@ -91,7 +91,7 @@ def few(way: str) -> list[str]:
 
 def clusters(rest: float) -> dict[str, dict[str, float]]:
     """What the model says of clusters; nothing of it is measured."""
-    found = {}
+    rates = {}
     for gpus in (1, 8, 64):
         for each in (1, 2):
             parts = on_gpus(rest, gpus, Cluster(), each)
@@ -101,16 +101,16 @@ def clusters(rest: float) -> dict[str, dict[str, float]]:
                 f"{gpus} GPUs, {each} workers a GPU: {parts[least]:,.0f} pairs/s ({least} first), "
                 f"CLEVR-Change in {seconds / 60:.1f} min"
             )
-            found[f"{gpus} × {each}"] = parts
+            rates[f"{gpus} × {each}"] = parts
     print(", ".join(f"{n} {v:.3f} TFLOP a pair" for n, v in tera_flop_a_pair().items()))
-    return found
+    return rates
 
 
-def steps(folder: Path, names: list[str], *given: str) -> None:
+def steps(folder: Path, names: list[str], *arguments: str) -> None:
     """The steps, one after the other, from nothing."""
     forget(folder, "out")
     for name in names:
-        job(folder, "out", name, *given)
+        job(folder, "out", name, *arguments)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ def peaks(folder: str, step: str, pairs: int) -> tuple[float, float]:
         --set video.stride=3 --set shards.pairs_per_shard=512"""
     with watching("ray::MapWorker") as worker:
         job = subprocess.Popen(command.split(), stdout=subprocess.DEVNULL)
-        _, status, used = os.wait4(job.pid, 0)
+        _, status, usage = os.wait4(job.pid, 0)
     assert status == 0
-    return round(worker()), round(used.ru_maxrss / 1024)
+    return round(worker()), round(usage.ru_maxrss / 1024)
 
 
 if __name__ == "__main__":

@@ -27,31 +27,31 @@ def main(captions: int, repeats: int) -> None:
     ours = scorer.score(references, predictions, scorer.PLAIN).corpus
     theirs = official(references, predictions)
     assert all(abs(ours[name] - theirs[name]) < 1e-6 for name in scorer.PLAIN), (ours, theirs)
-    found = turns(
+    seconds = turns(
         {
             "ours": lambda: scorer.score(references, predictions, scorer.PLAIN),
             "official": lambda: official(references, predictions),
         },
         repeats,
     )
-    ratio = found["official"] / found["ours"]
-    print(f"ours {found['ours']:.1f} s, official {found['official']:.1f} s: × {ratio:.2f}")
-    report("metrics", {"captions": captions, **found, "ratio": ratio})
+    ratio = seconds["official"] / seconds["ours"]
+    print(f"ours {seconds['ours']:.1f} s, official {seconds['official']:.1f} s: × {ratio:.2f}")
+    report("metrics", {"captions": captions, **seconds, "ratio": ratio})
 
 
 def sentences(count: int) -> tuple[dict[str, list[str]], dict[str, str]]:
     """References and a prediction for so many pairs, of random words in the field's manner."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     words = sorted({word for text in wording.__dict__.values() if isinstance(text, str)
                     for word in text.split() if word.isalpha()})[:200]  # fmt: skip
     words += [f"word{number}" for number in range(300)]
 
     def sentence() -> str:
-        return "The " + " ".join(dice.choice(words, dice.integers(6, 14))) + "."
+        return "The " + " ".join(rng.choice(words, rng.integers(6, 14))) + "."
 
     references = {str(n): [sentence() for _ in range(REFERENCES)] for n in range(count)}
     # Every other prediction shares words with its references.
-    predictions = {id: said[0] if int(id) % 2 else sentence() for id, said in references.items()}
+    predictions = {id: texts[0] if int(id) % 2 else sentence() for id, texts in references.items()}
     return references, predictions
 
 
@@ -62,15 +62,18 @@ def official(references: dict[str, list[str]], predictions: dict[str, str]) -> d
     from pycocoevalcap.rouge.rouge import Rouge
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
-    given = {id: [{"caption": text} for text in said] for id, said in references.items()}
-    made = {id: [{"caption": text}] for id, text in predictions.items()}
+    reference_entries = {
+        id: [{"caption": text} for text in texts] for id, texts in references.items()
+    }
+    prediction_entries = {id: [{"caption": text}] for id, text in predictions.items()}
     tokenizer = PTBTokenizer()
-    tokens, guesses = tokenizer.tokenize(given), tokenizer.tokenize(made)
+    tokens = tokenizer.tokenize(reference_entries)
+    guesses = tokenizer.tokenize(prediction_entries)
     bleu = Bleu(4).compute_score(tokens, guesses, verbose=0)[0]
-    found = dict(zip(scorer.BLEU, bleu, strict=True))
-    found["ROUGE-L"] = Rouge().compute_score(tokens, guesses)[0]
-    found["CIDEr"] = Cider().compute_score(tokens, guesses)[0]
-    return {name: 100 * float(value) for name, value in found.items()}
+    scores = dict(zip(scorer.BLEU, bleu, strict=True))
+    scores["ROUGE-L"] = Rouge().compute_score(tokens, guesses)[0]
+    scores["CIDEr"] = Cider().compute_score(tokens, guesses)[0]
+    return {name: 100 * float(value) for name, value in scores.items()}
 
 
 if __name__ == "__main__":

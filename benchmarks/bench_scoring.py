@@ -30,9 +30,9 @@ CAPTIONS = ("the small red cube has moved to the left of the sphere", "a cube is
 @click.option("--repeats", default=5, show_default=True)
 def main(repeats: int) -> None:
     """Measures sequences a second."""
-    found = turns_apart({"ours": ours, "plain": plain}, repeats)
-    assert np.allclose(found["ours"].result, found["plain"].result, atol=1e-3)
-    seconds = {name: run.seconds for name, run in found.items()}
+    runs = turns_apart({"ours": ours, "plain": plain}, repeats)
+    assert np.allclose(runs["ours"].result, runs["plain"].result, atol=1e-3)
+    seconds = {name: run.seconds for name, run in runs.items()}
     ratio = seconds["plain"] / seconds["ours"]
     print(f"ours {seconds['ours']:.2f} s, plain {seconds['plain']:.2f} s a sequence: × {ratio:.2f}")
     report("scoring", {"threads": THREADS, **seconds, "ratio": ratio})
@@ -51,8 +51,8 @@ def ours() -> np.ndarray:
     """As a worker scores."""
     keep_freed_memory()
     network, frames = parts()
-    found = Scorer(network)(frames, CAPTIONS)
-    return np.stack((found.bef_inter_sim, found.inter_aft_sim))
+    scores = Scorer(network)(frames, CAPTIONS)
+    return np.stack((scores.bef_inter_sim, scores.inter_aft_sim))
 
 
 @torch.inference_mode()
@@ -61,7 +61,7 @@ def plain() -> np.ndarray:
     torchs_products()
     network, frames = parts()
     images = normalize(frames, network.config.resolution)
-    found = []
+    similarities = []
     for firsts, seconds in (
         (images[:1].expand_as(images), images), (images, images[-1:].expand_as(images))
     ):  # fmt: skip
@@ -69,8 +69,8 @@ def plain() -> np.ndarray:
         text = network.encode_text(ids)
         tokens = network.visual.encode_frames(torch.cat((firsts, seconds)))
         pairs = network.visual.encode_pairs(*tokens.chunk(2))
-        found.append(network.similarity(text, pairs).numpy())
-    return np.stack(found)
+        similarities.append(network.similarity(text, pairs).numpy())
+    return np.stack(similarities)
 
 
 if __name__ == "__main__":

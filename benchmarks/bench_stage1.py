@@ -35,17 +35,17 @@ BATCH, FRAMES, SIDE, THREADS = 2, 4, 224, 2
 @click.option("--repeats", default=5, show_default=True)
 def main(repeats: int) -> None:
     """Measures seconds a step and peak memory."""
-    found = turns_apart({"pixels": pixels, "tokens": tokens, "reference": reference}, repeats)
-    found |= turns_apart({"bfloat16": tokens_in_half}, repeats)  # memory for four is seldom there
-    plain = found["reference"]
+    runs = turns_apart({"pixels": pixels, "tokens": tokens, "reference": reference}, repeats)
+    runs |= turns_apart({"bfloat16": tokens_in_half}, repeats)  # memory for four is seldom there
+    plain = runs["reference"]
     for name, loss in plain.result.items():
-        assert np.isclose(loss, found["pixels"].result[name], rtol=1e-3), (name, found)
+        assert np.isclose(loss, runs["pixels"].result[name], rtol=1e-3), (name, runs)
     rows = {
         way: {
             "seconds": run.seconds, "peak_mb": run.peak,
             "ratio": plain.seconds / run.seconds, "memory": run.peak / plain.peak,
         }
-        for way, run in found.items()
+        for way, run in runs.items()
     }  # fmt: skip
     for way, row in rows.items():
         print(f"{way}: {row['seconds']:.1f} s a step, × {row['ratio']:.2f}; "
@@ -76,9 +76,9 @@ def ours(kind: Kind) -> dict[str, float]:
     optimiser.zero_grad()
     features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
     objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
-    one = batch(kind)
-    denominators, total = objective.denominators(one), dict[str, float]()
-    for chunk in objective.chunks(one):
+    inputs = batch(kind)
+    denominators, total = objective.denominators(inputs), dict[str, float]()
+    for chunk in objective.chunks(inputs):
         losses = objective.losses("model", chunk, 0, denominators)
         losses["total"].backward()
         for name, loss in losses.items():
@@ -94,33 +94,33 @@ def reference() -> dict[str, float]:
     optimiser = adam(fused=False)
     optimiser.zero_grad()
     as_the_reference_encodes(encoder)
-    one, losses = batch("pixels"), stage1.Losses()
+    inputs, weights = batch("pixels"), stage1.Losses()
     with torch.no_grad(), swish():
-        frames, damaged = (features(network, one[name]) for name in ("frames", "damaged"))
-        maps = network.features(stage1.as_input(one["frames"]).flatten(0, 1))
+        frames, damaged = (features(network, inputs[name]) for name in ("frames", "damaged"))
+        maps = network.features(stage1.as_input(inputs["frames"]).flatten(0, 1))
         indices = network.quantize.nearest(network.quant_conv(maps))
-        made = indices.flatten(1).unflatten(0, (BATCH, FRAMES)).flatten(1)
-    masked = ~one["visible"]
-    control = encoder.control(one["text"])
-    seen = encoder.frames(frames, one["visible"])
-    true = encoder(control, seen)
-    wrong = encoder(control[one["negative_index"]], seen)
-    shuffled = encoder(control, encoder.frames(damaged, one["visible"]))
+        targets = indices.flatten(1).unflatten(0, (BATCH, FRAMES)).flatten(1)
+    masked = ~inputs["visible"]
+    control = encoder.control(inputs["text"])
+    visible_frames = encoder.frames(frames, inputs["visible"])
+    true = encoder(control, visible_frames)
+    wrong = encoder(control[inputs["negative_index"]], visible_frames)
+    shuffled = encoder(control, encoder.frames(damaged, inputs["visible"]))
     logits = encoder.to_logits(true[:, control.shape[1] :])  # of all, though few are masked
-    msm = torch.nn.functional.cross_entropy(logits[masked], made[masked])
+    msm = torch.nn.functional.cross_entropy(logits[masked], targets[masked])
 
-    def told(head: torch.nn.Module, at: int, other: Tensor) -> Tensor:
-        right, false = (head(hidden[:, at])[:, 0] for hidden in (true, other))
+    def discrimination_loss(head: torch.nn.Module, position: int, other: Tensor) -> Tensor:
+        right, false = (head(hidden[:, position])[:, 0] for hidden in (true, other))
         softplus = torch.nn.functional.softplus
         return (softplus(-right) + softplus(false)).mean()
 
-    align = told(encoder.to_logits_rel, 0, wrong)
-    order = told(encoder.to_logits_vid, control.shape[1] - 1, shuffled)
-    total = losses.msm * msm + losses.align * align + losses.consistency * order
+    align = discrimination_loss(encoder.to_logits_rel, 0, wrong)
+    order = discrimination_loss(encoder.to_logits_vid, control.shape[1] - 1, shuffled)
+    total = weights.msm * msm + weights.align * align + weights.consistency * order
     total.backward()
     optimiser.step()
-    found = {"total": total, "msm": msm, "align": align, "consistency": order}
-    return {name: float(loss.detach()) for name, loss in found.items()}
+    losses = {"total": total, "msm": msm, "align": align, "consistency": order}
+    return {name: float(loss.detach()) for name, loss in losses.items()}
 
 
 def features(network: vqgan.VQGAN, images: Tensor) -> Tensor:
@@ -146,21 +146,21 @@ def adam(fused: bool) -> torch.optim.Optimizer:
 @cache
 def batch(kind: Kind) -> dict[str, Tensor]:
     """A batch as the stream makes it; the same in every process."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     network = parts()[1]
-    images = dice.integers(0, 256, (BATCH, FRAMES, SIDE, SIDE, 3), np.uint8)
+    images = rng.integers(0, 256, (BATCH, FRAMES, SIDE, SIDE, 3), np.uint8)
     flat = stage1.as_input(torch.from_numpy(images)).flatten(0, 1)
     with torch.no_grad():
         indices = torch.cat([network.indices(image[None]) for image in flat]).flatten(1)
     indices = indices.unflatten(0, (BATCH, FRAMES))
     frames = images if kind == "pixels" else indices.numpy()
-    damaged = [damage.damage(frames[i], frames[1 - i], dice) for i in range(BATCH)]
+    damaged = [damage.damage(frames[i], frames[1 - i], rng) for i in range(BATCH)]
     return {
-        "text": torch.from_numpy(dice.integers(1, 400, (BATCH, 24))),
+        "text": torch.from_numpy(rng.integers(1, 400, (BATCH, 24))),
         "frames": torch.from_numpy(frames),
         "damaged": torch.from_numpy(np.stack(damaged)),
         "tokens": indices.flatten(1),
-        "visible": torch.from_numpy(dice.random((BATCH, indices[0].numel())) < 0.2),
+        "visible": torch.from_numpy(rng.random((BATCH, indices[0].numel())) < 0.2),
         "negative_index": torch.from_numpy(np.arange(BATCH) ^ 1),
         "negative_is_valid": torch.tensor([True] * BATCH),
     }

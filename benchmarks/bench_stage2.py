@@ -37,12 +37,12 @@ PAPER = {1: 766, 2: 699, 4: 461, 7: 271}
 @click.option("--repeats", default=5, show_default=True)
 def main(repeats: int) -> None:
     """Measures seconds a batch, and words a second."""
-    found = turns_apart({"pixels": pixels, "tokens": tokens, "reference": reference}, repeats)
-    plain = found["reference"]
-    assert np.allclose(plain.result, found["pixels"].result, atol=1e-2)
+    runs = turns_apart({"pixels": pixels, "tokens": tokens, "reference": reference}, repeats)
+    plain = runs["reference"]
+    assert np.allclose(plain.result, runs["pixels"].result, atol=1e-2)
     rows = {
         way: {"seconds_a_pair": run.seconds / BATCH, "ratio": plain.seconds / run.seconds}
-        for way, run in found.items()
+        for way, run in runs.items()
     }
     for way, row in rows.items():
         print(f"{way}: {row['seconds_a_pair']:.2f} s a pair to encode, × {row['ratio']:.2f}")
@@ -110,10 +110,10 @@ def captioner(k: int, kind: Kind) -> ProCap:
 
 @cache
 def ends(kind: Kind) -> Tensor:
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     if kind == "tokens":
-        return torch.from_numpy(dice.integers(0, 1024, (BATCH, 2, 196)))
-    return torch.from_numpy(dice.integers(0, 256, (BATCH, 2, SIDE, SIDE, 3), np.uint8))
+        return torch.from_numpy(rng.integers(0, 1024, (BATCH, 2, 196)))
+    return torch.from_numpy(rng.integers(0, 256, (BATCH, 2, SIDE, SIDE, 3), np.uint8))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ BIN = Path(sys.executable).parent
 @click.option("--repeats", default=9, show_default=True)
 def main(repeats: int) -> None:
     """Measures seconds."""
-    found = turns(
+    seconds = turns(
         {
             "cc-prep": lambda: run(str(BIN / "cc-prep"), "--help"),
             "cc-train": lambda: run(str(BIN / "cc-train"), "--help"),
@@ -29,10 +29,10 @@ def main(repeats: int) -> None:
         },
         repeats,
     )
-    ratio = found["eager"] / max(found["cc-prep"], found["cc-train"])
-    print(f"cc-prep {found['cc-prep']:.2f} s, cc-train {found['cc-train']:.2f} s, "
-          f"with torch and Ray {found['eager']:.2f} s: × {ratio:.1f}")  # fmt: skip
-    report("startup", {**found, "ratio": ratio})
+    ratio = seconds["eager"] / max(seconds["cc-prep"], seconds["cc-train"])
+    print(f"cc-prep {seconds['cc-prep']:.2f} s, cc-train {seconds['cc-train']:.2f} s, "
+          f"with torch and Ray {seconds['eager']:.2f} s: × {ratio:.1f}")  # fmt: skip
+    report("startup", {**seconds, "ratio": ratio})
 
 
 def run(*command: str) -> None:

@@ -52,7 +52,7 @@ def main(pairs: int, repeats: int) -> None:
         stream = Stream(entries, lambda s, d: {"n": len(s)}, BATCH, 0, StreamSettings(), Ranks())
         pixels = Stream(entries, decoded, BATCH, 0, StreamSettings(), Ranks())
         steps = pairs // BATCH
-        found = turns(
+        seconds = turns(
             {
                 "stream": lambda: [stream(number) for number in range(steps)],
                 "pixels": lambda: [pixels(number) for number in range(steps)],
@@ -62,7 +62,7 @@ def main(pairs: int, repeats: int) -> None:
             repeats,
         )
         waits = {str(workers): waiting(folder, workers, repeats) for workers in (0, 1)}
-    rates = {way: pairs / seconds for way, seconds in found.items()}
+    rates = {way: pairs / duration for way, duration in seconds.items()}
     share, ratio = rates["stream"] / rates["sequential"], rates["pixels"] / rates["hdf5"]
     print(f"stream {rates['stream']:.0f} samples/s, {share:.0%} of webdataset in a row, "
           f"decoding {rates['pixels']:.0f}, × {ratio:.1f} of HDF5")  # fmt: skip
@@ -74,11 +74,11 @@ def main(pairs: int, repeats: int) -> None:
 def write(folder: Path, pairs: int) -> None:
     """Pairs as training shards."""
     for start in range(0, pairs, PER_SHARD):
-        place = folder / f"train-{start // PER_SHARD:06d}.tar"
-        with tar.write_shard(str(place)) as (writer, _):
-            for sequence, dice in made(range(start, min(start + PER_SHARD, pairs))):
-                tokens = dice.integers(0, 512, (FRAMES, 14, 14))
-                scores = dice.random((2, 1, FRAMES))
+        path = folder / f"train-{start // PER_SHARD:06d}.tar"
+        with tar.write_shard(str(path)) as (writer, _):
+            for sequence, rng in drawn_sequences(range(start, min(start + PER_SHARD, pairs))):
+                tokens = rng.integers(0, 512, (FRAMES, 14, 14))
+                scores = rng.random((2, 1, FRAMES))
                 members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, ABOUT)
                 writer.add(sequence.pair.key, members)
 
@@ -86,29 +86,29 @@ def write(folder: Path, pairs: int) -> None:
 def write_hdf5(folder: Path, pairs: int) -> None:
     """The same pairs as ProCap's HDF5."""
     with h5py.File(folder / "videos.h5", "w") as videos:
-        for number, (sequence, _) in enumerate(made(range(pairs))):
+        for number, (sequence, _) in enumerate(drawn_sequences(range(pairs))):
             pixels = sequence.frames.transpose(0, 3, 1, 2)
             videos.create_dataset(f"{number}", data=pixels, compression="gzip")
 
 
-def made(numbers: Iterable[int]) -> Iterator[tuple[FrameSequence, np.random.Generator]]:
+def drawn_sequences(numbers: Iterable[int]) -> Iterator[tuple[FrameSequence, np.random.Generator]]:
     """The pairs of these numbers, and what is to be drawn for each."""
     for number in numbers:
-        dice = np.random.default_rng(number)
-        coarse = dice.integers(0, 256, (FRAMES, 14, 14, 3), np.uint8)
+        rng = np.random.default_rng(number)
+        coarse = rng.integers(0, 256, (FRAMES, 14, 14, 3), np.uint8)
         frames = np.stack([cv2.resize(one, (224, 224)) for one in coarse])
         pair = ImagePair("a", "train", f"{number:06d}", "change", "b", "a", ("x",))
-        yield FrameSequence(pair, frames), dice
+        yield FrameSequence(pair, frames), rng
 
 
-def decoded(samples: list[TrainingSample], dice: object) -> dict[str, object]:
+def decoded(samples: list[TrainingSample], rng: object) -> dict[str, object]:
     """A batch with its keyframes' pixels."""
     return {"images": [sample.image(frame) for sample in samples for frame in sample.images]}
 
 
 def waiting(folder: Path, workers: int, repeats: int) -> float:
     """The share that `cc-train stage1` itself prints, of 40 steps of a small network; median."""
-    found = []
+    shares = []
     for number in range(repeats):
         options = (*TRAINING, f"loop.loader_workers={workers}")
         command = [
@@ -116,10 +116,10 @@ def waiting(folder: Path, workers: int, repeats: int) -> float:
             "--shards", f"{folder}/*.tar", "--out", f"{folder}/run-{workers}-{number}",
             *(part for option in options for part in ("--set", option)),
         ]  # fmt: skip
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        [share, *_] = re.findall(r"(\d+)% waiting", said)
-        found.append(int(share) / 100)
-    return statistics.median(found)
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        [share, *_] = re.findall(r"(\d+)% waiting", log)
+        shares.append(int(share) / 100)
+    return statistics.median(shares)
 
 
 def in_a_row(shards: list[str]) -> int:
@@ -133,13 +133,13 @@ def in_a_row(shards: list[str]) -> int:
     return count
 
 
-def random_access(place: Path, pairs: int) -> list[np.ndarray]:
+def random_access(path: Path, pairs: int) -> list[np.ndarray]:
     """Every pair once, in a random order, as the reference's data set class reads them."""
-    found = []
-    with h5py.File(place, "r") as videos:
+    frames = []
+    with h5py.File(path, "r") as videos:
         for number in np.random.default_rng(1).permutation(pairs):
-            found = [videos[f"{number}"][()]]
-    return found
+            frames = [videos[f"{number}"][()]]
+    return frames
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ def main(repeats: int) -> None:
     """Measures sequences a second."""
     same = (ours() == plain()).mean()
     assert same > 0.99, same
-    found = turns_apart({"ours": ours, "plain": plain}, repeats)
-    seconds = {name: run.seconds for name, run in found.items()}
+    runs = turns_apart({"ours": ours, "plain": plain}, repeats)
+    seconds = {name: run.seconds for name, run in runs.items()}
     ratio = seconds["plain"] / seconds["ours"]
     print(f"ours {seconds['ours']:.2f} s, plain {seconds['plain']:.2f} s a sequence: × {ratio:.2f}")
     report("tokenizing", {"threads": THREADS, **seconds, "ratio": ratio, "same codes": float(same)})
@@ -51,7 +51,7 @@ def ours() -> np.ndarray:
 def plain() -> np.ndarray:
     """As the reference writes it."""
     torch.set_num_threads(THREADS)
-    found = []
+    indices = []
     codes = codec().quantize.embedding.weight
     for frame in frames():
         image = torch.tensor(frame).permute(2, 0, 1)[None].float() / 255
@@ -59,8 +59,8 @@ def plain() -> np.ndarray:
             latent = codec().quant_conv(codec().features(image))
         flat = latent.permute(0, 2, 3, 1).reshape(-1, latent.shape[1])
         distances = flat.square().sum(1, keepdim=True) + codes.square().sum(1) - 2 * flat @ codes.T
-        found.append(distances.argmin(1).view(latent.shape[2:]).numpy())
-    return np.stack(found)
+        indices.append(distances.argmin(1).view(latent.shape[2:]).numpy())
+    return np.stack(indices)
 
 
 if __name__ == "__main__":

@@ -57,15 +57,15 @@ def main() -> None:
             tensors = dict(weights.read_tensors(weights.locate(settings.weights).path))
             interpolator = interpolation.make(settings, tensors, "cpu")
             rows[method] = {}
-            for name, listed in sets.items():
-                rows[method][name] = _score(interpolator, listed)
-                counts[name] = len(listed)
+            for name, set_pairs in sets.items():
+                rows[method][name] = _score(interpolator, set_pairs)
+                counts[name] = len(set_pairs)
                 print(f"{method}: {name}: {rows[method][name]}", flush=True)
     text = HEADER + _table(rows, counts)
     if arguments.write:
-        before = arguments.write.read_text() if arguments.write.exists() else ""
-        _, mark, kept = before.partition("\n## ")  # what a person wrote below the table stays
-        arguments.write.write_text(text + (mark + kept if mark else ""))
+        old_text = arguments.write.read_text() if arguments.write.exists() else ""
+        _, mark, rest = old_text.partition("\n## ")  # what a person wrote below the table stays
+        arguments.write.write_text(text + (mark + rest if mark else ""))
     print(text)
 
 
@@ -77,8 +77,8 @@ def _sets(folder: str, scenes: int) -> Iterator[tuple[str, list[Pair]]]:
     for _ in synth.make(root, scenes, synth.Settings(seed=7, truth=True)):
         pass
     settings = manifest.load("synth", root=root)
-    every = [pair for split in settings.splits for pair in pairs(settings, split)]
-    yield "moves", [_read(root, p) for p in every if p.change_type == "move"]
+    all_pairs = [pair for split in settings.splits for pair in pairs(settings, split)]
+    yield "moves", [_read(root, p) for p in all_pairs if p.change_type == "move"]
     root = storage.join(folder, "videos")
     sample_videos.fetch(root)
     settings = manifest.load("video", root=root)
@@ -95,14 +95,14 @@ def _read(root: str, pair: object) -> Pair:
     return image(pair.before), image(pair.after), truth  # type: ignore[attr-defined]
 
 
-def _score(interpolator: interpolation.Interpolator, listed: list[Pair]) -> tuple[float, float]:
+def _score(interpolator: interpolation.Interpolator, set_pairs: list[Pair]) -> tuple[float, float]:
     psnr: list[float] = []
     ssim: list[float] = []
-    for before, after, truth in listed:
+    for before, after, truth in set_pairs:
         frames = interpolator.sequence(before[None], after[None], 3)[0]
-        found = stats.against_truth(frames, truth)
-        psnr += found["PSNR"].values()
-        ssim += found["SSIM"].values()
+        figures = stats.against_truth(frames, truth)
+        psnr += figures["PSNR"].values()
+        ssim += figures["SSIM"].values()
     return float(np.mean(psnr)), float(np.mean(ssim))
 
 
@@ -112,8 +112,8 @@ def _table(rows: dict[str, dict[str, tuple[float, float]]], counts: dict[str, in
         "| | " + " | ".join(f"{name} ({counts[name]} pairs)" for name in names) + " |",
         "|---|" + "---|" * len(names),
     ]
-    for method, found in rows.items():
-        cells = [f"{found[name][0]:.2f} dB, {found[name][1]:.3f}" for name in names]
+    for method, scores in rows.items():
+        cells = [f"{scores[name][0]:.2f} dB, {scores[name][1]:.3f}" for name in names]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

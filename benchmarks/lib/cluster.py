@@ -51,7 +51,7 @@ def measured(root: Path, pairs: int) -> Costs:
     threads = [f"{step}.threads=1" for step in ("interpolate", "score", "tokenize")]
     settings = manifest.load(jobs.NAME, [jobs.LAYOUT, *threads], root=str(root))
     names = (settings.interpolate.weights, settings.score.weights, settings.tokenize.weights)
-    digests = {found.name: found.sha256 for found in map(weights.locate, names)}
+    digests = {file.name: file.sha256 for file in map(weights.locate, names)}
     work = actors.Build(settings, digests, frozenset({"interpolate", "score"}), names[1], "cpu")
     assert work.interpolate is not None
     assert work.score is not None
@@ -60,26 +60,26 @@ def measured(root: Path, pairs: int) -> Costs:
     def watch(part: Any, method: str, name: str) -> None:
         own = getattr(part, method)
 
-        def timed(*given: Any) -> Any:
+        def timed(*arguments: Any) -> Any:
             began = time.perf_counter()
-            found = own(*given)
+            result = own(*arguments)
             seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
-            return found
+            return result
 
         setattr(part, method, timed)
 
     watch(work.interpolate.interpolator, "sequence", "interpolate")
     watch(work.score, "scorer", "score")
     watch(work, "tokenizer", "tokenize")
-    listed = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
-    work(listed[:1])
+    all_pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
+    work(all_pairs[:1])
     seconds.clear()
-    chosen = listed[1 : pairs + 1]
+    chosen = all_pairs[1 : pairs + 1]
     began = time.perf_counter()
     for pair in chosen:
         work([pair])
     rest = time.perf_counter() - began - sum(seconds.values())
-    return Costs(**{name: took / len(chosen) for name, took in {**seconds, "rest": rest}.items()})
+    return Costs(**{name: total / len(chosen) for name, total in {**seconds, "rest": rest}.items()})
 
 
 def job_seconds(costs: Costs, start: float, pairs: int, workers: int) -> float:

@@ -27,7 +27,7 @@ def turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, f
             began = time.perf_counter()
             way()
             seconds[name].append(time.perf_counter() - began)
-    return {name: statistics.median(found) for name, found in seconds.items()}
+    return {name: statistics.median(durations) for name, durations in seconds.items()}
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def turns_apart(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[
     results: dict[str, Any] = {}
     for number in range(repeats + 1):
         for name, way in ways.items():
-            took, results[name] = pools[name].submit(_timed, way).result()
-            seconds[name] += [took] if number else []
+            duration, results[name] = pools[name].submit(_timed, way).result()
+            seconds[name] += [duration] if number else []
     peaks = {name: pool.submit(peak).result() for name, pool in pools.items()}
     for pool in pools.values():
         pool.shutdown()
@@ -79,16 +79,16 @@ def peak(pid: int | str = "self") -> float:
 @contextmanager
 def watching(command: str) -> Iterator[Callable[[], float]]:
     """Gives the peak memory in MB, while this lasts, of the largest process so named."""
-    over, found = threading.Event(), [0.0]
+    over, largest = threading.Event(), [0.0]
 
     def watch() -> None:
         while not over.wait(0.2):
-            found[0] = max(found[0], *(peak(pid) for pid in _running(command)), 0.0)
+            largest[0] = max(largest[0], *(peak(pid) for pid in _running(command)), 0.0)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield lambda: found[0]
+        yield lambda: largest[0]
     finally:
         over.set()
         thread.join()
@@ -102,9 +102,9 @@ def _running(command: str) -> Iterator[int]:
                     yield int(process.name)
 
 
-def report(name: str, found: Mapping[str, Any]) -> None:
+def report(name: str, figures: Mapping[str, Any]) -> None:
     """Prints the figures as a JSON line and writes them to out/bench."""
-    text = json.dumps({"benchmark": name, **found})
+    text = json.dumps({"benchmark": name, **figures})
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{name}.json").write_text(text + "\n")
     print(text)

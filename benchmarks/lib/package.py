@@ -32,8 +32,8 @@ class Package:
     def __init__(self) -> None:
         self.network = _module("IFNet_HDv3").IFNet(torch.device("cpu"))
         tensors = weights.read_tensors(weights.locate("rife-v4.0").path)
-        found = self.network.load_state_dict(tensors, strict=False)  # it has a teacher's, too
-        assert not found.missing_keys
+        mismatch = self.network.load_state_dict(tensors, strict=False)  # it has a teacher's, too
+        assert not mismatch.missing_keys
         self.network.eval()
 
     @torch.inference_mode()
@@ -44,8 +44,8 @@ class Package:
         images = torch.cat([F.pad(_tensor(image), padding) for image in (before, after)], 1)
         merged = self.network(images, 0.5, [8, 4, 2, 1])[2]
         frame = merged[3][0, :, :height, :width].permute(1, 2, 0)
-        found: np.ndarray = (frame * 255).round().clamp(0, 255).to(torch.uint8).numpy()
-        return found
+        pixels: np.ndarray = (frame * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+        return pixels
 
 
 def _tensor(image: np.ndarray) -> Tensor:
