@@ -21,7 +21,7 @@ STEPS: dict[Step, Callable[[str], str]] = {
 
 def normalize(captions: Iterable[str], steps: Iterable[Step]) -> tuple[str, ...]:
     """The captions after all steps in their order; those of which nothing is left are dropped."""
-    listed = list(captions)
+    texts = list(captions)
     for step in steps:
-        listed = [STEPS[step](caption) for caption in listed]
-    return tuple(caption for caption in listed if caption.strip())
+        texts = [STEPS[step](caption) for caption in texts]
+    return tuple(caption for caption in texts if caption.strip())

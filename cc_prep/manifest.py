@@ -161,8 +161,10 @@ def text_of(dataset: str) -> str:
 
 def names() -> list[str]:
     """Names of the manifests that can be given as DATASET."""
-    own = {path.stem for path in Path("manifests").glob("*.yaml")}
-    return sorted(own | {p.name[:-5] for p in _packaged().iterdir() if p.name.endswith(".yaml")})
+    local_names = {path.stem for path in Path("manifests").glob("*.yaml")}
+    return sorted(
+        local_names | {p.name[:-5] for p in _packaged().iterdir() if p.name.endswith(".yaml")}
+    )
 
 
 def _packaged() -> Any:

@@ -112,12 +112,14 @@ class Interpolate(Networks):
         """Frames by the pair's number; only pairs of one size go through the network together."""
         frames: dict[int, np.ndarray] = {}
         for shape in {before.shape for before, _ in before_after.values()}:
-            same = [i for i, (before, _) in before_after.items() if before.shape == shape]
-            before, after = (np.stack([before_after[i][which] for i in same]) for which in (0, 1))
+            numbers = [i for i, (before, _) in before_after.items() if before.shape == shape]
+            before, after = (
+                np.stack([before_after[i][which] for i in numbers]) for which in (0, 1)
+            )
             interpolated = self.interpolator.sequence(
                 before, after, self.manifest.interpolate.depth
             )
-            frames.update(zip(same, interpolated, strict=True))
+            frames.update(zip(numbers, interpolated, strict=True))
         return frames
 
     def _read(self, pair: ImagePair) -> tuple[np.ndarray, np.ndarray] | RejectedPair:
@@ -185,8 +187,8 @@ class Score(Networks):
         scores = self.score(frames, captions)
         rule = self.manifest.keyframes
         penalty = confidence.penalties(*scores.similarities(rule.strategy == "visual"))
-        chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
-        return score_rows.encode(scores, penalty, chosen, self.weights.name, self.weights.sha256)
+        keyframes = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
+        return score_rows.encode(scores, penalty, keyframes, self.weights.name, self.weights.sha256)
 
 
 class Build(Networks):
@@ -276,12 +278,16 @@ class Build(Networks):
             )
         similarities = scores.similarities(visual)
         penalty = confidence.penalties(*similarities)
-        chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
-        shown = {"keyframes": chosen, "all": list(range(len(frames))), "none": []}[rule.images]
+        keyframes = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
+        image_frames = {"keyframes": keyframes, "all": list(range(len(frames))), "none": []}[
+            rule.images
+        ]
         meta = {
             **self.meta,
             "interpolator": dict(interpolator),
             "scored_by": "likeness" if visual else "captions",
-            "keyframes": chosen,
+            "keyframes": keyframes,
         }
-        return training_shards.encode(sequence, tokens, similarities, shown, rule.quality, meta)
+        return training_shards.encode(
+            sequence, tokens, similarities, image_frames, rule.quality, meta
+        )

@@ -31,7 +31,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     out = storage.absolute(request.out)
     source_folder = storage.absolute(source or out)
     manifest, makes, shards = _plan(request, source_folder)
-    manifest = fingerprint.with_config(manifest)
+    manifest = fingerprint.with_config_content(manifest)
     fingerprint.check_keyframes(manifest)
     if source is not None and "interpolate" in makes:
         raise UserError(f"{source}: no sequences in it", "Give the --out of an earlier interpolate")
@@ -41,7 +41,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
         folder=storage.join(out, training_shards.FORMAT.folder),
         shards=shards,
         make_step=partial(Build, fingerprint.with_absolute_paths(manifest), digests, makes, scorer),
-        settings=fingerprint.fingerprint(manifest, fingerprint.TRAINING_SHARDS),
+        settings=fingerprint.fingerprint(manifest, fingerprint.TRAINING_SHARD_KEYS),
         weights=digests,
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=max(
@@ -63,7 +63,9 @@ def _plan(request: job.Request, source: str) -> tuple[Manifest, frozenset[str], 
     if provenance.read(score_folder) is None:
         return manifest, frozenset({"score"}), plan_from_sequences(sequence_folder, splits, limit)
     # Another keyframe rule needs no new scores.
-    manifest = fingerprint.continue_from(manifest, score_folder, (*fingerprint.SEQUENCES, "score"))
+    manifest = fingerprint.continue_from(
+        manifest, score_folder, (*fingerprint.SEQUENCE_KEYS, "score")
+    )
     return manifest, frozenset(), plan_from_sequences(sequence_folder, splits, limit, score_folder)
 
 
@@ -91,8 +93,8 @@ def _find_weights(
             f"Set image_size={max(1, round(manifest.image_size / factor)) * factor}",
         )
     if unused:
-        shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
-        console.print(f"{tokenizer.name}: {len(unused)} tensors are not used ({shown})")
+        examples = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
+        console.print(f"{tokenizer.name}: {len(unused)} tensors are not used ({examples})")
     digests = {**interpolators, **scorers, tokenizer.name: tokenizer.sha256}
     return digests, next(iter(scorers), fingerprint.IMPORTED)
 

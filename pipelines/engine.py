@@ -83,24 +83,24 @@ def start() -> Resources:
             raise _unreachable(address, str(error).splitlines()[0]) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    return _settled()
+    return _free_resources()
 
 
 @contextmanager
 def _one_arena() -> Iterator[None]:
     """What is started meanwhile, and that is a local Ray's workers, has one arena a process."""
-    before = {name: os.environ.get(name) for name in ONE_ARENA}
+    old_values = {name: os.environ.get(name) for name in ONE_ARENA}
     os.environ.update(ONE_ARENA)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in old_values.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
 
 
-def _settled() -> Resources:
+def _free_resources() -> Resources:
     """What is free, once all is or some seconds have passed: a job that has just ended takes a
     moment to give back what it had."""
     deadline = time.monotonic() + SETTLE_SECONDS

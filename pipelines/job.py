@@ -136,13 +136,13 @@ def _locked(spec: JobSpec, options: Options, pool: engine.Pool, console: Console
     total = len(spec.shards)
     if len(todo) < total:
         console.print(f"{total - len(todo)} of {total} shards are done already", highlight=False)
-    made = 0
+    shards_now = 0
     try:
         if todo:
             run_info = RunInfo(spec.folder, uuid.uuid4().hex, spec.format, pool.device)
             with Watcher(state, plan, console):
                 for _ in engine.run(todo, spec.make_step, run_info, pool):
-                    made += 1
+                    shards_now += 1
     except KeyboardInterrupt:
         raise JobFailed(f"stopped; {_resumable(state, plan)}") from None
     except JobFailed as error:
@@ -151,22 +151,22 @@ def _locked(spec: JobSpec, options: Options, pool: engine.Pool, console: Console
         # On a full disk or without the store the first error is the one to show.
         with contextlib.suppress(OSError, StoreFailed):
             _account(spec, settings, state)
-    return _summary(spec.folder, plan, state, made)
+    return _summary(spec.folder, plan, state, shards_now)
 
 
 def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
     """Refuses to mix shards made in different ways in one folder; the device if it is known."""
-    before = provenance.read(spec.folder)
-    if before is None:
+    record = provenance.read(spec.folder)
+    if record is None:
         if _shard_files(spec):
             raise UserError(
                 f"{spec.folder} has shards but no {provenance.FILE}", "Give another --out"
             )
         return
-    old = {**before["settings"], "weights": before.get("weights", {})}
-    device = device or before["settings"].get("device")
+    old = {**record["settings"], "weights": record.get("weights", {})}
+    device = device or record["settings"].get("device")
     new = {**spec.settings, "device": device, "weights": spec.weights}
-    fingerprint.check_same(spec.folder, old, new)
+    fingerprint.check_same_settings(spec.folder, old, new)
 
 
 def _shard_files(spec: JobSpec) -> list[str]:
@@ -180,20 +180,20 @@ def _finished(spec: JobSpec) -> dict[str, Done]:
     for name, done in State(spec.folder).done().items():
         try:
             place = storage.join(spec.folder, spec.format.file(name))
-            whole = storage.size(place) == done.bytes
+            is_complete = storage.size(place) == done.bytes
         except FileNotFoundError:
-            whole = False
-        if whole:
+            is_complete = False
+        if is_complete:
             finished[name] = done
     return finished
 
 
 def _check_disk(spec: JobSpec, todo: Sequence[Shard]) -> None:
     free = storage.free_bytes(spec.folder)
-    need = int(DISK_MARGIN * spec.bytes_a_pair * sum(shard.count for shard in todo))
-    if free is not None and need > free:
+    needed = int(DISK_MARGIN * spec.bytes_a_pair * sum(shard.count for shard in todo))
+    if free is not None and needed > free:
         raise UserError(
-            f"{spec.folder}: about {amount(need)} needed, {amount(free)} free",
+            f"{spec.folder}: about {amount(needed)} needed, {amount(free)} free",
             "Free some space, give another --out, or take fewer pairs with --limit",
         )
 
@@ -233,7 +233,7 @@ def _resumable(state: State, plan: dict[str, int]) -> str:
     return f"{done} of {len(plan)} shards are done, the same command resumes"
 
 
-def _summary(folder: str, plan: dict[str, int], state: State, made: int) -> Summary:
+def _summary(folder: str, plan: dict[str, int], state: State, shards_now: int) -> Summary:
     done = [d for name, d in state.done().items() if name in plan]
     return Summary(
         folder=folder,
@@ -243,7 +243,7 @@ def _summary(folder: str, plan: dict[str, int], state: State, made: int) -> Summ
         bytes=sum(d.bytes for d in done),
         seconds=sum(d.seconds for d in done),
         shards=len(done),
-        made_now=made,
+        made_now=shards_now,
     )
 
 
@@ -292,8 +292,8 @@ def _interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    old_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, old_handler)

@@ -58,17 +58,17 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
     frames = max(videos.count(CHANGE), videos.count(NO_CHANGE))
     depth = (frames - 1).bit_length() - 1 if frames > 2 else 0
     if not frames or frames != 2**depth + 1:
-        wanted = videos.names.videos(CHANGE)
-        what = f"sequences of {frames} frames" if frames else f"no {wanted} there"
-        raise UserError(f"{source}: {what}", "2^depth + 1 frames are wanted, such as 9")
-    manifest = fingerprint.imported(manifest, depth)
+        file_name = videos.names.videos(CHANGE)
+        contents = f"sequences of {frames} frames" if frames else f"no {file_name} there"
+        raise UserError(f"{source}: {contents}", "2^depth + 1 frames are wanted, such as 9")
+    manifest = fingerprint.for_imported_sequences(manifest, depth)
     shards = plan(manifest, request.splits, request.limit)
     spec = job.JobSpec(
         format=sequences.FORMAT,
         folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
         shards=shards,
         make_step=partial(ImportFrames, fingerprint.with_absolute_paths(manifest), source),
-        settings=fingerprint.fingerprint(manifest, fingerprint.SEQUENCES),
+        settings=fingerprint.fingerprint(manifest, fingerprint.SEQUENCE_KEYS),
         weights={},
         threads=1,
         bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
@@ -89,14 +89,14 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         return None
     folder = storage.join(out, sequences.FORMAT.folder)
     manifest = fingerprint.continue_from(manifest, folder)
-    imported = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
-    manifest = manifest.model_copy(update={"score": imported})
+    score_settings = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
+    manifest = manifest.model_copy(update={"score": score_settings})
     spec = job.JobSpec(
         format=scores.FORMAT,
         folder=storage.join(out, scores.FORMAT.folder),
         shards=plan_from_sequences(folder, request.splits, request.limit),
         make_step=partial(ImportScores, manifest, source),
-        settings=fingerprint.fingerprint(manifest, fingerprint.SCORES),
+        settings=fingerprint.fingerprint(manifest, fingerprint.SCORE_KEYS),
         weights={},
         threads=1,
         bytes_a_pair=estimates.SCORE_BYTES,
@@ -157,5 +157,5 @@ class ImportScores:
         except RejectedPair as error:
             return error
         penalty = confidence.penalties(frame_scores.bef_inter_sim, frame_scores.inter_aft_sim)
-        chosen = confidence.fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
-        return scores.encode(frame_scores, penalty, chosen, fingerprint.IMPORTED, "")
+        keyframes = confidence.fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
+        return scores.encode(frame_scores, penalty, keyframes, fingerprint.IMPORTED, "")

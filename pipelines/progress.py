@@ -81,11 +81,11 @@ class Watcher:
                 bar.update(task, completed=now.finished, description=self._words(now))
 
     def _lines(self) -> None:
-        shown, at = self.first.finished, time.monotonic()
+        shown, shown_at = self.first.finished, time.monotonic()
         while not self.stop.wait(self.pause):
-            if time.monotonic() - at < LINE_SECONDS:
+            if time.monotonic() - shown_at < LINE_SECONDS:
                 continue
-            now, at = self._count(), time.monotonic()
+            now, shown_at = self._count(), time.monotonic()
             if now.finished != shown:
                 self.console.print(self._words(now), highlight=False)
                 shown = now.finished
@@ -98,12 +98,14 @@ class Watcher:
         return now
 
     def _words(self, now: Counts) -> str:
-        made = now.finished - self.first.finished
-        rate = made / (time.monotonic() - self.started)
-        left = f"{clock((now.planned - now.finished) / rate)} left" if made > 0 else "starting"
+        new_pairs = now.finished - self.first.finished
+        rate = new_pairs / (time.monotonic() - self.started)
+        time_left = (
+            f"{clock((now.planned - now.finished) / rate)} left" if new_pairs > 0 else "starting"
+        )
         return (
             f"{now.finished}/{now.planned} pairs, {now.rejected} rejected, "
-            f"{now.shards_done}/{now.shards} shards, {rate:.2f} pairs/s, {left}"
+            f"{now.shards_done}/{now.shards} shards, {rate:.2f} pairs/s, {time_left}"
         )
 
 

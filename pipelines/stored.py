@@ -111,12 +111,12 @@ def _digest_with_scores(
 ) -> str:
     """The digest of sequences and scores. Raises UserError if the scores are of other sequences."""
     remedy = "Run cc-prep score-frames again"
-    whole, part = (_digest(record["sha256"], n) for n in (record["samples"], count))
+    whole_digest, part_digest = (_digest(record["sha256"], n) for n in (record["samples"], count))
     if name not in score_records:
         raise UserError(f"{folder}: no scores of {name}", remedy)
-    if score_records[name].get("input_digest") not in (whole, part):
+    if score_records[name].get("input_digest") not in (whole_digest, part_digest):
         raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
-    return _digest(part, score_records[name]["sha256"])
+    return _digest(part_digest, score_records[name]["sha256"])
 
 
 def _digest(one: str, other: object) -> str:

@@ -43,43 +43,43 @@ def recognise(name: str, root: str) -> Recognised:
         raise UserError(f"no folder {root}", "Give the folder that the data lies in")
     parts = {layout: reader.parts(root) for layout, reader in datasets.READERS.items()}
     # The layout that asks for most is the most telling one.
-    whole = sorted(
+    complete = sorted(
         (layout for layout, present in parts.items() if all(present.values())),
         key=lambda layout: -len(parts[layout]),
     )
-    refused: UserError | None = None
-    for layout in whole:
+    first_error: UserError | None = None
+    for layout in complete:
         try:
             return _described(name, root, layout)
         except UserError as error:
-            refused = refused or error
-    if refused is not None:
-        raise refused
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
     raise _unknown(root, parts)
 
 
 def _described(name: str, root: str, layout: str) -> Recognised:
-    changed = {"name": name, "layout": layout, "root": root}
+    values = {"name": name, "layout": layout, "root": root}
     if layout == "table":
-        changed["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
-    first = _with(layout, {**changed, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
-    first += "outside_root: true\n"  # to look at; what lies outside is a fault below
-    settings = manifest.build(first, f"{name}.yaml")
+        values["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
+    draft = _with(layout, {**values, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
+    draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
+    settings = manifest.build(draft, f"{name}.yaml")
     images: dict[str, list[tuple[str, str]]] = {}
     outside: list[str] = []
     for split in USUAL_SPLITS:
         try:
-            listed = datasets.pairs(settings, split)
+            image_pairs = datasets.pairs(settings, split)
         except annotation_files.MissingPart:
             continue
-        references = [(pair.before, pair.after) for pair in listed]
-        outside += datasets.outsiders(settings, listed)
+        references = [(pair.before, pair.after) for pair in image_pairs]
+        outside += datasets.outsiders(settings, image_pairs)
         # Some layouts have one split under two names: `val` and `valid`.
         if references and references not in images.values():
             images[split] = references
     if not images:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
-    text = _with(layout, {**changed, "splits": f"[{', '.join(images)}]"})
+    text = _with(layout, {**values, "splits": f"[{', '.join(images)}]"})
     final = manifest.build(text, f"{name}.yaml")
     faults = datasets.reader(final).faults(final)
     if outside:
@@ -89,18 +89,18 @@ def _described(name: str, root: str, layout: str) -> Recognised:
     return Recognised(text, final, {split: len(pairs) for split, pairs in images.items()}, faults)
 
 
-def _with(layout: str, changed: dict[str, str]) -> str:
+def _with(layout: str, values: dict[str, str]) -> str:
     """The layout's own manifest with other values of top-level keys."""
     text = manifest.text_of(TEMPLATES[layout])
-    head, body = f"# {layout} in {changed['root']}, as `cc-prep init` found it.\n", text
+    head, body = f"# {layout} in {values['root']}, as `cc-prep init` found it.\n", text
     while body.startswith("#"):
         body = body.partition("\n")[2]
     lines = body.splitlines()
-    for key, value in changed.items():
+    for key, value in values.items():
         setting = f"{key}: {value if key in ('splits', 'table') else _quoted(value)}"
-        there = [i for i, line in enumerate(lines) if line.startswith(f"{key}:")]
-        if there:
-            lines[there[0]] = setting
+        lines_of_key = [i for i, line in enumerate(lines) if line.startswith(f"{key}:")]
+        if lines_of_key:
+            lines[lines_of_key[0]] = setting
         else:
             lines.insert(
                 next(i for i, s in enumerate(lines) if s.startswith("splits:")) + 1, setting
@@ -116,21 +116,23 @@ def _quoted(text: str) -> str:
 
 def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
     """What the nearest layout has there and what it lacks; and what else lies there."""
-    listed = storage.list_files(root)
-    packed = [n for n in listed if n.lower().endswith(annotation_files.ARCHIVES)]
-    if packed:
-        return UserError(f"{root}: {', '.join(packed[:MOST_LISTED])} in it", "Unpack it there")
-    near = {layout: present for layout, present in parts.items() if any(present.values())}
-    if near:
-        layout = max(near, key=lambda one: sum(near[one].values()) / len(near[one]))
-        there, missing = ([p for p, is_ in near[layout].items() if is_ == w] for w in (True, False))
+    files = storage.list_files(root)
+    archives = [n for n in files if n.lower().endswith(annotation_files.ARCHIVES)]
+    if archives:
+        return UserError(f"{root}: {', '.join(archives[:MOST_LISTED])} in it", "Unpack it there")
+    partial = {layout: present for layout, present in parts.items() if any(present.values())}
+    if partial:
+        layout = max(partial, key=lambda one: sum(partial[one].values()) / len(partial[one]))
+        present_parts, missing = (
+            [p for p, is_ in partial[layout].items() if is_ == w] for w in (True, False)
+        )
         return UserError(
-            f"{root}: looks like {layout}: {', '.join(there)} is there, but no "
+            f"{root}: looks like {layout}: {', '.join(present_parts)} is there, but no "
             f"{', no '.join(missing)}",
             "Add what is missing, or see docs/data.md for the layouts",
         )
-    what = ", ".join(listed[:MOST_LISTED]) or "no files"
+    contents = ", ".join(files[:MOST_LISTED]) or "no files"
     return UserError(
-        f"{root}: no known layout; {what} in it",
+        f"{root}: no known layout; {contents} in it",
         "Add a table pairs.csv with columns before, after, caption, split (docs/data.md)",
     )

@@ -65,9 +65,9 @@ def split(
             f"{largest} of {len(pairs)} pairs look alike or share a group: no split can hold them",
             "Lower --distance, or say --distance none",
         )
-    dealt = _dealt(clusters, {name: share / total for name, share in shares.items()}, seed)
+    split_of_pair = _dealt(clusters, {name: share / total for name, share in shares.items()}, seed)
     splits = {
-        name: [pair.id for pair, to in zip(pairs, dealt, strict=True) if to == name]
+        name: [pair.id for pair, to in zip(pairs, split_of_pair, strict=True) if to == name]
         for name in shares
     }
     about = {
@@ -106,9 +106,9 @@ def _alike(
                 owners[hashes[reference]].add(number)
     couples: set[tuple[int, int]] = set()
     for one, other in _near(np.array(sorted(owners), dtype=np.uint64), distance):
-        both = sorted(owners[one] | owners[other])
+        numbers = sorted(owners[one] | owners[other])
         # A chain joins them as well as every couple would.
-        couples.update(itertools.pairwise(both))
+        couples.update(itertools.pairwise(numbers))
     return couples
 
 
@@ -127,7 +127,7 @@ def _grouped(pairs: Sequence[ImagePair], groups: Mapping[str, str]) -> list[tupl
     for number, pair in enumerate(pairs):
         if pair.id in groups:
             members[groups[pair.id]].append(number)
-    return [edge for listed in members.values() for edge in itertools.pairwise(listed)]
+    return [edge for numbers in members.values() for edge in itertools.pairwise(numbers)]
 
 
 def _clusters(pairs: Sequence[ImagePair], edges: Sequence[tuple[int, int]]) -> list[int]:

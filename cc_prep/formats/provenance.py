@@ -49,14 +49,14 @@ def read(folder: str) -> dict[str, Any] | None:
     """
     place = storage.join(folder, FILE)
     try:
-        found = storage.read_json(place)
+        record = storage.read_json(place)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error})", "Restore it, or start anew") from None
-    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+    if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
         raise UserError(f"{place}: no provenance of ours", "Give a folder that cc-prep wrote")
-    name, version = found.get("format"), found.get("format_version")
+    name, version = record.get("format"), record.get("format_version")
     if not isinstance(name, str) or name not in VERSIONS:
         raise UserError(f"{place}: no format of ours ({name})", "Give a folder that cc-prep wrote")
     if version != VERSIONS[name]:
@@ -64,7 +64,7 @@ def read(folder: str) -> dict[str, Any] | None:
             f"{place}: {name} of version {version}, and this package reads {VERSIONS[name]}",
             "Make the folder anew in another --out",
         )
-    return found
+    return record
 
 
 def weights_at(record: dict[str, Any], name: str) -> str:
@@ -76,8 +76,8 @@ def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
     """Each key whose value differs, as `interpolate.depth: 3 → 2`."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return [] if old == new else [f"{prefix}: {old} → {new}"]
-    found = []
+    lines = []
     for key in sorted(old.keys() | new.keys()):
         name = f"{prefix}.{key}" if prefix else str(key)
-        found += differences(old.get(key), new.get(key), name)
-    return found
+        lines += differences(old.get(key), new.get(key), name)
+    return lines

@@ -70,13 +70,13 @@ def decode(row: Row) -> FrameScores:
             np.array(row[name], np.float32).reshape(shape)
             for name in ("bef_inter_sim", "inter_aft_sim")
         ]
-        without = [
+        of_images = [
             np.array(row[name], np.float32).reshape(frames if row[name] else 0)
             for name in ("bef_inter_visual", "inter_aft_visual")
         ]
     except (ValueError, TypeError):
         raise DamagedShard(f"{row.get('key')}: its scores are not captions × frames") from None
-    return FrameScores(tuple(row["captions"]), *of_captions, *without)
+    return FrameScores(tuple(row["captions"]), *of_captions, *of_images)
 
 
 class RowWriter:

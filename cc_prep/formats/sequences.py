@@ -66,8 +66,8 @@ class StoredSequence:
     def pair(self) -> ImagePair:
         """The pair as it was read, but for its truth and mask. Raises DamagedShard."""
         try:
-            known = {name: self.meta[name] for name in PAIR_FIELDS}
-            return ImagePair.from_json({**known, "truth": ()})
+            fields = {name: self.meta[name] for name in PAIR_FIELDS}
+            return ImagePair.from_json({**fields, "truth": ()})
         except (KeyError, TypeError, ValueError):
             raise tar.DamagedShard(f"{self.key}: its .json does not describe a pair") from None
 
@@ -115,8 +115,10 @@ def encode(
     }
     members = {"json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()}
     with ThreadPoolExecutor(threads) as pool:
-        encoded = pool.map(partial(images.encode_image, codec=codec, quality=quality), frames)
-        members |= {f"f{i:02d}.{codec}": data for i, data in enumerate(encoded)}
+        encoded_frames = pool.map(
+            partial(images.encode_image, codec=codec, quality=quality), frames
+        )
+        members |= {f"f{i:02d}.{codec}": data for i, data in enumerate(encoded_frames)}
     for i, frame in sorted(sequence.truth.items()):
         members[f"t{i:02d}.png"] = images.encode_image(frame, "png", quality)
     if sequence.mask is not None:
@@ -135,16 +137,16 @@ def read(place: str) -> Iterator[StoredSequence]:
 
 def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
     """A sample from its members. Raises DamagedShard where its JSON does not describe one."""
-    rest = dict(members)
+    files = dict(members)
     try:
-        meta = json.loads(rest.pop("json"))
+        meta = json.loads(files.pop("json"))
         count = meta["frames"]
-        known = meta["codec"] in CODECS
+        is_known_codec = meta["codec"] in CODECS
     except (KeyError, ValueError, TypeError, RecursionError):
         raise tar.DamagedShard(f"{key} has no usable .json") from None
-    if not known or type(count) is not int or not 2 <= count <= 99:
+    if not is_known_codec or type(count) is not int or not 2 <= count <= 99:
         raise tar.DamagedShard(f"{key}: {count!r} frames of codec {meta['codec']!r}")
-    return StoredSequence(key, meta, rest)
+    return StoredSequence(key, meta, files)
 
 
 def pair_meta(pair: ImagePair) -> dict[str, Any]:

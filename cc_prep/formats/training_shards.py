@@ -126,20 +126,27 @@ def encode(
     sequence: FrameSequence,
     tokens: np.ndarray,
     scores: np.ndarray,
-    kept: list[int],
+    image_frames: list[int],
     quality: int,
-    about: Mapping[str, Any],
+    processing_meta: Mapping[str, Any],
     features: Features | None = None,
 ) -> dict[str, bytes]:
     """A sample's members by extension, in the order in which they are stored.
 
-    kept: frames whose images are stored. about: interpolator, scorer, tokenizer, keyframes.
+    image_frames: frames whose images are stored. processing_meta: interpolator, scorer, tokenizer,
+    keyframes.
     """
     frames = sequence.frames
     count, height, width = frames.shape[:3]
     assert tokens.shape[0] == count
     assert scores.shape[::2] == (2, count), scores.shape
-    meta = {**pair_meta(sequence.pair), "frames": count, "height": height, "width": width, **about}
+    meta = {
+        **pair_meta(sequence.pair),
+        "frames": count,
+        "height": height,
+        "width": width,
+        **processing_meta,
+    }
     if features is not None:
         meta["features"] = features.meta()
     members = {
@@ -152,16 +159,16 @@ def encode(
     if sequence.mask is not None:
         assert sequence.mask.shape == (height, width)
         members["mask.png"] = images.encode_image(sequence.mask, "png", quality)
-    for frame in kept:
+    for frame in image_frames:
         members[f"f{frame:02d}.jpg"] = images.encode_image(frames[frame], "jpg", quality)
     return members
 
 
 def ordered(extensions: Iterable[str]) -> list[str]:
     """Extensions of members in the order in which they are stored; unknown ones are left out."""
-    there = set(extensions)
-    pictures = sorted(name for name in there if re.fullmatch(r"f\d\d\.jpg", name))
-    return [*(name for name in MEMBERS if name in there), *pictures]
+    present = set(extensions)
+    pictures = sorted(name for name in present if re.fullmatch(r"f\d\d\.jpg", name))
+    return [*(name for name in MEMBERS if name in present), *pictures]
 
 
 def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
@@ -232,28 +239,28 @@ def index_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ValueError for a value of another type than the index's.
     """
-    found = {}
+    row = {}
     for name, kind in INDEX_META:
         value = meta.get(name)
         if kind == pa.string():
-            right = value is None or isinstance(value, str)
+            is_valid = value is None or isinstance(value, str)
         elif kind == pa.int32():
-            right = value is None or (type(value) is int and 0 <= value < 2**31)
+            is_valid = value is None or (type(value) is int and 0 <= value < 2**31)
         else:
             value = [] if value is None else value
-            right = isinstance(value, list) and all(isinstance(one, str) for one in value)
-        if not right:
+            is_valid = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        if not is_valid:
             raise ValueError(f"{name} in its .json is {str(value)[:40]!r}")
-        found[name] = value
-    return found
+        row[name] = value
+    return row
 
 
 def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Writes the index from the rows of each shard by its name."""
     rows = [
         {**row, "shard": shard}
-        for shard, listed in sorted(shards.items())
-        for row in sorted(listed, key=lambda row: row["offset"])
+        for shard, shard_rows in sorted(shards.items())
+        for row in sorted(shard_rows, key=lambda row: row["offset"])
     ]
     base.write_rows(storage.join(folder, INDEX), rows, INDEX_SCHEMA)
 
@@ -275,8 +282,8 @@ def lookup(folder: str, key: str) -> TrainingSample | None:
 def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
     """The sample that lies at some bytes of a shard. Raises DamagedShard."""
     data = storage.read_range(place, offset, size)
-    for found, members in tar.read_members(io.BytesIO(data), f"{place}[{key}]"):
-        if found == key:
+    for sample_key, members in tar.read_members(io.BytesIO(data), f"{place}[{key}]"):
+        if sample_key == key:
             try:
                 return decode(key, members)
             except tar.DamagedShard as error:
@@ -286,12 +293,12 @@ def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
 
 def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features | None:
     """The features that JSON and member tell of together. Raises ValueError and KeyError."""
-    about = meta.get("features")
-    if about is None and "features.npy" not in members:
+    description = meta.get("features")
+    if description is None and "features.npy" not in members:
         return None
-    if not isinstance(about, dict) or "features.npy" not in members:
+    if not isinstance(description, dict) or "features.npy" not in members:
         raise ValueError("features stand in the .json or in .features.npy, and not in both")
-    backbone, sha256, frames = about["backbone"], about["sha256"], about["frames"]
+    backbone, sha256, frames = description["backbone"], description["sha256"], description["frames"]
     if not isinstance(backbone, str) or not isinstance(sha256, str):
         raise ValueError("features name no backbone")
     numbers = isinstance(frames, list) and all(type(frame) is int for frame in frames)
@@ -319,19 +326,19 @@ def _array(
         version = np.lib.format.read_magic(file)
         if version != (1, 0):
             raise ValueError(f".npy of version {version}")
-        shape, transposed, found = np.lib.format.read_array_header_1_0(file, HEADER_SIZE)
+        shape, transposed, stored_dtype = np.lib.format.read_array_header_1_0(file, HEADER_SIZE)
     except Exception as error:  # NumPy parses the header as Python and raises nearly every type
-        said = str(error).partition("\n")[0]
-        raise ValueError(f"{name}: {said}") from None
-    wanted = np.dtype(dtype).newbyteorder("<")
-    if found != wanted or len(shape) != axes or transposed or min(shape) < 0:
-        raise ValueError(f"{name} is {found} {shape}, not {wanted} of {axes} axes")
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{name}: {reason}") from None
+    expected_dtype = np.dtype(dtype).newbyteorder("<")
+    if stored_dtype != expected_dtype or len(shape) != axes or transposed or min(shape) < 0:
+        raise ValueError(f"{name} is {stored_dtype} {shape}, not {expected_dtype} of {axes} axes")
     count = 1
     for side in shape:  # Python's integers: NumPy's would overflow
         count *= side
-    if len(data) - file.tell() != count * wanted.itemsize:
-        raise ValueError(f"{name}: {len(data) - file.tell():,} bytes for {found} {shape}")
-    return np.frombuffer(data, wanted, offset=file.tell()).reshape(shape).copy()
+    if len(data) - file.tell() != count * expected_dtype.itemsize:
+        raise ValueError(f"{name}: {len(data) - file.tell():,} bytes for {stored_dtype} {shape}")
+    return np.frombuffer(data, expected_dtype, offset=file.tell()).reshape(shape).copy()
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -13,20 +13,20 @@ SHOWN = 5  # characters, or pairs, that a line names
 
 def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
     """Captions that stand twice in a pair, and characters that tokenisers may not know."""
-    listed = list(pairs)
-    repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in listed)
+    image_pairs = list(pairs)
+    repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:
         yield f"{split}: {repeated} captions stand in their pair already"
-    captions = [caption for pair in listed for caption in pair.captions]
-    for what, odd in (
+    captions = [caption for pair in image_pairs for caption in pair.captions]
+    for trait, odd in (
         ("characters beyond ASCII", lambda c: not c.isascii() and not _invisible(c)),
         ("control or invisible characters", _invisible),
     ):
         odd_characters = [{c for c in caption if odd(c)} for caption in captions]
         counts = Counter(c for chars in odd_characters for c in chars)
         if counts:
-            named = ", ".join(f"{_shown(c)} {n}" for c, n in counts.most_common(SHOWN))
-            yield f"{split}: {sum(map(bool, odd_characters))} captions have {what} ({named})"
+            examples = ", ".join(f"{_shown(c)} {n}" for c, n in counts.most_common(SHOWN))
+            yield f"{split}: {sum(map(bool, odd_characters))} captions have {trait} ({examples})"
 
 
 def of_images(
@@ -52,16 +52,16 @@ def of_images(
     if several:
         notes.append(f"{sum(map(len, several))} pairs show what another shows: {_named(several)}")
     if still:
-        named = ", ".join(still[:SHOWN])
-        notes.append(f"{len(still)} changed pairs have the same image twice: {named}")
+        examples = ", ".join(still[:SHOWN])
+        notes.append(f"{len(still)} changed pairs have the same image twice: {examples}")
     leaks = [sorted(splits.values()) for splits in splits_of.values() if len(splits) > 1]
     faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
     return notes, faults
 
 
 def _named(groups: list[list[str]]) -> str:
-    more = f" and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
-    return "; ".join(" = ".join(keys[:SHOWN]) for keys in groups[:SHOWN]) + more
+    rest = f" and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
+    return "; ".join(" = ".join(keys[:SHOWN]) for keys in groups[:SHOWN]) + rest
 
 
 def _invisible(character: str) -> bool:

@@ -81,9 +81,9 @@ class Images(torch.utils.data.Dataset[Tensor]):
 
 
 def measure(
-    made: list[np.ndarray], real: list[np.ndarray], inception: str | None
+    generated: list[np.ndarray], real: list[np.ndarray], inception: str | None
 ) -> dict[str, Any]:
-    """FID, KID, precision and recall of `made` against `real`, uint8 [H, W, 3] each.
+    """FID, KID, precision and recall of `generated` against `real`, uint8 [H, W, 3] each.
 
     inception: the file of torch-fidelity's Inception weights; None takes EfficientNet-Lite0.
     """
@@ -91,18 +91,18 @@ def measure(
         raise UserError(f"--inception {inception}: no such file", "Give torch-fidelity's .pth")
     if EXTRACTOR not in FEATURE_EXTRACTORS_REGISTRY:
         register_feature_extractor(EXTRACTOR, LiteFeatures)
-    mixed = len({image.shape for image in (*made, *real)}) > 1
+    mixed = len({image.shape for image in (*generated, *real)}) > 1
     size = SIZE if inception is None or mixed else None  # Inception resizes by itself
     with contextlib.redirect_stderr(io.StringIO()):  # it prints its own progress
         metrics = calculate_metrics(
-            input1=Images(made, size),
+            input1=Images(generated, size),
             input2=Images(real, size),
             fid=True,
             kid=True,
             prc=True,
             feature_extractor=EXTRACTOR if inception is None else INCEPTION,
             feature_extractor_weights_path=inception,
-            kid_subset_size=min(LARGEST_SUBSET, len(made), len(real)),
+            kid_subset_size=min(LARGEST_SUBSET, len(generated), len(real)),
             kid_subsets=SUBSETS,
             cuda=torch.cuda.is_available(),
             cache=False,
@@ -115,7 +115,7 @@ def measure(
         "KID": round(metrics["kernel_inception_distance_mean"], 6),
         "precision": round(metrics["precision"], 3),
         "recall": round(metrics["recall"], 3),
-        "images": len(made),
+        "images": len(generated),
     }
 
 
@@ -129,18 +129,18 @@ def figures(
 
     folders: by name of their format. Raises UserError and DamagedShard.
     """
-    with_frames = folders.get(sequences.FORMAT.name)
-    if with_frames is None:
+    sequence_folder = folders.get(sequences.FORMAT.name)
+    if sequence_folder is None:
         raise UserError(f"{path}: no sequences to measure", "Give a folder that holds them")
     results: dict[str, Any] = {}
-    made, real = _sides(_interpolated(with_frames), progress)
-    if len(made) >= FEWEST_IMAGES:
-        results["interpolated against true frames"] = measure(made, real, inception)
+    generated, real = _sides(_interpolated(sequence_folder), progress)
+    if len(generated) >= FEWEST_IMAGES:
+        results["interpolated against true frames"] = measure(generated, real, inception)
     tokens = folders.get(training_shards.FORMAT.name)
     if tokens is not None:
-        made, real = _sides(_rebuilt(with_frames, tokens), progress)
-        if len(made) >= FEWEST_IMAGES:
-            results["reconstructions against frames"] = measure(made, real, inception)
+        generated, real = _sides(_rebuilt(sequence_folder, tokens), progress)
+        if len(generated) >= FEWEST_IMAGES:
+            results["reconstructions against frames"] = measure(generated, real, inception)
     if not results:
         raise UserError(
             f"{path}: neither {FEWEST_IMAGES} true frames nor tokens in it",
@@ -150,15 +150,15 @@ def figures(
 
 
 def _sides(pairs: Iterator[Pair], progress: Progress) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    made: list[np.ndarray] = []
+    generated: list[np.ndarray] = []
     real: list[np.ndarray] = []
     for one, other in pairs:
-        made.append(one)
+        generated.append(one)
         real.append(other)
-        progress(len(made), MOST_IMAGES)
-        if len(made) >= MOST_IMAGES:
+        progress(len(generated), MOST_IMAGES)
+        if len(generated) >= MOST_IMAGES:
             break
-    return made, real
+    return generated, real
 
 
 def _interpolated(folder: str) -> Iterator[Pair]:
@@ -175,17 +175,17 @@ def _interpolated(folder: str) -> Iterator[Pair]:
 def _rebuilt(folder: str, tokens: str) -> Iterator[Pair]:
     record = provenance.read(tokens) or {}
     settings = record["settings"]["tokenize"]
-    network, located, _ = networks.vqgan(
+    network, file, _ = networks.vqgan(
         provenance.weights_at(record, settings["weights"]), settings["config"]
     )
-    if record["weights"].get(located.name) != located.sha256:
+    if record["weights"].get(file.name) != file.sha256:
         raise UserError(
-            f"{located.path} is not the file that the tokens were made with", "Put that file there"
+            f"{file.path} is not the file that the tokens were made with", "Put that file there"
         )
     decode = Tokenizer(network).reconstruct
     for name in sorted(record["shards"]):
-        stored = sequences.read(storage.join(folder, sequences.FORMAT.file(name)))
-        frames = {sample.key: sample.frames() for sample in stored}
+        samples = sequences.read(storage.join(folder, sequences.FORMAT.file(name)))
+        frames = {sample.key: sample.frames() for sample in samples}
         place = storage.join(tokens, training_shards.FORMAT.file(name))
         for sample in training_shards.read(place):
             if sample.key in frames:

@@ -48,20 +48,20 @@ def inspect(
     """
     inspection = Inspection(manifest.name)
     pairs = {split: datasets.pairs(manifest, split) for split in splits}
-    every = [pair for split in pairs.values() for pair in split]
+    all_pairs = [pair for split in pairs.values() for pair in split]
     inspection.splits = {split: len(listed) for split, listed in pairs.items()}
-    inspection.kinds = _count(pair.kind for pair in every)
-    inspection.change_types = _count(pair.change_type for pair in every if pair.change_type)
-    inspection.captions = _caption_figures(every)
+    inspection.kinds = _count(pair.kind for pair in all_pairs)
+    inspection.change_types = _count(pair.change_type for pair in all_pairs if pair.change_type)
+    inspection.captions = _caption_figures(all_pairs)
     inspection.faults = datasets.reader(manifest).faults(manifest)
     inspection.faults += [
         f"split {split} has no pairs" for split, listed in pairs.items() if not listed
     ]
-    inspection.faults += list(_caption_faults(every))
+    inspection.faults += list(_caption_faults(all_pairs))
     for split, listed in pairs.items():
         inspection.notes += data_warnings.of_captions(split, listed)
-    looked_at = [pair for listed in pairs.values() for pair in listed[:limit]]
-    _look_at_images(manifest, looked_at, inspection, progress)
+    examined = [pair for listed in pairs.values() for pair in listed[:limit]]
+    _look_at_images(manifest, examined, inspection, progress)
     return inspection
 
 

@@ -30,34 +30,34 @@ def sequence_figures(
     record = provenance.read(folder) or {}
     counts: dict[str, Counter[str]] = {k: Counter() for k in ("split", "kind", "change_type")}
     sizes: Counter[str] = Counter()
-    captions, moved, looked_at = 0, [], 0
+    captions, motions, sample_count = 0, [], 0
     against: dict[str, list[float]] = defaultdict(list)
-    made: dict[str, dict[str, Any]] = record.get("shards", {})
-    sequences_there = sum(facts["samples"] for facts in made.values())
-    shards = _spread(made, most)
+    shard_records: dict[str, dict[str, Any]] = record.get("shards", {})
+    sequence_count = sum(facts["samples"] for facts in shard_records.values())
+    shards = _spread(shard_records, most)
     for done, name in enumerate(shards, 1):
         for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(name))):
-            looked_at += 1
+            sample_count += 1
             for field, counter in counts.items():
                 counter[str(sample.meta.get(field))] += 1
             captions += len(sample.meta.get("captions", ()))
             sizes[f"{sample.meta['width']}×{sample.meta['height']}"] += 1
             frames = sample.frames()
-            moved.append(quality.motion(frames[0], frames[-1]))
+            motions.append(quality.motion(frames[0], frames[-1]))
             for measure, values in against_truth(frames, sample.truth()).items():
                 against[measure] += values.values()
         progress(done, len(shards))
     return {
-        "sequences": sequences_there,
-        "frames": sequences_there * (2 ** record["settings"]["interpolate"]["depth"] + 1),
-        "bytes": sum(facts["bytes"] for facts in made.values()),
-        "shards": len(made),
-        "looked at": looked_at,
+        "sequences": sequence_count,
+        "frames": sequence_count * (2 ** record["settings"]["interpolate"]["depth"] + 1),
+        "bytes": sum(facts["bytes"] for facts in shard_records.values()),
+        "shards": len(shard_records),
+        "looked at": sample_count,
         **{f"by {field}": dict(sorted(counter.items())) for field, counter in counts.items()},
         "image sizes": dict(sizes.most_common()),
         "captions": captions,
         "rejects by reason": dict(Counter(r.reason for r in rejects.read(folder)).most_common()),
-        "motion in px": motion_histogram(moved),
+        "motion in px": motion_histogram(motions),
         "against true frames": {
             measure: {"mean": round(float(np.mean(values)), 4), "frames": len(values)}
             for measure, values in against.items()
@@ -65,12 +65,12 @@ def sequence_figures(
     }
 
 
-def _spread(made: dict[str, dict[str, Any]], most: int | None) -> list[str]:
+def _spread(shard_records: dict[str, dict[str, Any]], most: int | None) -> list[str]:
     """Shards, evenly spread, that hold at least `most` samples; all by default."""
-    names = sorted(made)
+    names = sorted(shard_records)
     for step in range(len(names), 1, -1):
         chosen = names[::step]
-        if most is not None and sum(made[name]["samples"] for name in chosen) >= most:
+        if most is not None and sum(shard_records[name]["samples"] for name in chosen) >= most:
             return chosen
     return names
 
@@ -106,24 +106,24 @@ def score_figures(
     Raises DamagedShard.
     """
     record = provenance.read(folder) or {}
-    made: dict[str, dict[str, Any]] = record.get("shards", {})
+    shard_records: dict[str, dict[str, Any]] = record.get("shards", {})
     penalties: list[list[float]] = []
     chosen: Counter[int] = Counter()
-    captions = without = 0
-    shards = _spread(made, most)
+    captions = uncaptioned = 0
+    shards = _spread(shard_records, most)
     for done, name in enumerate(shards, 1):
         for _, row in scores.read_shard(storage.join(folder, scores.FORMAT.file(name))):
             penalties.append(row["penalty"])
             chosen.update(row["keyframes"][1:-1])
             captions += len(row["captions"])
-            without += not row["captions"]
+            uncaptioned += not row["captions"]
         progress(done, len(shards))
     mean = np.mean(penalties, axis=0) if penalties else np.zeros(0)
     return {
-        "scored": sum(facts["samples"] for facts in made.values()),
+        "scored": sum(facts["samples"] for facts in shard_records.values()),
         "scores looked at": len(penalties),
         "scored captions": captions,
-        "scored by images alone": without,
+        "scored by images alone": uncaptioned,
         "mean penalty by frame": {str(i): round(float(v), 4) for i, v in enumerate(mean)},
         "keyframes by frame": {str(i): chosen[i] for i in range(1, len(mean) - 1)},
     }
@@ -139,25 +139,27 @@ def token_figures(
     Raises DamagedShard.
     """
     record = provenance.read(folder) or {}
-    made: dict[str, dict[str, Any]] = record.get("shards", {})
+    shard_records: dict[str, dict[str, Any]] = record.get("shards", {})
     counts = np.zeros(0, np.int64)
-    looked_at, grid, codes = 0, "", 0
-    shards = _spread(made, most)
+    sample_count, grid, codes = 0, "", 0
+    shards = _spread(shard_records, most)
     for done, name in enumerate(shards, 1):
         place = storage.join(folder, training_shards.FORMAT.file(name))
         for sample in training_shards.read(place):
-            looked_at += 1
+            sample_count += 1
             codes = int(sample.meta.get("codes", 0))
             grid = "×".join(str(side) for side in sample.tokens.shape)
-            of_sample = np.bincount(sample.tokens.ravel(), minlength=max(codes, len(counts)))
-            counts = np.pad(counts, (0, len(of_sample) - len(counts))) + of_sample
+            sample_counts = np.bincount(sample.tokens.ravel(), minlength=max(codes, len(counts)))
+            counts = np.pad(counts, (0, len(sample_counts) - len(counts))) + sample_counts
         progress(done, len(shards))
     shares = counts[counts > 0] / max(int(counts.sum()), 1)
     return {
-        "training samples": sum(facts["samples"] for facts in made.values()),
-        "samples looked at": looked_at,
+        "training samples": sum(facts["samples"] for facts in shard_records.values()),
+        "samples looked at": sample_count,
         "tokens a sample": grid,
         "codes": codes,
         "codes used": int((counts > 0).sum()),
-        "perplexity": round(float(2 ** -(shares * np.log2(shares)).sum()), 1) if looked_at else 0.0,
+        "perplexity": round(float(2 ** -(shares * np.log2(shares)).sum()), 1)
+        if sample_count
+        else 0.0,
     }

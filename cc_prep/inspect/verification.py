@@ -18,22 +18,22 @@ from cc_prep.progress import Progress, no_progress
 FORMATS = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
 
 
-def find(folder: str, wanted: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
+def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
     """The outputs of jobs in `folder`: itself, or the folders in it that jobs write.
 
     Raises UserError if there is none.
     """
-    by_name = {kind.name: kind for kind in wanted}
+    by_name = {kind.name: kind for kind in kinds}
     outputs = []
-    for place in (folder, *(storage.join(folder, kind.folder) for kind in wanted)):
+    for place in (folder, *(storage.join(folder, kind.folder) for kind in kinds)):
         record = provenance.read(place) if storage.is_folder(place) else None
         if record is not None and record.get("format") in by_name:
             outputs.append((place, by_name[record["format"]]))
     if not outputs:
-        kinds = ", ".join(kind.name for kind in wanted)
-        inside = ", ".join(f"{kind.folder}/" for kind in wanted)
+        names = ", ".join(kind.name for kind in kinds)
+        inside = ", ".join(f"{kind.folder}/" for kind in kinds)
         raise UserError(
-            f"{folder}: no {provenance.FILE} of {kinds} in it or in its {inside}",
+            f"{folder}: no {provenance.FILE} of {names} in it or in its {inside}",
             "Give the folder that `cc-prep` wrote",
         )
     return outputs
@@ -72,16 +72,16 @@ def verify(
         return [*faults, str(error)]
     check = _CHECKS[kind.name]
     keys: dict[str, str] = {}
-    described: dict[str, dict[str, Any]] = {}
+    index_metas: dict[str, dict[str, Any]] = {}
 
     def check_sample(key: str, sample: Any) -> list[str]:
-        said = check(key, sample, frames, codec)
-        if kind.indexed and not said:
+        problems = check(key, sample, frames, codec)
+        if kind.indexed and not problems:
             try:
-                described[key] = training_shards.index_meta(json.loads(sample["json"]))
+                index_metas[key] = training_shards.index_meta(json.loads(sample["json"]))
             except ValueError as error:
                 return [f"{key}: {error}"]
-        return said
+        return problems
 
     for done, (name, facts) in enumerate(sorted(shards.items()), 1):
         faults += _shard_faults(folder, kind, name, facts, keys, check_sample)
@@ -96,7 +96,7 @@ def verify(
             )
         progress(done, len(shards))
     if kind.indexed:
-        faults += _index_faults(folder, keys, described)
+        faults += _index_faults(folder, keys, index_metas)
     return faults
 
 
@@ -104,8 +104,8 @@ def _missing_and_surplus(
     folder: str, kind: ShardFormat, planned: Mapping[str, int], shards: Mapping[str, Any]
 ) -> list[str]:
     others = {rejects.FILE, training_shards.INDEX}
-    there = {n for n in storage.list_files(folder, f".{kind.extension}") if n not in others}
-    surplus = sorted(there - {kind.file(name) for name in planned})
+    files = {n for n in storage.list_files(folder, f".{kind.extension}") if n not in others}
+    surplus = sorted(files - {kind.file(name) for name in planned})
     return [
         *(f"{name}: planned but not made" for name in planned if name not in shards),
         *(f"{name}: not in the plan" for name in surplus),
@@ -210,7 +210,7 @@ _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
 
 
 def _index_faults(
-    folder: str, keys: Mapping[str, str], described: Mapping[str, dict[str, Any]]
+    folder: str, keys: Mapping[str, str], index_metas: Mapping[str, dict[str, Any]]
 ) -> list[str]:
     try:
         rows = training_shards.read_index(folder)
@@ -223,5 +223,5 @@ def _index_faults(
     return [
         f"{training_shards.INDEX}: the row of {row['key']} is not what its .json says"
         for row in rows
-        if any(row[name] != value for name, value in described.get(row["key"], {}).items())
+        if any(row[name] != value for name, value in index_metas.get(row["key"], {}).items())
     ]

@@ -61,16 +61,16 @@ def keyframes(
     if not 0 <= k <= len(interior):
         raise ValueError(f"{k} keyframes asked for, {len(interior)} interior frames there")
     if strategy == "top":
-        chosen = interior[np.argsort(penalty[1:-1], kind="stable")[:k]]
+        frames = interior[np.argsort(penalty[1:-1], kind="stable")[:k]]
     elif strategy == "uniform":
-        chosen = np.array([round(last * (i + 1) / (k + 1)) for i in range(k)], dtype=int)
+        frames = np.array([round(last * (i + 1) / (k + 1)) for i in range(k)], dtype=int)
     else:
         assert rng is not None, f"{strategy} draws"
         chance = np.ones(len(interior)) if strategy == "random" else probabilities(penalty)
         if threshold is not None:
             chance = np.where(penalty[1:-1] <= threshold, chance, 0)
-        chosen = _draw(interior, chance, k, rng)
-    return [0, *sorted(int(i) for i in chosen), last]
+        frames = _draw(interior, chance, k, rng)
+    return [0, *sorted(int(i) for i in frames), last]
 
 
 def fixed_keyframes(penalty: np.ndarray, k: int, strategy: Strategy) -> list[int]:
@@ -88,5 +88,5 @@ def _draw(frames: np.ndarray, chance: np.ndarray, k: int, rng: np.random.Generat
     if len(possible) <= k:
         rest = rng.choice(impossible, k - len(possible), replace=False)
         return np.concatenate((possible, rest))
-    some = chance[chance > 0]
-    return rng.choice(possible, k, replace=False, p=some / some.sum())
+    weights = chance[chance > 0]
+    return rng.choice(possible, k, replace=False, p=weights / weights.sum())

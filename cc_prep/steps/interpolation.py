@@ -150,15 +150,15 @@ def warp_image(image: np.ndarray, flow: np.ndarray) -> np.ndarray:
     )
 
 
-def _fitting(weights: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _fitting(weights: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors that the network wants, and no others. Raises UserError if they don't fit."""
-    for name, tensor in wanted.items():
+    for name, tensor in expected.items():
         if name not in weights:
             raise UserError(f"these are no RIFE v4.0 weights: no {name} in them", HOW_TO_GET)
         if weights[name].shape != tensor.shape:
             shapes = f"{tuple(weights[name].shape)}, not {tuple(tensor.shape)}"
             raise UserError(f"these are no RIFE v4.0 weights: {name} is {shapes}", HOW_TO_GET)
-    return {name: weights[name] for name in wanted}
+    return {name: weights[name] for name in expected}
 
 
 def make(settings: Interpolate, weights: Mapping[str, Any] | None, device: str) -> Interpolator:

@@ -44,11 +44,11 @@ def resolve(root: str, reference: str) -> str:
 
 def is_below(root: str, reference: str) -> bool:
     """Whether `reference` lies below `root`, going by the words alone: links are not followed."""
-    place, top = (_tidied(one) for one in (resolve(root, reference), root))
+    place, top = (_normalized(one) for one in (resolve(root, reference), root))
     return place == top or place.startswith(top.rstrip("/") + "/")
 
 
-def _tidied(place: str) -> str:
+def _normalized(place: str) -> str:
     if is_remote(place):
         scheme, _, path = place.partition("://")
         return f"{scheme}://{posixpath.normpath(path)}"
@@ -217,10 +217,10 @@ def remove_temporaries(folder: str) -> int:
     """Removes what a killed writer left behind in a local folder; how many files that were."""
     if is_remote(folder):
         return 0
-    left = [name for name in list_files(folder, TEMPORARY_SUFFIX) if name.startswith(".")]
-    for name in left:
+    names = [name for name in list_files(folder, TEMPORARY_SUFFIX) if name.startswith(".")]
+    for name in names:
         remove(join(folder, name))
-    return len(left)
+    return len(names)
 
 
 def free_bytes(folder: str) -> int | None:

@@ -107,8 +107,8 @@ class _Ranges(io.RawIOBase):
         return self.at
 
     def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), max(0, self.length - self.at))
-        data = read_range(self.place, self.at, wanted) if wanted else b""
+        size = min(len(buffer), max(0, self.length - self.at))
+        data = read_range(self.place, self.at, size) if size else b""
         buffer[: len(data)] = data
         self.at += len(data)
         return len(data)

@@ -105,8 +105,8 @@ CLEAR_DISTANCE = 0.3
 def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> list[str]:
     """Up to `count` different sentences that say the change; none if it cannot be said clearly."""
     # What was added is seen in the second image, everything else in the first.
-    there = scene.after if scene.change == "add" else scene.before
-    expressions = referring_expressions(there, scene.changed)
+    solids = scene.after if scene.change == "add" else scene.before
+    expressions = referring_expressions(solids, scene.changed)
     if not expressions:
         return []
     after = scene.after[scene.changed]
@@ -115,7 +115,7 @@ def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> l
         if len(sentences) == count:
             break
         features = expressions[min(int(rng.geometric(0.4)) - 1, len(expressions) - 1)]
-        it = _in_words(there, scene.changed, features, rng)
+        it = _in_words(solids, scene.changed, features, rng)
         sentence = str(rng.choice(SENTENCES[scene.change]))
         new = ""
         if after is not None and scene.change in ("color", "material"):
@@ -126,12 +126,12 @@ def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> l
 
 def plain_caption(scene: Scene) -> str:
     """The one plain sentence that says the change, with all looks of the object."""
-    there = scene.after if scene.change == "add" else scene.before
-    alone = fits(there, scene.changed, FEATURES) == [scene.changed]
-    expression = FEATURES if alone else referring_expressions(there, scene.changed)[0]
+    solids = scene.after if scene.change == "add" else scene.before
+    is_unique = fits(solids, scene.changed, FEATURES) == [scene.changed]
+    expression = FEATURES if is_unique else referring_expressions(solids, scene.changed)[0]
     after = scene.after[scene.changed]
     new = "" if after is None else getattr(after, scene.change, "")
-    it = _in_words(there, scene.changed, expression, None)
+    it = _in_words(solids, scene.changed, expression, None)
     return PLAIN[scene.change].format(it=it, new=new)
 
 
@@ -143,7 +143,7 @@ def no_change_captions(rng: np.random.Generator, count: int = 6) -> list[str]:
 Expression = tuple[str, ...]
 
 
-def referring_expressions(there: Sequence[Solid | None], target: int) -> list[Expression]:
+def referring_expressions(solids: Sequence[Solid | None], target: int) -> list[Expression]:
     """Ways to single out an object, shortest first.
 
     A way is the features to name; with a relation it ends in `relation` and the landmark's number.
@@ -153,54 +153,55 @@ def referring_expressions(there: Sequence[Solid | None], target: int) -> list[Ex
         features
         for count in range(4)
         for rest in itertools.combinations(FEATURES[:3], count)
-        if _matches(there, target, features := (*rest, "shape")) == [target]
+        if _matches(solids, target, features := (*rest, "shape")) == [target]
     ]
     if plain:
         return plain
     return [
         (*FEATURES, relation, str(landmark))
         for relation in RELATIONS
-        for landmark in _landmarks(there, target)
-        if _related(there, _matches(there, target, FEATURES), relation, landmark) == [target]
+        for landmark in _landmarks(solids, target)
+        if _related(solids, _matches(solids, target, FEATURES), relation, landmark) == [target]
     ]
 
 
-def fits(there: Sequence[Solid | None], target: int, expression: Expression) -> list[int]:
+def fits(solids: Sequence[Solid | None], target: int, expression: Expression) -> list[int]:
     """The objects that an expression, made for `target`, fits."""
     features = tuple(f for f in expression if f in FEATURES)
-    matches = _matches(there, target, features)
+    matches = _matches(solids, target, features)
     if len(expression) > len(features):
         relation, landmark = expression[-2], int(expression[-1])
-        matches = _related(there, matches, relation, landmark)
+        matches = _related(solids, matches, relation, landmark)
     return matches
 
 
-def _matches(there: Sequence[Solid | None], target: int, features: Sequence[str]) -> list[int]:
-    wanted = there[target]
+def _matches(solids: Sequence[Solid | None], target: int, features: Sequence[str]) -> list[int]:
+    target_solid = solids[target]
     return [
         number
-        for number, solid in enumerate(there)
-        if solid is not None and all(getattr(solid, f) == getattr(wanted, f) for f in features)
+        for number, solid in enumerate(solids)
+        if solid is not None
+        and all(getattr(solid, f) == getattr(target_solid, f) for f in features)
     ]
 
 
-def _landmarks(there: Sequence[Solid | None], target: int) -> list[int]:
+def _landmarks(solids: Sequence[Solid | None], target: int) -> list[int]:
     """Objects that their looks alone single out."""
     return [
         number
-        for number, solid in enumerate(there)
-        if solid is not None and number != target and _matches(there, number, FEATURES) == [number]
+        for number, solid in enumerate(solids)
+        if solid is not None and number != target and _matches(solids, number, FEATURES) == [number]
     ]
 
 
 def _related(
-    there: Sequence[Solid | None], numbers: Sequence[int], relation: str, landmark: int
+    solids: Sequence[Solid | None], numbers: Sequence[int], relation: str, landmark: int
 ) -> list[int]:
-    direction, mark = RELATIONS[relation], there[landmark]
+    direction, mark = RELATIONS[relation], solids[landmark]
     assert mark is not None
 
     def along(number: int) -> float:
-        solid = there[number]
+        solid = solids[number]
         assert solid is not None
         return float(np.dot((solid.x - mark.x, solid.y - mark.y), direction))
 
@@ -213,13 +214,13 @@ def _related(
 
 
 def _in_words(
-    there: Sequence[Solid | None],
+    solids: Sequence[Solid | None],
     number: int,
     expression: Expression,
     rng: np.random.Generator | None,
 ) -> str:
     """The words of an expression; without dice always the first of several."""
-    solid = there[number]
+    solid = solids[number]
     assert solid is not None
 
     def pick(words: Sequence[str]) -> str:
@@ -230,6 +231,6 @@ def _in_words(
     words += [pick(ADJECTIVES[solid.material])] if "material" in expression else []
     words.append(pick(NOUNS[solid.shape]))
     if expression[-1] not in FEATURES:
-        mark = _in_words(there, int(expression[-1]), FEATURES, rng)
+        mark = _in_words(solids, int(expression[-1]), FEATURES, rng)
         words.append(f"{expression[-2]} the {mark}")
     return " ".join(words)

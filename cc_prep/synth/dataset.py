@@ -185,10 +185,10 @@ def _visible_change(scene: scenes.Scene, size: int) -> np.ndarray | None:
     from cc_prep.synth import render
 
     maps = [render.object_map(moment, size) for moment in scene.moments]
-    for solids, seen in zip((scene.before, scene.after, scene.before), maps, strict=True):
+    for solids, object_map in zip((scene.before, scene.after, scene.before), maps, strict=True):
         for number, solid in enumerate(solids):
             share = CHANGED_SHARE if number == scene.changed else OTHER_SHARE
-            if solid is not None and (seen == number).mean() < share:
+            if solid is not None and (object_map == number).mean() < share:
                 return None
     changed = (maps[0] == scene.changed) | (maps[1] == scene.changed)
     return np.where(changed, 255, 0).astype(np.uint8)
@@ -204,19 +204,19 @@ def _render(
 
 def _check_settings(root: str, settings: Settings) -> None:
     place = storage.join(root, "synth.json")
-    wanted = {"version": VERSION, **asdict(settings)}
+    expected = {"version": VERSION, **asdict(settings)}
     try:
         settings_there = storage.read_json(place)
     except FileNotFoundError:
         if storage.is_folder(root) and storage.list_files(root):
             raise UserError(f"{root}: holds other files", "Give a new or empty folder") from None
-        storage.write_json(place, wanted)
+        storage.write_json(place, expected)
         return
     except ValueError:
         raise UserError(f"{place}: not JSON", "Give another folder") from None
     # What a folder does not say was not asked for when it was made: it has the default.
     recorded = {**asdict(Settings()), **settings_there} if isinstance(settings_there, dict) else {}
-    different = {k for k in wanted if recorded.get(k) != wanted[k]}
+    different = {k for k in expected if recorded.get(k) != expected[k]}
     if different:
         raise UserError(
             f"{root} was made with other settings ({', '.join(sorted(different))})",

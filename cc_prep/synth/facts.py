@@ -46,6 +46,12 @@ def place(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float
 def _looks(solid: Mapping[str, Any] | None, camera: Sequence[float]) -> Looks | None:
     if solid is None:
         return None
-    there = Solid(**solid)
-    centre = (there.x, there.y, height(there) / 2)
-    return Looks(there.color, there.shape, there.material, there.size, place(centre, camera))
+    parsed_solid = Solid(**solid)
+    centre = (parsed_solid.x, parsed_solid.y, height(parsed_solid) / 2)
+    return Looks(
+        parsed_solid.color,
+        parsed_solid.shape,
+        parsed_solid.material,
+        parsed_solid.size,
+        place(centre, camera),
+    )

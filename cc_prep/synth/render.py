@@ -43,10 +43,10 @@ def object_map(moment: Moment, size: int) -> np.ndarray:
     """Which object each pixel's centre sees: its number, or -1 for the ground; int [size, size]."""
     scene = _scene(moment, size, 1)
     integrator = mi.load_dict({"type": "aov", "aovs": "i:shape_index"})
-    seen = np.array(mi.render(scene, integrator=integrator, spp=1))[..., -1]
+    shape_indices = np.array(mi.render(scene, integrator=integrator, spp=1))[..., -1]
     numbers = {i: _number(shape.id()) for i, shape in enumerate(scene.shapes())}
     table = np.array([-1, *(numbers[i] for i in range(len(numbers)))])
-    return table[np.rint(seen).astype(int)]
+    return table[np.rint(shape_indices).astype(int)]
 
 
 def _scene(moment: Moment, size: int, samples: int) -> Any:

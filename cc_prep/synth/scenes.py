@@ -116,14 +116,14 @@ def sample(rng: np.random.Generator, index: int, change: str, jitter: float = 1.
     elif change == "drop":
         after[changed] = None
     else:
-        after[changed] = _altered(rng, solids, changed, change)
+        after[changed] = _changed_solid(rng, solids, changed, change)
         if after[changed] is None:
             return None
     first, *others = (_view(rng, reach) for reach in (0.3, 1.0, 1.0))
     views = [first, *(_toward(first, other, jitter) for other in others)]
     moments = tuple(
-        Moment(tuple(None if s is None else look(s) for s in there), *view)
-        for there, view in zip((before, after, before), views, strict=True)
+        Moment(tuple(None if s is None else look(s) for s in shown_solids), *view)
+        for shown_solids, view in zip((before, after, before), views, strict=True)
     )
     return Scene(index, change, changed, tuple(before), tuple(after), moments)  # type: ignore[arg-type]
 
@@ -204,7 +204,7 @@ def _free(solid: Solid, others: list[Solid]) -> bool:
     )
 
 
-def _altered(
+def _changed_solid(
     rng: np.random.Generator, solids: tuple[Solid, ...], changed: int, change: str
 ) -> Solid | None:
     solid = solids[changed]

@@ -24,21 +24,23 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
     intra_layers: how many blocks see one image alone; None takes what our training wrote into the
         file, else the reference's 9. Raises UserError.
     """
-    found = weights.locate(name_or_file)
-    tensors = weights.read_tensors(found.path)
+    file = weights.locate(name_or_file)
+    tensors = weights.read_tensors(file.path)
     if intra_layers is None:
-        written = _settings(found.path).get("network")
-        said = written.get("intra_layers") if isinstance(written, dict) else None
-        intra_layers = said if type(said) is int else REFERENCE_INTRA_LAYERS
-    with prefix_error_with(found.path):
+        network_settings = _settings(file.path).get("network")
+        layers = (
+            network_settings.get("intra_layers") if isinstance(network_settings, dict) else None
+        )
+        intra_layers = layers if type(layers) is int else REFERENCE_INTRA_LAYERS
+    with prefix_error_with(file.path):
         network = CLIP4IDC.from_tensors(tensors, intra_layers)
     if not 0 < intra_layers < network.config.vision_layers:
         raise UserError(
-            f"{found.path}: {network.config.vision_layers} visual blocks, of which {intra_layers} "
+            f"{file.path}: {network.config.vision_layers} visual blocks, of which {intra_layers} "
             "cannot see one image alone",
             "Set score.intra_layers",
         )
-    return network, found
+    return network, file
 
 
 def vqgan(
@@ -51,20 +53,20 @@ def vqgan(
 
     Raises UserError.
     """
-    found = weights.locate(name_or_file)
-    wanted = read_config(config) if config is not None else {}
+    file = weights.locate(name_or_file)
+    values = read_config(config) if config is not None else {}
     source = config if isinstance(config, str) else "tokenize.config"
-    tensors = weights.read_tensors(found.path)
-    with prefix_error_with(found.path):
-        network, unused = VQGAN.from_tensors(tensors, wanted.get("ddconfig"))
+    tensors = weights.read_tensors(file.path)
+    with prefix_error_with(file.path):
+        network, unused = VQGAN.from_tensors(tensors, values.get("ddconfig"))
     sizes = {"n_embed": network.config.codes, "embed_dim": network.config.code_width}
     for key, size in sizes.items():
-        if key in wanted and wanted[key] != size:
+        if key in values and values[key] != size:
             raise UserError(
-                f"{source}: {key} is {wanted[key]}, in {found.path} it is {size}",
+                f"{source}: {key} is {values[key]}, in {file.path} it is {size}",
                 "Give the YAML that belongs to these weights",
             )
-    return network, found, unused
+    return network, file, unused
 
 
 def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -80,8 +82,8 @@ def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
             values = yaml.safe_load(text)  # JSON is YAML
         values = json.loads(json.dumps(values))
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
-        said = str(error).splitlines()[0]
-        raise UserError(f"{file}: {said}", "Give the YAML beside the checkpoint") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file}: {reason}", "Give the YAML beside the checkpoint") from None
     for key in ("model", "params"):
         if isinstance(values, dict) and isinstance(values.get(key), dict):
             values = values[key]
@@ -103,7 +105,7 @@ def _settings(path: Path) -> dict[str, Any]:
     with safe_open(path, "pt") as file:
         words = (file.metadata() or {}).get("settings", "{}")
     try:
-        found = json.loads(words)
+        settings = json.loads(words)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}

@@ -105,15 +105,17 @@ def verify(name: str) -> Located:
     """The named weights, if they are there and whole. Raises UserError."""
     _check_known(name)
     path = cached_path(name)
-    again = (
+    remedy = (
         f"Run: cc-prep weights fetch {name}" if name in REGISTRY else "Install this package anew"
     )
     if not path.exists():
-        raise UserError(f"weights {name} are not at {path}", again)
+        raise UserError(f"weights {name} are not at {path}", remedy)
     digest = storage.sha256(path)
-    wanted = (REGISTRY.get(name) or SHIPPED[name]).sha256
-    if digest != wanted:
-        raise UserError(f"{path} is damaged: SHA-256 {digest}, not {wanted}", f"Delete it. {again}")
+    expected = (REGISTRY.get(name) or SHIPPED[name]).sha256
+    if digest != expected:
+        raise UserError(
+            f"{path} is damaged: SHA-256 {digest}, not {expected}", f"Delete it. {remedy}"
+        )
     return Located(name, path, digest)
 
 

@@ -178,15 +178,17 @@ def _worker_died(error: BaseException | None) -> bool:
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], bool]]:
     """SIGTERM and Ctrl-C end the step under way and save, instead of losing it."""
-    asked = False
+    stop_requested = False
 
-    def ask(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
+    def request_stop(number: int, frame: object) -> None:
+        nonlocal stop_requested
+        stop_requested = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    old_handlers = {
+        number: signal.signal(number, request_stop) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
-        yield lambda: asked
+        yield lambda: stop_requested
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)

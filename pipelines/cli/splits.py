@@ -74,10 +74,10 @@ def split(
             settings, pairs, _shares(shares), seed, _distance(distance), groups, progress
         )
     grouped_by = column or pattern
-    about = {**result.about, **({"grouped by": grouped_by} if grouped_by else {})}
+    description = {**result.about, **({"grouped by": grouped_by} if grouped_by else {})}
     target = storage.resolve(settings.root, out)
-    storage.write_json(target, {"about": about, "splits": result.splits})
-    print_tree({name: value for name, value in about.items() if value is not None})
+    storage.write_json(target, {"about": description, "splits": result.splits})
+    print_tree({name: value for name, value in description.items() if value is not None})
     click.echo(f"{target}; name it in the manifest: split_file: {out}")
     for fault in result.faults:
         click.echo(f"fault: {fault}")
@@ -139,10 +139,10 @@ def _groups(
     if pattern is None:
         return {}
     try:
-        compiled = re.compile(pattern)
+        expression = re.compile(pattern)
     except re.error as error:
         raise UserError(f"--group-by {pattern}: {error}", "Give a regular expression") from None
-    matches = {pair.id: compiled.search(pair.before) for pair in pairs}
+    matches = {pair.id: expression.search(pair.before) for pair in pairs}
     missing = [id for id, match in matches.items() if match is None]
     if missing:
         raise UserError(

@@ -12,7 +12,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp")
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
-def parsed(place: str, kind: type, layout: str) -> Any:
+def read_json(place: str, kind: type, layout: str) -> Any:
     """The value in a JSON file, a list or an object as `kind` says. Raises UserError."""
     try:
         value = storage.read_json(place)
@@ -34,21 +34,21 @@ def missing(place: str, what: str, layout: str) -> MissingPart:
     """The error of a file or folder that a layout has and that is not there."""
     place = place.replace("/./", "/")
     folder, name = place.rstrip("/").rpartition("/")[::2]
-    packed = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
+    archives = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
     # What bears the name is the likeliest to hold it.
-    packed.sort(key=lambda one: not one.startswith(name.partition(".")[0]))
-    if packed:
+    archives.sort(key=lambda one: not one.startswith(name.partition(".")[0]))
+    if archives:
         return MissingPart(
-            f"no {what} {place}, but {packed[0]} is there", "Unpack the archive there"
+            f"no {what} {place}, but {archives[0]} is there", "Unpack the archive there"
         )
     return MissingPart(f"no {what} {place}", f"{layout}'s layout has it; is --root its top folder?")
 
 
-def rows(place: str, listed: list[Any], wanted: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raises UserError for a row that lacks a key, or whose value is not what is wanted."""
-    for number, row in enumerate(listed):
-        for key, right in wanted.items():
-            if not isinstance(row, dict) or key not in row or not right(row[key]):
+def check_rows(place: str, entries: list[Any], checks: Mapping[str, Callable[[Any], bool]]) -> None:
+    """Raises UserError for a row that lacks a key, or whose value fails its check."""
+    for number, row in enumerate(entries):
+        for key, is_valid in checks.items():
+            if not isinstance(row, dict) or key not in row or not is_valid(row[key]):
                 raise UserError(f"{place}: row {number} has no usable {key!r}", "Fix the file")
 
 
@@ -72,32 +72,32 @@ class Images:
     """Images of some folders below a root by the name without its ending."""
 
     def __init__(self, root: str, folders: Iterable[str]) -> None:
-        self.found: dict[str, str] = {}
+        self.paths: dict[str, str] = {}
         for folder in folders:
             for name in storage.list_files(storage.join(root, folder)):
                 stem, dot, ending = name.rpartition(".")
                 if f"{dot}{ending}" in ENDINGS:
-                    self.found.setdefault(f"{folder}/{stem}", f"{folder}/{name}")
+                    self.paths.setdefault(f"{folder}/{stem}", f"{folder}/{name}")
 
     def __contains__(self, reference: str) -> bool:
-        return reference in self.found
+        return reference in self.paths
 
     def of(self, reference: str) -> str:
         """The image of `folder/name`; where there is none the PNG that should be there."""
-        return self.found.get(reference, f"{reference}.png")
+        return self.paths.get(reference, f"{reference}.png")
 
 
-def parts(root: str, wanted: Iterable[Iterable[str]]) -> dict[str, bool]:
+def parts(root: str, part_names: Iterable[Iterable[str]]) -> dict[str, bool]:
     """Whether each part of a layout is there, by its first name.
 
-    wanted: the names that each part may have; those that end in `/` are folders.
+    part_names: the names that each part may have; those that end in `/` are folders.
     """
     presence = {}
-    for names in wanted:
-        listed = list(names)
-        presence[listed[0]] = any(
+    for names in part_names:
+        alternatives = list(names)
+        presence[alternatives[0]] = any(
             (storage.is_folder if name.endswith("/") else storage.exists)(storage.join(root, name))
-            for name in listed
+            for name in alternatives
         )
     return presence
 
@@ -110,8 +110,8 @@ def first_file(root: str, names: Iterable[str]) -> str:
 
 def first_folder(root: str, names: Iterable[str], layout: str) -> str:
     """The first of some folders below `root` that is there. Raises UserError."""
-    listed = list(names)
-    for name in listed:
+    candidates = list(names)
+    for name in candidates:
         if storage.is_folder(storage.join(root, name)):
             return name
-    raise missing(storage.join(root, listed[0]), "folder", layout)
+    raise missing(storage.join(root, candidates[0]), "folder", layout)

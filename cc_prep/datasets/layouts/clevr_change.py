@@ -65,20 +65,22 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 def faults(manifest: Manifest) -> list[str]:
     """Indices in two splits, twice in one, or without captions or a change type."""
     root, problems = manifest.root, []
-    seen: dict[int, str] = {}
+    split_of: dict[int, str] = {}
     splits = _splits(root)
     for split, indices in splits.items():
         for index in indices:
-            if index in seen:
-                problems.append(f"splits.json: {index} is in {seen[index]} and in {split}")
-            seen[index] = split
+            if index in split_of:
+                problems.append(f"splits.json: {index} is in {split_of[index]} and in {split}")
+            split_of[index] = split
     types = _types(root)
     for kind in ("change", "no_change"):
         captions = _captions(root, kind)
-        missing = [i for i in sorted(seen) if f"CLEVR_default_{i:06d}.png" not in captions]
-        problems += [f"{kind}_captions.json: nothing for index {i} of {seen[i]}" for i in missing]
+        missing = [i for i in sorted(split_of) if f"CLEVR_default_{i:06d}.png" not in captions]
+        problems += [
+            f"{kind}_captions.json: nothing for index {i} of {split_of[i]}" for i in missing
+        ]
     problems += [
-        f"type_mapping.json: no type for index {i}" for i in sorted(seen) if i not in types
+        f"type_mapping.json: no type for index {i}" for i in sorted(split_of) if i not in types
     ]
     return problems
 
@@ -116,14 +118,14 @@ def _pair(
 
 def _truth(root: str, folder: str) -> tuple[tuple[float, str], ...]:
     stems = [name[:-4] for name in storage.list_files(storage.join(root, folder), ".png")]
-    numbered = [stem for stem in stems if stem.isdecimal()]
-    steps = len(numbered) + 1
-    return tuple((int(stem) / steps, f"{folder}/{stem}.png") for stem in numbered)
+    frame_stems = [stem for stem in stems if stem.isdecimal()]
+    steps = len(frame_stems) + 1
+    return tuple((int(stem) / steps, f"{folder}/{stem}.png") for stem in frame_stems)
 
 
 def _splits(root: str) -> dict[str, list[int]]:
     place = storage.join(root, "splits.json")
-    value: dict[str, list[int]] = annotation_files.parsed(place, dict, LAYOUT)
+    value: dict[str, list[int]] = annotation_files.read_json(place, dict, LAYOUT)
     if not all(
         isinstance(v, list) and all(type(i) is int and 0 <= i < 10**6 for i in v)
         for v in value.values()
@@ -134,7 +136,7 @@ def _splits(root: str) -> dict[str, list[int]]:
 
 def _captions(root: str, kind: str) -> dict[str, list[str]]:
     place = storage.join(root, f"{kind}_captions.json")
-    value: dict[str, list[str]] = annotation_files.parsed(place, dict, LAYOUT)
+    value: dict[str, list[str]] = annotation_files.read_json(place, dict, LAYOUT)
     for name, captions in value.items():
         if not isinstance(captions, list) or not all(isinstance(c, str) for c in captions):
             raise UserError(f"{place}: {name} has no list of captions", "Fix the file")
@@ -146,23 +148,23 @@ def _facts(root: str) -> dict[str, dict[str, Facts]]:
     place = storage.join(root, "facts.json")
     if not storage.exists(place):
         return {CHANGE: {}, NO_CHANGE: {}}
-    value: dict[str, Any] = annotation_files.parsed(place, dict, LAYOUT)
-    found: dict[str, dict[str, Facts]] = {}
+    value: dict[str, Any] = annotation_files.read_json(place, dict, LAYOUT)
+    facts_of: dict[str, dict[str, Facts]] = {}
     for kind in (CHANGE, NO_CHANGE):
-        listed = value.get(kind)
-        if not isinstance(listed, dict):
+        entries = value.get(kind)
+        if not isinstance(entries, dict):
             raise UserError(f"{place}: no {kind} in it", "Run cc-prep synth again")
         try:
-            found[kind] = {name: Facts.from_json(facts) for name, facts in listed.items()}
+            facts_of[kind] = {name: Facts.from_json(facts) for name, facts in entries.items()}
         except ValueError as error:
             raise UserError(f"{place}: {kind}: {error}", "Run cc-prep synth again") from None
-    return found
+    return facts_of
 
 
 def _types(root: str) -> dict[int, str]:
     place = storage.join(root, "type_mapping.json")
     types: dict[int, str] = {}
-    for name, files in annotation_files.parsed(place, dict, LAYOUT).items():
+    for name, files in annotation_files.read_json(place, dict, LAYOUT).items():
         if not isinstance(files, list):
             raise UserError(f"{place}: {name} is not a list of file names", "Fix the file")
         for file in files:

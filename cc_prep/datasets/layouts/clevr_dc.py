@@ -76,17 +76,19 @@ def faults(manifest: Manifest) -> list[str]:
     """Indices in two splits or without captions, and captions of no split."""
     splits, captions = _splits(manifest.root), _captions(manifest.root)
     problems: list[str] = []
-    seen: dict[int, str] = {}
+    split_of: dict[int, str] = {}
     for split, indices in splits.items():
         for index in indices:
-            if index in seen:
-                problems.append(f"{index} is in {seen[index]} and in {split}")
-            seen[index] = split
-    missing = [index for index in sorted(seen) if index not in captions]
-    problems += [f"no captions for index {index} of {seen[index]}" for index in missing]
-    alone = captions.keys() - seen.keys()
-    if alone:
-        problems.append(f"{len(alone)} captioned indices are in no split, such as {min(alone)}")
+            if index in split_of:
+                problems.append(f"{index} is in {split_of[index]} and in {split}")
+            split_of[index] = split
+    missing = [index for index in sorted(split_of) if index not in captions]
+    problems += [f"no captions for index {index} of {split_of[index]}" for index in missing]
+    unassigned = captions.keys() - split_of.keys()
+    if unassigned:
+        problems.append(
+            f"{len(unassigned)} captioned indices are in no split, such as {min(unassigned)}"
+        )
     return problems
 
 
@@ -105,8 +107,8 @@ def _action(index: int, types: dict[int, str]) -> str | None:
 
 def _image(images: Images, folder: str, index: int) -> str:
     """The index as the authors write it, or padded as others need it."""
-    padded = f"{folder}/{index:06d}"
-    return images.of(padded if padded in images else f"{folder}/{index}")
+    padded_name = f"{folder}/{index:06d}"
+    return images.of(padded_name if padded_name in images else f"{folder}/{index}")
 
 
 def _number(name: Any) -> int | None:
@@ -118,8 +120,8 @@ def _number(name: Any) -> int | None:
 def _splits(root: str) -> dict[str, list[int]]:
     place = annotation_files.first_file(root, SPLITS)
     indices: dict[str, list[int]] = {}
-    for split, listed in annotation_files.parsed(place, dict, LAYOUT).items():
-        numbers = [_number(one) for one in listed] if isinstance(listed, list) else [None]
+    for split, entries in annotation_files.read_json(place, dict, LAYOUT).items():
+        numbers = [_number(one) for one in entries] if isinstance(entries, list) else [None]
         if None in numbers:
             raise UserError(f"{place}: {split} is not a list of numbers", "Fetch it again")
         indices[split] = [number for number in numbers if number is not None]
@@ -129,7 +131,7 @@ def _splits(root: str) -> dict[str, list[int]]:
 def _captions(root: str) -> dict[int, tuple[str, ...]]:
     place = annotation_files.first_file(root, CAPTIONS)
     captions: dict[int, tuple[str, ...]] = {}
-    for name, sentences in annotation_files.parsed(place, dict, LAYOUT).items():
+    for name, sentences in annotation_files.read_json(place, dict, LAYOUT).items():
         number = _number(name)
         if number is None or not annotation_files.are_captions(sentences):
             raise UserError(f"{place}: {name!r} has no list of captions", "Fix the file")
@@ -142,7 +144,7 @@ def _types(root: str) -> dict[int, str]:
     if not storage.exists(place):
         return {}
     types: dict[int, str] = {}
-    for kind, names in annotation_files.parsed(place, dict, LAYOUT).items():
+    for kind, names in annotation_files.read_json(place, dict, LAYOUT).items():
         for name in names if isinstance(names, list) else [None]:
             number = _number(name)
             if number is None:

@@ -28,8 +28,8 @@ SIDES = (("before", "after"), ("A", "B"))
 def parts(root: str) -> dict[str, bool]:
     """Whether each part of the layout is there."""
     places = ("", *(f"{split}/" for split in ("train", "val", "test")))
-    wanted = [[f"{place}{sides[i]}/" for sides in SIDES for place in places] for i in (0, 1)]
-    return annotation_files.parts(root, wanted)
+    part_names = [[f"{place}{sides[i]}/" for sides in SIDES for place in places] for i in (0, 1)]
+    return annotation_files.parts(root, part_names)
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
@@ -41,16 +41,16 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits by split and name. Raises UserError."""
     root = manifest.root
     if _sides(root, ""):
-        return split_file.applied(manifest, _of(manifest, "", manifest.splits[0]))
-    there = [split for split in manifest.splits if _sides(root, f"{split}/")]
-    if not there:
+        return split_file.with_splits(manifest, _of(manifest, "", manifest.splits[0]))
+    splits = [split for split in manifest.splits if _sides(root, f"{split}/")]
+    if not splits:
         raise UserError(f"{root}: no folders before and after in it", WANTED)
-    image_pairs = [pair for split in there for pair in _of(manifest, f"{split}/", split)]
+    image_pairs = [pair for split in splits for pair in _of(manifest, f"{split}/", split)]
     if manifest.split_file is None:
         return image_pairs
     # An id stands in its split's folder: the same name may stand in several.
-    named = [replace(pair, id=f"{pair.split}/{pair.id}") for pair in image_pairs]
-    return split_file.applied(manifest, named)
+    image_pairs = [replace(pair, id=f"{pair.split}/{pair.id}") for pair in image_pairs]
+    return split_file.with_splits(manifest, image_pairs)
 
 
 def faults(manifest: Manifest) -> list[str]:
@@ -70,8 +70,8 @@ def faults(manifest: Manifest) -> list[str]:
             captioned = {
                 n[:-4] for n in storage.list_files(storage.join(root, f"{place}captions"), ".txt")
             }
-            lost = sorted(captioned - (names[0] & names[1]))
-            problems += [f"{place}captions/{name}.txt belongs to no pair" for name in lost]
+            strays = sorted(captioned - (names[0] & names[1]))
+            problems += [f"{place}captions/{name}.txt belongs to no pair" for name in strays]
     return problems
 
 
@@ -93,7 +93,7 @@ def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
             captions=_captions(root, f"{place}captions/{name}.txt")
             if f"{name}.txt" in caption_files
             else (),
-            mask=images.found.get(f"{place}masks/{name}"),
+            mask=images.paths.get(f"{place}masks/{name}"),
         )
         # A name on one side alone is a pair too: the job sets it aside and names what is missing.
         for name in sorted(names[0] | names[1])
@@ -117,5 +117,5 @@ def _sides(root: str, place: str) -> tuple[str, str] | None:
 
 
 def _names(root: str, folder: str) -> set[str]:
-    listed = storage.list_files(storage.join(root, folder))
-    return {name.rpartition(".")[0] for name in listed if name.endswith(ENDINGS)}
+    files = storage.list_files(storage.join(root, folder))
+    return {name.rpartition(".")[0] for name in files if name.endswith(ENDINGS)}

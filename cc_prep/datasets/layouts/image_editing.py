@@ -50,27 +50,27 @@ def faults(manifest: Manifest) -> list[str]:
     split_of: dict[str, str] = {}
     image_of: dict[str, str] = {}
     for split in manifest.splits:
-        listed = _rows(manifest.root, split)
-        empty = sum(not s.strip() for row in listed for s in row["sents"])
+        rows = _rows(manifest.root, split)
+        empty = sum(not s.strip() for row in rows for s in row["sents"])
         if empty:
             problems.append(f"{split}: {empty} empty sentences, left out")
-        counts = Counter(str(row["uid"]) for row in listed)
+        counts = Counter(str(row["uid"]) for row in rows)
         problems += [f"{split}: {id} is there {n} times" for id, n in counts.items() if n > 1]
         for id in counts:
             if split_of.setdefault(id, split) != split:
                 problems.append(f"{id} is in {split_of[id]} and in {split}")
-        shared = {row["img0"] for row in listed if image_of.get(row["img0"], split) != split}
+        shared = {row["img0"] for row in rows if image_of.get(row["img0"], split) != split}
         if shared:
             problems.append(f"{split}: {len(shared)} before images are in another split too")
-        image_of |= {row["img0"]: split for row in listed}
+        image_of |= {row["img0"]: split for row in rows}
     return problems
 
 
 def _rows(root: str, split: str) -> list[dict[str, Any]]:
     place = annotation_files.split_file(root, split)
-    rows: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
+    rows: list[dict[str, Any]] = annotation_files.read_json(place, list, LAYOUT)
     is_text = lambda value: isinstance(value, str) and bool(value)  # noqa: E731
-    annotation_files.rows(
+    annotation_files.check_rows(
         place,
         rows,
         {

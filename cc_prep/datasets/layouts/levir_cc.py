@@ -54,23 +54,23 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 def faults(manifest: Manifest) -> list[str]:
     """Files twice, empty sentences, and splits that no manifest split names."""
-    listed = _rows(manifest.root)
-    counts = Counter((row["split"], row["filename"]) for row in listed)
+    rows = _rows(manifest.root)
+    counts = Counter((row["split"], row["filename"]) for row in rows)
     problems = [
         f"{FILE}: {name} of {split} is there twice" for (split, name), n in counts.items() if n > 1
     ]
-    empty = sum(not str(one["raw"]).strip() for row in listed for one in row["sentences"])
+    empty = sum(not str(one["raw"]).strip() for row in rows for one in row["sentences"])
     if empty:
         problems.append(f"{FILE}: {empty} empty sentences, left out")
-    unknown = {row["split"] for row in listed} - set(manifest.splits)
+    unknown = {row["split"] for row in rows} - set(manifest.splits)
     return problems + [f"{FILE}: split {split} is not in the manifest" for split in sorted(unknown)]
 
 
 def _rows(root: str) -> list[dict[str, Any]]:
     place = storage.join(root, FILE)
-    entries: list[dict[str, Any]] = annotation_files.parsed(place, dict, LAYOUT).get("images")
-    listed = entries if isinstance(entries, list) else []
-    wanted = {
+    entries: list[dict[str, Any]] = annotation_files.read_json(place, dict, LAYOUT).get("images")
+    rows = entries if isinstance(entries, list) else []
+    checks = {
         "filename": lambda value: isinstance(value, str) and bool(value),
         "split": lambda value: isinstance(value, str),
         "changeflag": lambda value: value in (0, 1),
@@ -78,5 +78,5 @@ def _rows(root: str) -> list[dict[str, Any]]:
             isinstance(value, list) and all(isinstance(one, dict) and "raw" in one for one in value)
         ),
     }
-    annotation_files.rows(place, listed, wanted)
-    return listed
+    annotation_files.check_rows(place, rows, checks)
+    return rows

@@ -12,13 +12,13 @@ from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 
 
-def about(manifest: Manifest) -> dict[str, Any] | None:
+def description(manifest: Manifest) -> dict[str, Any] | None:
     """What the split file says of its making; None without one."""
     content = _read(manifest)
     return None if content is None else dict(content.get("about") or {})
 
 
-def applied(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
+def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """The pairs with the split that the manifest's `split_file` says, if it names one.
 
     Raises UserError for a pair that the file does not know.
@@ -44,5 +44,5 @@ def _read(manifest: Manifest) -> dict[str, Any] | None:
     if manifest.split_file is None:
         return None
     place = storage.resolve(manifest.root, manifest.split_file)
-    content: dict[str, Any] = annotation_files.parsed(place, dict, "The manifest's split_file")
+    content: dict[str, Any] = annotation_files.read_json(place, dict, "The manifest's split_file")
     return content

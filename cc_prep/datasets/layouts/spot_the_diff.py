@@ -64,11 +64,11 @@ def faults(manifest: Manifest) -> list[str]:
     problems: list[str] = []
     split_of: dict[str, str] = {}
     for split in manifest.splits:
-        listed = _rows(manifest.root, split)
-        empty = sum(not s.strip() for row in listed for s in row["sentences"])
+        rows = _rows(manifest.root, split)
+        empty = sum(not s.strip() for row in rows for s in row["sentences"])
         if empty:
             problems.append(f"{split}: {empty} empty sentences, left out")
-        counts = Counter(str(row["img_id"]) for row in listed)
+        counts = Counter(str(row["img_id"]) for row in rows)
         several = sum(count > 1 for count in counts.values())
         if several:
             problems.append(f"{split}: {several} pairs have several rows, taken as one pair each")
@@ -81,9 +81,9 @@ def faults(manifest: Manifest) -> list[str]:
 def _rows(root: str, split: str) -> list[dict[str, Any]]:
     folder = storage.join(root, annotation_files.first_folder(root, ("annotations", "."), LAYOUT))
     place = annotation_files.split_file(folder, split)
-    rows: list[dict[str, Any]] = annotation_files.parsed(place, list, LAYOUT)
-    wanted = {"img_id": annotation_files.is_id, "sentences": annotation_files.are_captions}
-    annotation_files.rows(place, rows, wanted)
+    rows: list[dict[str, Any]] = annotation_files.read_json(place, list, LAYOUT)
+    checks = {"img_id": annotation_files.is_id, "sentences": annotation_files.are_captions}
+    annotation_files.check_rows(place, rows, checks)
     if not rows:
         raise UserError(f"{place}: no rows", "Fetch it again")
     return rows

@@ -48,13 +48,13 @@ def parts(root: str) -> dict[str, bool]:
 
 def only_table(root: str) -> str:
     """The name of the one file in `root` that is a table of pairs. Raises UserError."""
-    there = [n for n in storage.list_files(root) if n.endswith((".csv", ".jsonl", ".parquet"))]
+    tables = [n for n in storage.list_files(root) if n.endswith((".csv", ".jsonl", ".parquet"))]
     names = []
-    for name in [n for n in there if n in NAMES] or there:
+    for name in [n for n in tables if n in NAMES] or tables:
         try:
             _rows(storage.join(root, name))
         except UserError:
-            if len(there) == 1:
+            if len(tables) == 1:
                 raise
         else:
             names.append(name)
@@ -70,18 +70,18 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 def faults(manifest: Manifest) -> list[str]:
     """Splits that the manifest does not name, and pairs of images that stand there twice."""
-    listed = every_pair(manifest)
-    counts = Counter(pair.split for pair in listed)
+    image_pairs = every_pair(manifest)
+    counts = Counter(pair.split for pair in image_pairs)
     problems = [
         f"split {split!r} of {count} pairs is not in the manifest ({', '.join(manifest.splits)})"
         for split, count in sorted(counts.items())
         if split not in manifest.splits
     ]
     ends: dict[tuple[str, str], str] = {}
-    for pair in listed:
-        other = ends.setdefault((pair.before, pair.after), pair.id)
-        if other != pair.id:
-            problems.append(f"{pair.id} has the same images as {other}")
+    for pair in image_pairs:
+        first_id = ends.setdefault((pair.before, pair.after), pair.id)
+        if first_id != pair.id:
+            problems.append(f"{pair.id} has the same images as {first_id}")
     return problems
 
 
@@ -91,33 +91,33 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
     by_id: dict[str, ImagePair] = {}
     for number, row in enumerate(_rows(place), FIRST_ROW):
         pair = _pair(manifest, place, number, row)
-        before = by_id.get(pair.id)
-        if before is None:
+        earlier = by_id.get(pair.id)
+        if earlier is None:
             by_id[pair.id] = pair
             continue
-        other = [f for f in ("before", "after", "split") if getattr(before, f) != getattr(pair, f)]
-        if other:
+        differing = [
+            f for f in ("before", "after", "split") if getattr(earlier, f) != getattr(pair, f)
+        ]
+        if differing:
             raise UserError(
                 f"{place}: row {number}: {pair.id!r} stands in an earlier row "
-                f"with another {other[0]}",
+                f"with another {differing[0]}",
                 "Give each pair its own id",
             )
-        both = (*before.captions, *pair.captions)
-        by_id[pair.id] = ImagePair(**{**pair.__dict__, "captions": both})
-    return split_file.applied(manifest, list(by_id.values()))
+        captions = (*earlier.captions, *pair.captions)
+        by_id[pair.id] = ImagePair(**{**pair.__dict__, "captions": captions})
+    return split_file.with_splits(manifest, list(by_id.values()))
 
 
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
     """What a column says of each pair, by id. Raises UserError."""
     place = _place(manifest)
-    listed = _rows(place)
-    if not all(column in row for row in listed):
-        raise UserError(
-            f"{place}: no column {column!r}", f"It has: {', '.join(map(str, listed[0]))}"
-        )
+    rows = _rows(place)
+    if not all(column in row for row in rows):
+        raise UserError(f"{place}: no column {column!r}", f"It has: {', '.join(map(str, rows[0]))}")
     return {
         _pair(manifest, place, number, row).id: str(row[column])
-        for number, row in enumerate(listed, FIRST_ROW)
+        for number, row in enumerate(rows, FIRST_ROW)
     }
 
 
@@ -156,19 +156,19 @@ def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
             raise UserError(
                 f"{place}: row {number}: captions are no JSON list", "Use `caption` for a sentence"
             )
-    listed = list(value) if isinstance(value, (list, tuple)) else []
-    listed += [row["caption"]] if row.get("caption") else []
-    return tuple(str(sentence).strip() for sentence in listed if str(sentence).strip())
+    sentences = list(value) if isinstance(value, (list, tuple)) else []
+    sentences += [row["caption"]] if row.get("caption") else []
+    return tuple(str(sentence).strip() for sentence in sentences if str(sentence).strip())
 
 
 def _place(manifest: Manifest) -> str:
     if manifest.table.file is not None:
         return storage.resolve(manifest.root, manifest.table.file)
-    there = [n for n in NAMES if storage.exists(storage.join(manifest.root, n))]
-    if len(there) != 1:
-        what = "none of " + ", ".join(NAMES) if not there else " and ".join(there)
+    names = [n for n in NAMES if storage.exists(storage.join(manifest.root, n))]
+    if len(names) != 1:
+        what = "none of " + ", ".join(NAMES) if not names else " and ".join(names)
         raise UserError(f"{manifest.root}: {what} in it", "Name the table with --set table.file=…")
-    return storage.join(manifest.root, there[0])
+    return storage.join(manifest.root, names[0])
 
 
 def _rows(place: str) -> list[dict[str, Any]]:
@@ -192,7 +192,7 @@ def _rows(place: str) -> list[dict[str, Any]]:
         raise UserError(f"{place}: {reason}", ROW_FILES) from None
     if not rows:
         raise UserError(f"{place}: no rows", REMEDY)
-    wanted = {"before", "after"}
-    if not all(isinstance(row, dict) and wanted <= row.keys() for row in rows):
+    columns = {"before", "after"}
+    if not all(isinstance(row, dict) and columns <= row.keys() for row in rows):
         raise UserError(f"{place}: no columns before and after in every row", REMEDY)
     return rows

@@ -22,8 +22,8 @@ WANTED = (
 
 def parts(root: str) -> dict[str, bool]:
     """Whether each part of the layout is there."""
-    there = any(name.lower().endswith(ENDINGS) for name in storage.list_files(root))
-    return {f"a video ({', '.join(ENDINGS)})": there}
+    has_video = any(name.lower().endswith(ENDINGS) for name in storage.list_files(root))
+    return {f"a video ({', '.join(ENDINGS)})": has_video}
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

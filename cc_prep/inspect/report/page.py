@@ -36,28 +36,30 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
 
     Strips are spread evenly over the pairs. Raises UserError and DamagedShard.
     """
-    there = {kind.name: folder for folder, kind in verification.find(path)}
-    with_frames = there.get(sequences.FORMAT.name)
-    scored = there.get(scores.FORMAT.name)
-    tokens = there.get(training_shards.FORMAT.name)
-    main = with_frames or tokens
+    folders = {kind.name: folder for folder, kind in verification.find(path)}
+    sequence_folder = folders.get(sequences.FORMAT.name)
+    score_folder = folders.get(scores.FORMAT.name)
+    token_folder = folders.get(training_shards.FORMAT.name)
+    main = sequence_folder or token_folder
     if main is None:
         raise UserError(f"{path}: scores alone", "Give the folder that the sequences lie in too")
     record = values_without_folders(provenance.read(main) or {})
-    decode, said = _decoder(tokens)
-    shown = []
-    chosen = _chosen(main, record, samples, with_frames is not None)
-    for done, (shard, strip) in enumerate(chosen, 1):
-        shown.append(_completed(strip, shard, scored, tokens, decode))
-        progress(done, len(chosen))
+    decode, notice = _decoder(token_folder)
+    page_strips = []
+    shards_and_strips = _chosen(main, record, samples, sequence_folder is not None)
+    for done, (shard, strip) in enumerate(shards_and_strips, 1):
+        page_strips.append(_completed(strip, shard, score_folder, token_folder, decode))
+        progress(done, len(shards_and_strips))
     figures = {
-        "sequences": stats.sequence_figures(with_frames, MOST_LOOKED_AT) if with_frames else None,
-        "scores": stats.score_figures(scored, MOST_LOOKED_AT) if scored else None,
-        "tokens": stats.token_figures(tokens, MOST_LOOKED_AT) if tokens else None,
+        "sequences": stats.sequence_figures(sequence_folder, MOST_LOOKED_AT)
+        if sequence_folder
+        else None,
+        "scores": stats.score_figures(score_folder, MOST_LOOKED_AT) if score_folder else None,
+        "tokens": stats.token_figures(token_folder, MOST_LOOKED_AT) if token_folder else None,
     }
     rejected = [
         replace(reject, message=without_folders(reject.message))
-        for folder in there.values()
+        for folder in folders.values()
         for reject in rejects.read(folder)
     ]
     total = sum(facts["samples"] for facts in record["shards"].values())
@@ -67,45 +69,45 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
         .render(
             title=f"{record['settings']['name']}: {total:,} sequences",
             record=record,
-            weights=_weights(list(there.values())),
+            weights=_weights(list(folders.values())),
             total=total,
             figures=figures["sequences"],
             scores=figures["scores"],
             tokens=figures["tokens"],
             motion=_bars(figures["sequences"]["motion in px"]) if figures["sequences"] else [],
             chosen=_bars(figures["scores"]["keyframes by frame"]) if figures["scores"] else [],
-            strips=shown,
-            said=said,
+            strips=page_strips,
+            notice=notice,
             rejected=rejected[:MOST_REJECTS],
             rejected_count=len(rejected),
             strip_px=STRIP_PX,
         )
     )
     storage.write_bytes(target, page.encode("utf-8", "replace"))
-    return len(shown)
+    return len(page_strips)
 
 
 def _chosen(
-    folder: str, record: dict[str, Any], most: int, with_frames: bool
+    folder: str, record: dict[str, Any], most: int, has_frames: bool
 ) -> list[tuple[str, Strip]]:
     """At most `most` pairs with their shards, evenly spread, reading only shards that hold them."""
     counts = {name: facts["samples"] for name, facts in sorted(record["shards"].items())}
     total = sum(counts.values())
-    wanted = {i * total // most for i in range(most)} if total > most else set(range(total))
+    numbers = {i * total // most for i in range(most)} if total > most else set(range(total))
     chosen_strips: list[tuple[str, Strip]] = []
     start = 0
     for name, count in counts.items():
-        inside = {i - start for i in wanted if start <= i < start + count}
+        inside = {i - start for i in numbers if start <= i < start + count}
         start += count
         if not inside:
             continue
         place = storage.join(folder, sequences.FORMAT.file(name))
-        made = (
+        new_strips = (
             map(strips.of_sequence, _at(sequences.read(place), inside))
-            if with_frames
+            if has_frames
             else map(strips.of_training_sample, _at(training_shards.read(place), inside))
         )
-        chosen_strips += [(name, strip) for strip in made]
+        chosen_strips += [(name, strip) for strip in new_strips]
     return chosen_strips
 
 
@@ -119,18 +121,18 @@ def _at(samples: Iterator[T], numbers: set[int]) -> Iterator[T]:
 def _completed(
     strip: Strip,
     shard: str,
-    scored: str | None,
-    tokens: str | None,
+    score_folder: str | None,
+    token_folder: str | None,
     decode: Callable[[np.ndarray], np.ndarray] | None,
 ) -> Strip:
     """The strip with its scores and what its tokens decode to, where they are there."""
-    if scored is not None:
-        place = storage.join(scored, scores.FORMAT.file(shard))
+    if score_folder is not None:
+        place = storage.join(score_folder, scores.FORMAT.file(shard))
         if storage.exists(place):
             rows = dict(scores.read_shard(place))
             strip = strips.with_scores(strip, rows[strip.key]) if strip.key in rows else strip
-    if tokens is not None:
-        sample = training_shards.lookup(tokens, strip.key)
+    if token_folder is not None:
+        sample = training_shards.lookup(token_folder, strip.key)
         if sample is not None:
             rebuilt = decode(sample.tokens) if decode is not None else None
             strip = strips.with_tokens(strip, sample, rebuilt)
@@ -149,13 +151,13 @@ def _decoder(
     record = provenance.read(folder) or {}
     settings = record["settings"]["tokenize"]
     try:
-        network, located, _ = networks.vqgan(
+        network, file, _ = networks.vqgan(
             provenance.weights_at(record, settings["weights"]), settings["config"]
         )
     except UserError as error:
         return None, f"No reconstructions: {without_folders(error.what)}."
-    if record["weights"].get(located.name) != located.sha256:
-        name = Path(str(located.path)).name
+    if record["weights"].get(file.name) != file.sha256:
+        name = Path(str(file.path)).name
         return None, f"No reconstructions: {name} here is not the file the tokens were made with."
     return Tokenizer(network).reconstruct, ""
 

@@ -72,14 +72,14 @@ def of_sequence(sample: StoredSequence) -> Strip:
     extras = [_frame(_heat(frames[0], frames[-1]), "difference")]
     if mask is not None:
         extras.append(_frame(np.repeat(mask[..., None], 3, axis=2), "change mask"))
-    shown: list[Frame | None] = [
+    labelled_frames: list[Frame | None] = [
         _frame(image, labels[i], measures.get("PSNR", {}).get(i), measures.get("SSIM", {}).get(i))
         for i, image in enumerate(frames)
     ]
     return Strip(
         key=sample.key,
         motion=stats.quality.motion(frames[0], frames[-1]),
-        frames=shown,
+        frames=labelled_frames,
         truth=[_frame(truth[i], "true") if i in truth else None for i in range(len(frames))]
         if truth
         else [],

@@ -28,8 +28,8 @@ def settings(*overrides: str) -> Manifest:
 
 
 def fingerprint_of(*overrides: str) -> dict[str, object]:
-    configured = fingerprint.with_config(settings(*overrides))
-    return fingerprint.fingerprint(configured, fingerprint.TRAINING_SHARDS)
+    configured = fingerprint.with_config_content(settings(*overrides))
+    return fingerprint.fingerprint(configured, fingerprint.TRAINING_SHARD_KEYS)
 
 
 def config(place: Path, **ddconfig: object) -> str:
@@ -53,11 +53,11 @@ def test_the_content_of_a_config_counts_and_not_its_place(tmp_path: Path) -> Non
 
 def test_workers_get_the_content(tmp_path: Path) -> None:
     override = config(tmp_path / "one.yaml")
-    absolute = fingerprint.with_absolute_paths(fingerprint.with_config(settings(override)))
+    absolute = fingerprint.with_absolute_paths(fingerprint.with_config_content(settings(override)))
     (tmp_path / "one.yaml").unlink()
     assert absolute.tokenize.config == {"ddconfig": DDCONFIG, "n_embed": 64}
     with pytest.raises(UserError, match=r"one\.yaml"):
-        fingerprint.with_config(settings(override))
+        fingerprint.with_config_content(settings(override))
 
 
 def test_weights_may_be_moved(tmp_path: Path, vqgan: Path) -> None:
@@ -87,13 +87,13 @@ def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> No
     weights = f"interpolate.weights={vqgan}"
     record = {
         "format": "cc-sequences", "format_version": 2,
-        "settings": fingerprint.fingerprint(settings(weights), fingerprint.SEQUENCES),
+        "settings": fingerprint.fingerprint(settings(weights), fingerprint.SEQUENCE_KEYS),
     }  # fmt: skip
     provenance.write(str(tmp_path), record)
     whole = fingerprint.continue_from(settings(weights), str(tmp_path))
     vqgan.unlink()
     continued = fingerprint.continue_from(settings(weights), str(tmp_path))
-    keys = fingerprint.TRAINING_SHARDS
+    keys = fingerprint.TRAINING_SHARD_KEYS
     assert (
         fingerprint.fingerprint(continued, keys)["interpolate"] == record["settings"]["interpolate"]
     )
