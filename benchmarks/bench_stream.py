@@ -29,12 +29,14 @@ from lib.measuring import report, turns
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import TrainingSample, encode
 from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.weights.registry import SHIPPED
 from cc_train.data import shard_index
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.distributed import Ranks
 
 FRAMES, PER_SHARD, BATCH = 9, 64, 8
-ABOUT = {"codes": 512, "tokenizer": "vqgan-mini", "tokenizer_sha256": "0" * 64}
+TOKENIZER = {"codes": 512, "tokenizer": "vqgan-mini",
+             "tokenizer_sha256": SHIPPED["vqgan-mini"].sha256}  # fmt: skip
 TRAINING = ("loop.batch_size=8", "network.width=128", "network.layers=2", "loop.threads=2",
             "validation_split.pairs=2", "loop.log_every=40")  # fmt: skip
 
@@ -79,7 +81,7 @@ def write(folder: Path, pairs: int) -> None:
             for sequence, rng in drawn_sequences(range(start, min(start + PER_SHARD, pairs))):
                 tokens = rng.integers(0, 512, (FRAMES, 14, 14))
                 scores = rng.random((2, 1, FRAMES))
-                members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, ABOUT)
+                members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, TOKENIZER)
                 writer.add(sequence.pair.key, members)
 
 
