@@ -162,6 +162,9 @@ def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
 @click.option("--references", metavar="FILE", help="References for --predictions: COCO or JSON.")
 @click.option("--types", metavar="FILE", help="Type mapping for --predictions: {type: [ids]}.")
 @click.option(
+    "--facts", metavar="FILE", help="What truly changed: the facts.json of a rendered data set."
+)
+@click.option(
     "--predicted-only", is_flag=True, help="Leave out pairs without a prediction, as COCO does."
 )
 @click.option("--out", metavar="DIR", help="Where the files go; default: RUN/evaluation.")
@@ -173,12 +176,16 @@ def evaluate(**options: Any) -> None:
 
     BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE of all pairs, of the changed and the unchanged ones
     and of each type of change; METEOR and SPICE need Java. Predictions are always written.
+    Of rendered pairs first what is right: changed or not, type of change, looks of the object.
+    Their shards hold the facts; for --references give them with --facts.
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
 
     \b
     Examples:
       cc-train evaluate out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar'
       cc-train evaluate --predictions theirs.json --references test.json --out theirs
+      cc-train evaluate --predictions theirs.json --references test.json \\
+          --facts data/synth/facts.json
     """
     from cc_train.commands import evaluate
 

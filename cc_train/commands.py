@@ -58,6 +58,7 @@ def evaluate(
     predictions: tuple[str, ...],
     references: str | None,
     types: str | None,
+    facts: str | None,
     predicted_only: bool,
     out: str | None,
     beams: int,
@@ -74,6 +75,7 @@ def evaluate(
         predicted = coco.read_predictions(predictions)
         items = coco.read_references(references) if references else protocol.items(shards)[1]
         items = coco.with_types(items, types) if types else items
+        items = coco.with_facts(items, facts) if facts else items
         count = len(items)
         captions, items = coco.matched(predicted, items, predicted_only)
         if len(items) < count:
@@ -85,6 +87,7 @@ def evaluate(
             raise UserError("what is to be scored?", "Give RUN and --shards, or --predictions")
         place = Path(out or f"{run}/{evaluation.FOLDER}")
         entries, items = protocol.items(shards)
+        items = coco.with_facts(items, facts) if facts else items
         captioner = captioners.load(run, pick_device(device))
         console = Console(stderr=True)
         scores, captions = protocol.score(captioner, entries, items, beams, console, place)

@@ -53,10 +53,11 @@ TEMPLATES: tuple[tuple[str, str], ...] = tuple(
 )
 # Words that say nothing of the type of change by themselves, or that others use in another sense
 # ("the object moved", "a different colour").
-FILLERS = frozenset(
-    "a an the this that it its is are was were be been has have had of to from in by as there "
-    "someone one more two object objects scene scenes different where before".split()
-)
+FILLERS = frozenset((
+    "a", "an", "the", "this", "that", "it", "its", "is", "are", "was", "were", "be", "been", "has",
+    "have", "had", "of", "to", "from", "in", "by", "as", "there", "where", "before", "someone",
+    "one", "more", "two", "object", "objects", "scene", "scenes", "different",
+))  # fmt: skip
 ARTICLES = frozenset(("a", "an", "the"))
 NEGATIONS = frozenset(("not", "never", "without"))
 # Further ways in which captions of others name a landmark.

@@ -91,6 +91,26 @@ def metas(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return [entry.meta() for entry in entries]
 
 
+def facts(entries: Sequence[Entry]) -> list[Any]:
+    """What the JSON of every sample says truly changed; None where it says nothing.
+
+    The index does not hold it, so every sample is read; of a data set whose first sample has no
+    facts, which was not rendered, only that one. Raises UserError for a sample that cannot be read.
+    """
+    rendered: dict[str | None, bool] = {}
+    listed = []
+    for entry in entries:
+        value = None
+        if rendered.get(entry.dataset, True):
+            try:
+                value = entry.read().meta.get("facts")
+            except (DamagedShard, FileNotFoundError) as error:
+                raise UserError(f"{entry.shard}: {error}", ADVICE) from None
+            rendered.setdefault(entry.dataset, value is not None)
+        listed.append(value)
+    return listed
+
+
 def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -> None:
     """Refuses samples whose tokens another tokenizer made, for what reads tokens.
 

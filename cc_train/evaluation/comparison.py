@@ -15,11 +15,13 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train.evaluation import evaluation, published
+from cc_prep.synth.parsing import UNCHANGED
+from cc_train.evaluation import evaluation, fact_scores, published
 from cc_train.evaluation.captions import scorer
 
 REMEDY = "Give runs, or folders of cc-train evaluate"
 RESAMPLES = 2000
+MEASURES = (*fact_scores.MEASURES, *scorer.ORDER)
 MARKS = {
     "LLM": "a large language model writes the captions",
     "LLM?": "not known whether one does",
@@ -40,7 +42,8 @@ MARKS = {
 class Row:
     """A system's scores by group and measure, × 100. pairs: by group.
 
-    items: CIDEr of each pair by its official id, where it is known.
+    items: CIDEr of each pair by its official id, where it is known. exact: 100 or 0 of each changed
+        pair whose facts are known: whether the caption is exactly right.
     folder: parts of the absolute path of an evaluated run; only its end is ever shown.
     sources, marks, details: of published scores by group, where they stand, what the table shows
         of them (see MARKS), and all that is known of them as JSON.
@@ -52,6 +55,7 @@ class Row:
     items: dict[str, float] = field(default_factory=dict)
     conventions: str = ""
     folder: tuple[str, ...] = ()
+    exact: dict[str, float] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     marks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -74,9 +78,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Interval:
-    """How much more CIDEr, × 100, `name` has than `other` over the same pairs.
+    """How much more of a measure, × 100, `name` has than `other` over the same pairs.
 
-    difference: the mean over the pairs. low, high: its 95 % interval.
+    measure: `exact` or CIDEr. difference: the mean over the pairs. low, high: its 95 % interval.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Interval:
     difference: float
     low: float
     high: float
+    measure: str = "CIDEr"
 
 
 def read(place: str) -> Row:
@@ -103,6 +108,9 @@ def read(place: str) -> Row:
             str(group): {name: float(values[name]) for name in scorer.ORDER if name in values}
             for group, values in scores["groups"].items()
         }
+        for group, shares in _facts(scores).items():
+            if group in groups:
+                groups[group] = {**shares, **groups[group]}
         pairs = {str(group): int(values["pairs"]) for group, values in scores["groups"].items()}
         conventions = str(scores["conventions"])
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -110,18 +118,27 @@ def read(place: str) -> Row:
     folder = file.parent if file.parent.name != evaluation.FOLDER else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
-    items = _items(file.parent / "items.jsonl")
-    return Row(name, groups, pairs, items, conventions, folder.parts)
+    items, exact = _items(file.parent / "items.jsonl")
+    return Row(name, groups, pairs, items, conventions, folder.parts, exact)
 
 
-def _items(place: Path) -> dict[str, float]:
+def _facts(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    return fact_scores.by_group(scores["facts"]) if scores.get("facts") else {}
+
+
+def _items(place: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """CIDEr of each pair, and of each changed pair with facts whether it is exact, 100 or 0."""
     if not place.exists():
-        return {}
+        return {}, {}
     try:
-        rows = [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
-        return {
-            str(row.get("image_id") or row["id"]): float(row["scores"]["CIDEr"]) for row in rows
+        lines = [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
+        rows = {str(line.get("image_id") or line["id"]): line for line in lines}
+        exact = {
+            id: 100.0 * bool(row["exact"])
+            for id, row in rows.items()
+            if row.get("facts") and row["facts"]["type"] != UNCHANGED
         }
+        return {id: float(row["scores"]["CIDEr"]) for id, row in rows.items()}, exact
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{place}: damaged", "Evaluate again: cc-train evaluate") from None
 
@@ -222,7 +239,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     for group in names:
         ranked = [row for row in rows if row.groups.get(group)]
         ranked.sort(key=lambda row: row.groups[group].get("CIDEr", 0.0))
-        measures = [m for m in scorer.ORDER if any(m in row.groups[group] for row in ranked)]
+        measures = [m for m in MEASURES if any(m in row.groups[group] for row in ranked)]
         best = {
             m: max(
                 (row for row in ranked if m in row.groups[group]), key=lambda r: r.groups[group][m]
@@ -239,21 +256,28 @@ def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
     A pair's own CIDEr depends on the document frequencies of the whole evaluation, so only rows
     over exactly the same pairs are compared. The same seed gives the same intervals.
     """
-    scored = [row for row in rows if row.items]
-    if not scored:
-        return []
-    first = scored[0]
-    rng = np.random.default_rng(seed)
+    listed = list(rows)
+    exact = [(row.name, row.exact) for row in listed if row.exact]
+    cider = [(row.name, row.items) for row in listed if row.items]
+    return [
+        *_intervals(exact, fact_scores.EXACT, np.random.default_rng(seed)),
+        *_intervals(cider, "CIDEr", np.random.default_rng(seed)),
+    ]
+
+
+def _intervals(
+    scored: Sequence[tuple[str, Mapping[str, float]]], measure: str, rng: np.random.Generator
+) -> list[Interval]:
+    """Of the scores of pairs by name of their row, each later one against the first."""
     intervals = []
-    for row in scored[1:]:
-        if row.items.keys() == first.items.keys():
-            ids = sorted(row.items)
-            gains = np.array([row.items[id] - first.items[id] for id in ids])
+    for name, scores in scored[1:]:
+        other, first = scored[0]
+        if scores.keys() == first.keys():
+            gains = np.array([scores[id] - first[id] for id in sorted(scores)])
             draws = rng.integers(len(gains), size=(RESAMPLES, len(gains)))
             low, high = np.percentile(gains[draws].mean(axis=1), (2.5, 97.5))
-            intervals.append(
-                Interval(row.name, first.name, float(gains.mean()), float(low), float(high))
-            )
+            difference = float(gains.mean())
+            intervals.append(Interval(name, other, difference, float(low), float(high), measure))
     return intervals
 
 
@@ -272,6 +296,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
         notes.append(f"not over the same pairs as {scored[0].name}: {', '.join(others)}")
     if len({row.conventions for row in ours}) > 1:
         notes.append("scored by different conventions; see each scores.json")
+    if any(row.exact for row in ours):
+        notes.append("type and exact: share of the changed pairs; see docs/captioner.md, Facts")
     if any(row.sources for row in rows):
         notes.append("published rows: as their papers give them, of the official test split")
         used = {mark for row in rows for marks in row.marks.values() for mark in marks}
@@ -294,7 +320,10 @@ def to_json(tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[
             ]
             for table in tables
         },
-        "CIDEr gained": [interval.__dict__ for interval in gains],
+        **{
+            f"{measure} gained": [gain.__dict__ for gain in gains if gain.measure == measure]
+            for measure in ("CIDEr", *sorted({gain.measure for gain in gains} - {"CIDEr"}))
+        },
         "notes": list(notes),
     }
 

@@ -3,23 +3,28 @@
 DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the official scripts
                        want them (and sc_results.json, nsc_results.json for CLEVR-Change)
 DIR/references.json    COCO's annotation format
-DIR/scores.json        corpus scores of every group, what was left out, the conventions
-DIR/items.jsonl        a line a pair: caption, references, scores
-DIR/table.md           the corpus scores as a table
+DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group, what
+                       was left out, the conventions
+DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
+                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`)
+DIR/table.md           facts and corpus scores as tables
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
+from cc_train.evaluation import fact_scores
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 from cc_train.evaluation.captions.scorer import Scores
+from cc_train.evaluation.fact_scores import FactScores
+from cc_train.evaluation.facts import Verdict, judge
 
 TOTAL = "total"
 FOLDER = "evaluation"  # of a run
@@ -30,16 +35,25 @@ class Evaluation:
     """Scores of all items and of each group, × 100.
 
     groups: by group, `total` first. counts: pairs by group. swapped: what `swap_check` gives of the
-        captions of (after, before); None if they were not made.
+        captions of (after, before); None if they were not made. verdicts: by the ids of the items
+        that have facts.
     """
 
     groups: dict[str, Scores] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> FactScores | None:
+        """What is right of the pairs with facts; None where there are none."""
+        return fact_scores.count(self.verdicts.values()) if self.verdicts else None
 
     def figures(self) -> dict[str, Any]:
         """What scores.json holds."""
+        facts = self.facts
         return {
+            **({} if facts is None else {"facts": facts.to_json()}),
             "groups": {
                 name: {"pairs": self.counts[name], **scores.corpus}
                 for name, scores in self.groups.items()
@@ -69,6 +83,11 @@ def evaluate(
     scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
     result.groups = scorer.score_groups(tokens, scored, measures)
     result.counts = {name: len(ids) for name, ids in scored.items()}
+    result.verdicts = {
+        item.id: judge(predictions[item.id], item.facts, item.references)
+        for item in items
+        if item.facts is not None
+    }
     return result
 
 
@@ -121,6 +140,7 @@ def write(
                 "references": item.references,
                 "groups": item.groups,
                 "scores": {name: round(value, 4) for name, value in item_scores[item.id].items()},
+                **_judged(item, result),
             },
             ensure_ascii=False,
         )
@@ -130,10 +150,20 @@ def write(
     storage.write_bytes(str(out / "table.md"), table(result).encode())
 
 
+def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
+    """What items.jsonl holds of an item's facts."""
+    if item.facts is None:
+        return {}
+    verdict = result.verdicts[item.id]
+    return {"facts": asdict(item.facts), "outcomes": verdict.outcomes, "exact": verdict.exact}
+
+
 def table(result: Evaluation) -> str:
-    """The corpus scores in Markdown."""
+    """What is right of rendered pairs, then the corpus scores, in Markdown."""
     names = list(result.groups[TOTAL].corpus)
-    lines = ["| | pairs | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
+    facts = result.facts
+    lines = [] if facts is None else [fact_scores.table(facts, result.counts[TOTAL])]
+    lines += ["| | pairs | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
     for group, scores in result.groups.items():
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")

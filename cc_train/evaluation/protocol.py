@@ -22,8 +22,8 @@ from cc_train.evaluation.predict import predict
 def items(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
     """The samples that have captions, and the same as items. Raises UserError."""
     entries = shard_index.read(shards)
-    metas = zip(entries, shard_index.metas(entries), strict=True)
-    listed = coco.items([{**meta, "key": entry.key} for entry, meta in metas])
+    metas = zip(shard_index.metas(entries), shard_index.facts(entries), strict=True)
+    listed = coco.items([{**meta, "facts": facts} for meta, facts in metas])
     captioned = [pair for pair in zip(entries, listed, strict=True) if pair[1].references]
     if not captioned:
         raise UserError("no sample of these shards has a caption", "Give a captioned split")

@@ -81,7 +81,7 @@ def show(
         console.print(drawn)
     for gain in gains:
         console.print(
-            f"{gain.name} over {gain.other}: CIDEr {gain.difference:+.1f} "
+            f"{gain.name} over {gain.other}: {gain.measure} {gain.difference:+.1f} "
             f"({gain.low:+.1f} … {gain.high:+.1f}, 95 %)",
             markup=False,
             highlight=False,

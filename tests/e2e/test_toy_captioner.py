@@ -12,6 +12,7 @@ import torch
 
 from cc_train import captioner as captioners
 from cc_train.captioner import Inputs
+from cc_train.evaluation import protocol
 from tests import toy_captioner
 from tests.commands import cc_train
 from tests.conftest import ROOT
@@ -50,6 +51,43 @@ def test_it_is_evaluated_reported_and_compared(tmp_path: Path, run: Path, shards
     done = cc_train("compare", run, run, "--out", tmp_path / "compare.html")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "compare.html").exists()
+
+
+def test_its_captions_are_right_or_wrong(
+    tmp_path: Path, run: Path, shards: str, synth_root: Path
+) -> None:
+    """The facts of shards and of the file that `cc-prep synth` wrote judge captions alike."""
+    done = cc_train("evaluate", run, "--shards", shards, "--out", tmp_path / "own")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("| facts | right, %")
+    own = json.loads((tmp_path / "own/scores.json").read_text())["facts"]
+    assert (own["changed pairs"]["pairs"], own["unchanged pairs"]["pairs"]) == (6, 6)
+    files = ["--predictions", tmp_path / "own/predictions.json",
+             "--references", tmp_path / "own/references.json"]  # fmt: skip
+    facts = synth_root / "facts.json"
+    done = cc_train("evaluate", *files, "--facts", facts, "--out", tmp_path / "file", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["facts"] == own
+    done = cc_train("evaluate", *files, "--out", tmp_path / "none", "--json")
+    assert "facts" not in json.loads(done.stdout)
+
+
+def test_references_as_predictions_are_all_right(tmp_path: Path, shards: str) -> None:
+    """Keeps away: a grammar, facts and shards that do not mean the same."""
+    items = protocol.items([shards])[1]
+    assert all(item.facts is not None for item in items)
+    predictions = {item.name: item.references[-1] for item in items}
+    (tmp_path / "all.json").write_text(json.dumps(predictions))
+    given = ["--predictions", tmp_path / "all.json", "--shards", shards]
+    done = cc_train("evaluate", *given, "--json")
+    facts = json.loads(done.stdout)["facts"]
+    assert facts["told apart"]["share"] == facts["shares"]["exact"]["share"] == 1
+    assert all(share["wrong"] == 0 for share in facts["shares"].values())
+    other = tmp_path / "facts.json"
+    other.write_text('{"change": {}, "no_change": {}}')
+    done = cc_train("evaluate", *given, "--facts", other)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"cc-train: {other}: no facts of 12 of 12 pairs")
 
 
 def test_it_captions_two_images_alike_packed_or_not(tmp_path: Path, run: Path, shards: str) -> None:

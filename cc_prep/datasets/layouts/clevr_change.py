@@ -54,7 +54,8 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     masks = frozenset(storage.list_files(storage.join(root, "masks"), ".png"))
     # Asked once: on an object store a look for each of 80,000 pairs would take an hour.
     has_truth = storage.is_folder(storage.join(root, "truth"))
-    facts = _facts(root)
+    place = storage.join(root, "facts.json")
+    facts = _facts(place) if storage.exists(place) else {CHANGE: {}, NO_CHANGE: {}}
     return [
         _pair(manifest, split, index, kind, captions[kind], types, masks, has_truth, facts[kind])
         for index in sorted(set(indices))
@@ -111,9 +112,14 @@ def _pair(
         change_type=types.get(index) if kind == CHANGE else None,
         mask=f"masks/{number}.png" if has_mask else None,
         truth=_truth(manifest.root, f"truth/{folder}/{number}") if has_truth else (),
-        image_id=f"{number}.png" if kind == CHANGE else f"{number}.png_n",
+        image_id=_image_id(number, kind),
         facts=facts.get(before),
     )
+
+
+def _image_id(number: str, kind: str) -> str:
+    """The official id of a pair."""
+    return f"{number}.png" if kind == CHANGE else f"{number}.png_n"
 
 
 def _truth(root: str, folder: str) -> tuple[tuple[float, str], ...]:
@@ -143,11 +149,20 @@ def _captions(root: str, kind: str) -> dict[str, list[str]]:
     return value
 
 
-def _facts(root: str) -> dict[str, dict[str, Facts]]:
-    """By kind and name of the before image; nothing where the scenes were not rendered by us."""
-    place = storage.join(root, "facts.json")
-    if not storage.exists(place):
-        return {CHANGE: {}, NO_CHANGE: {}}
+def facts_by_image_id(place: str) -> dict[str, Facts]:
+    """What truly changed by the pairs' official ids, of a file that `cc-prep synth` wrote.
+
+    Raises UserError for a file that is not there or is no such file.
+    """
+    return {
+        _image_id(name.removeprefix("CLEVR_default_").removesuffix(".png"), kind): facts
+        for kind, by_name in _facts(place).items()
+        for name, facts in by_name.items()
+    }
+
+
+def _facts(place: str) -> dict[str, dict[str, Facts]]:
+    """By kind and name of the before image."""
     value: dict[str, Any] = annotation_files.read_json(place, dict, LAYOUT)
     facts_of: dict[str, dict[str, Facts]] = {}
     for kind in (CHANGE, NO_CHANGE):

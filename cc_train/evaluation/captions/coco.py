@@ -11,14 +11,15 @@ and written as COCO's results. References are COCO's annotations, or {id: [capti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
+from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
 from cc_prep.formats import coco
-from cc_prep.records import NO_CHANGE
+from cc_prep.records import FACT_TYPES, NO_CHANGE, Facts
 
 CHANGE, STILL = "semantic change", "no change"
 SCORER_FILES = ("sc_results.json", "nsc_results.json")
@@ -32,7 +33,7 @@ class Item:
     """A pair with its references, and the groups besides `total` that it counts for.
 
     image_id: its id in the official reference file, where there is one.
-    aliases: other names that systems give it.
+    aliases: other names that systems give it. facts: what truly changed, of a rendered pair.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Item:
     groups: tuple[str, ...] = ()
     image_id: str = ""
     aliases: tuple[str, ...] = ()
+    facts: Facts | None = None
 
     @property
     def name(self) -> str:
@@ -47,10 +49,13 @@ class Item:
         return self.image_id or self.id
 
 
-def items(facts: Sequence[Mapping[str, Any]]) -> list[Item]:
-    """Items of samples by their JSON; those without captions have no references."""
-    names = coco.image_ids(facts)
-    return [_item(name, meta) for name, meta in zip(names, facts, strict=True)]
+def items(metas: Sequence[Mapping[str, Any]]) -> list[Item]:
+    """Items of samples by their JSON; those without captions have no references.
+
+    Raises UserError for facts of another form than ours.
+    """
+    names = coco.image_ids(metas)
+    return [_item(name, meta) for name, meta in zip(names, metas, strict=True)]
 
 
 def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
@@ -66,7 +71,15 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
         tuple(groups),
         image_id,
         (*_aliases(image_id), "_".join(files)),
+        _facts(meta),
     )
+
+
+def _facts(meta: Mapping[str, Any]) -> Facts | None:
+    try:
+        return None if meta.get("facts") is None else Facts.from_json(meta["facts"])
+    except ValueError as error:
+        raise UserError(f"{meta['key']}: {error}", "Build these shards anew") from None
 
 
 def _aliases(image_id: str) -> list[str]:
@@ -132,8 +145,7 @@ def matched(
     captions: dict[str, str] = {}
     unknown = []
     for name, caption in predictions.items():
-        plain = next((name[len(p) :] for p in PREFIXES if name.startswith(p)), name)
-        id = names.get(name) or names.get(plain)
+        id = names.get(name) or names.get(_without_prefix(name))
         if id is None:
             unknown.append(name)
         elif id in captions:
@@ -154,6 +166,10 @@ def matched(
             "Predict for all, or score the others with --predicted-only, as COCO's script does",
         )
     return captions, predicted
+
+
+def _without_prefix(name: str) -> str:
+    return next((name[len(p) :] for p in PREFIXES if name.startswith(p)), name)
 
 
 def _names(items: Sequence[Item]) -> dict[str, str]:
@@ -209,8 +225,45 @@ def with_types(items: Sequence[Item], place: str) -> list[Item]:
         still = item.name.endswith(STILL_END)
         kind_of_change = types.get(item.name)
         groups = (STILL,) if still else (CHANGE, kind_of_change) if kind_of_change else ()
-        grouped.append(Item(item.id, item.references, groups, item.image_id, item.aliases))
+        grouped.append(replace(item, groups=groups))
     return grouped
+
+
+def with_facts(items: Sequence[Item], place: str) -> list[Item]:
+    """The items with the facts of a rendered data set's facts.json.
+
+    An item is found by its official id, or by one of the names that systems derive from it. Raises
+    UserError for an item that the file does not have, or has as another type of change.
+    """
+    by_name: dict[str, Facts] = {}
+    for image_id, facts in clevr_change.facts_by_image_id(place).items():
+        by_name.update(dict.fromkeys((image_id, *_aliases(image_id)), facts))
+    names = [_without_prefix(item.name) for item in items]
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise UserError(
+            f"{place}: no facts of {len(missing)} of {len(items)} pairs of the references, such as "
+            f"{missing[0]!r}",
+            f"Ids there look like {next(iter(by_name), None)!r}; give the facts.json of their data",
+        )
+    with_facts = [
+        replace(item, facts=by_name[name]) for item, name in zip(items, names, strict=True)
+    ]
+    for item in with_facts:
+        _require_same_type(item, place)
+    return with_facts
+
+
+def _require_same_type(item: Item, place: str) -> None:
+    """Raises UserError where an item's groups say another type of change than its facts."""
+    assert item.facts is not None
+    types = [group for group in item.groups if group != CHANGE]
+    true = STILL if item.facts.type == FACT_TYPES[0] else item.facts.type
+    if (types and types[-1] != true) or (CHANGE in item.groups and true == STILL):
+        raise UserError(
+            f"{place}: {item.name} is {true!r} there and {item.groups[-1]!r} in the references",
+            "Give the facts.json of the data set that the references are of",
+        )
 
 
 def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> None:

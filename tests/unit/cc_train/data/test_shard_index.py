@@ -166,3 +166,23 @@ def test_what_breaks_the_convention(tmp_path: Path, names: list[str], message: s
 @pytest.mark.parametrize(("key", "scene"), [("set-7-change", "set-7"), ("alone", "alone")])
 def test_a_scene_is_the_key_without_the_kind(key: str, scene: str) -> None:
     assert Entry(key, "a.tar", 0, 0).scene == scene
+
+
+def test_facts_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: every sample of a large data set read, though none of it was rendered."""
+    none = {"type": "none", "before": None, "after": None}
+    rendered = shard_index.read([str(write(tmp_path / "a", facts=none))])
+    assert shard_index.facts(rendered) == [none] * 3
+    place = write(tmp_path / "b", dataset="photographs", facts=None)
+    others = shard_index.read([str(place)])
+    reads = []
+    read_at = training_shards.read_at
+    monkeypatch.setattr(
+        training_shards, "read_at", lambda *args: reads.append(args) or read_at(*args)
+    )
+    assert shard_index.facts([*others, *rendered]) == [None] * 3 + [none] * 3
+    assert len(reads) == 4
+    monkeypatch.undo()
+    place.unlink()
+    with pytest.raises(UserError, match=r"train-000000\.tar"):
+        shard_index.facts(others)

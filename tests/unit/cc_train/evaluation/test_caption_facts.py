@@ -1,0 +1,271 @@
+"""A caption of a rendered pair is right or wrong, fact by fact, and so are the counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cc_prep.datasets.layouts import clevr_change
+from cc_prep.errors import UserError
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_prep.synth import captions, scenes
+from cc_prep.synth import facts as scene_facts
+from cc_train.evaluation import evaluation, fact_scores
+from cc_train.evaluation.captions import coco
+from cc_train.evaluation.fact_scores import Share
+from cc_train.evaluation.facts import judge, true_values
+
+RED = Looks("red", "cube", "metal", "small", (0.5, 0.5))
+BLUE = Looks("blue", "cube", "metal", "small", (0.5, 0.5))
+PAINTED, MOVED = Facts("color", RED, BLUE), Facts("move", RED, RED)
+ADDED, STILL = Facts("add", None, RED), Facts("none")
+SHORT = ["the red cube turned blue", "the tiny block became blue"]
+
+
+def outcomes(caption: str, facts: Facts) -> dict[str, str]:
+    """By fact, those that are right left out."""
+    listed = judge(caption, facts, ()).outcomes
+    return {name: outcome for name, outcome in listed.items() if outcome != "right"}
+
+
+def test_what_is_to_be_said() -> None:
+    assert true_values(STILL) == {"type": "none"}
+    assert true_values(ADDED) == {
+        "type": "add", "color": "red", "shape": "cube", "material": "metal", "size": "small"
+    }  # fmt: skip
+    assert true_values(PAINTED)["color"] == "red"
+    assert true_values(PAINTED)["new"] == "blue"
+    assert true_values(Facts("material", RED, BLUE))["new"] == "metal"
+
+
+@pytest.mark.parametrize(
+    ("caption", "facts", "expected"),
+    [
+        ("the tiny red shiny block turned blue", PAINTED, {}),
+        ("the tiny red shiny block turned red", PAINTED, {"new": "wrong"}),
+        ("the tiny red shiny block turned metal", PAINTED, {"type": "wrong", "new": "wrong"}),
+        ("the tiny red block behind the large blue rubber ball moved", MOVED,
+         {"material": "not said"}),
+        ("the big blue rubber ball appeared", ADDED,
+         dict.fromkeys(("color", "shape", "material", "size"), "wrong")),
+        ("nothing changed", MOVED, {"type": "wrong"} | dict.fromkeys(
+            ("color", "shape", "material", "size"), "not said")),
+        ("nothing changed", STILL, {}),
+        ("the red cube moved", STILL, {"type": "wrong"}),
+        ("what a day", STILL, {"type": "not said"}),
+    ],
+)  # fmt: skip
+def test_each_fact_has_an_outcome(caption: str, facts: Facts, expected: dict[str, str]) -> None:
+    assert outcomes(caption, facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("caption", "references", "exact"),
+    [
+        ("the red cube turned blue", SHORT, True),
+        ("the small cube turned blue", SHORT, True),
+        ("the tiny red shiny block turned blue", SHORT, True),
+        ("the shiny cube turned blue", SHORT, False),  # no reference singles it out so
+        ("the red rubber cube turned blue", SHORT, False),
+        ("the red cube changed", SHORT, False),
+        ("the red cube moved", SHORT, False),
+        ("the red cube turned blue", ["it went blue"], False),  # all looks where none is ours
+        ("the tiny red shiny block turned blue", ["it went blue"], True),
+        ("the tiny red shiny block turned blue", [], True),
+    ],
+)
+def test_exact_asks_for_what_a_reference_says(
+    caption: str, references: list[str], exact: bool
+) -> None:
+    """Keeps away: a short true caption counted as wrong, or one that fits several objects as right.
+
+    In rich wording references leave out what does not single the object out.
+    """
+    assert judge(caption, PAINTED, references).exact == exact
+
+
+def test_a_new_value_where_there_is_none_is_not_exact() -> None:
+    assert judge("the tiny red metal cube was added", ADDED, ()).exact
+    verdict = judge("a tiny red metal cube was added and turned blue", ADDED, ())
+    assert verdict.outcomes["type"] == "right"
+    assert not verdict.exact
+
+
+@given(st.integers(0, 10**6), st.sampled_from(scenes.CHANGE_TYPES))
+@settings(max_examples=200)
+def test_every_reference_is_exact(seed: int, change: str) -> None:
+    """Keeps away: a ceiling below 100 % for captions that are references of their pairs."""
+    rng = np.random.default_rng(seed)
+    scene = scenes.sample(rng, seed, change)
+    references = captions.change_captions(scene, rng) if scene else []
+    if scene is None or not references:
+        return
+    facts = scene_facts.of_scene(asdict(scene))
+    for reference in references:
+        verdict = judge(reference, facts[CHANGE], references)
+        assert verdict.exact, reference
+        assert "wrong" not in verdict.outcomes.values()
+        assert not judge(reference, facts[NO_CHANGE], references).exact
+    plain = captions.plain_caption(scene)
+    assert set(judge(plain, facts[CHANGE], [plain]).outcomes.values()) == {"right"}
+
+
+CASES = [
+    ("the small red metal cube turned blue", PAINTED),
+    ("the small red metal cube turned green", PAINTED),
+    ("the small red cube moved", MOVED),
+    ("nothing changed", MOVED),
+    ("hm", ADDED),
+    ("nothing changed", STILL),
+    ("the red cube moved", STILL),
+    ("nothing changed", STILL),
+]
+SCORES = fact_scores.count(judge(caption, facts, ()) for caption, facts in CASES)
+
+
+def test_counts() -> None:
+    assert SCORES.changed == Share(3, 5, unsaid=1)
+    assert SCORES.unchanged == Share(2, 3)
+    assert SCORES.facts["type"] == Share(3, 5, 1)
+    assert SCORES.facts["material"] == Share(2, 5, 3)
+    assert SCORES.facts["new"] == Share(1, 2)
+    assert SCORES.exact == {"color": Share(1, 2), "add": Share(0, 1), "move": Share(0, 2)}
+    assert SCORES.confusion == {
+        "none": {"none": 2, "move": 1}, "color": {"color": 2}, "add": {"not recognised": 1},
+        "move": {"move": 1, "none": 1},
+    }  # fmt: skip
+
+
+def test_told_apart_is_the_mean_recall() -> None:
+    """Keeps away: “nothing changed” of all pairs that seems right about more than a half."""
+    mean, low, high = SCORES.told_apart or (0, 0, 0)
+    assert mean == pytest.approx((3 / 5 + 2 / 3) / 2)
+    assert 0 < low < mean < high < 1
+    silent = [judge("nothing changed", facts, ()) for _, facts in CASES]
+    assert fact_scores.count(silent).told_apart[0] == 0.5  # type: ignore[index]
+    changed = [verdict for verdict in silent if verdict.type != "none"]
+    assert fact_scores.count(changed).told_apart is None
+
+
+def test_wilson_intervals() -> None:
+    """Against published values (Newcombe 1998, Statistics in Medicine 17, table I, method 3)."""
+    for right, pairs, expected in (
+        (81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)),
+        (0, 20, (0.0000, 0.1611)), (1, 29, (0.0061, 0.1718)),
+    ):  # fmt: skip
+        assert Share(right, pairs).interval == pytest.approx(expected, abs=5e-5)
+    assert Share(0, 0).interval == (0, 1)
+
+
+def test_groups_of_a_comparison() -> None:
+    groups = fact_scores.by_group(json.loads(json.dumps(SCORES.to_json())))
+    assert groups["total"] == pytest.approx(
+        {"told apart": 100 * (3 / 5 + 2 / 3) / 2, "type": 60, "exact": 20}
+    )
+    assert groups["no change"] == pytest.approx({"told apart": 200 / 3})
+    assert groups["color"] == {"type": 100, "exact": 50}
+    assert groups["move"] == {"type": 50, "exact": 0}
+
+
+def test_the_table_leads_with_facts() -> None:
+    table = fact_scores.table(SCORES, 10)
+    lines = table.splitlines()
+    assert lines[2].startswith("| told apart | 63.3 |")
+    assert "| new value | 50.0 | 9.5 … 90.5 | 1 | 1 | 0 | 2 |" in lines
+    assert lines.index("") < next(n for n, line in enumerate(lines) if "| none | 2 |" in line)
+    assert "8 of 10 pairs have facts." in table
+    columns = {line.count("|") for line in lines[: lines.index("")]}
+    assert len(columns) == 1
+    assert len({line.count("|") for line in lines[lines.index("") + 1 :] if "|" in line}) == 1
+
+
+METAS = [
+    {"key": f"k{number}", "image_id": f"{number:06d}.png{end}", "kind": kind, "facts": None,
+     "change_type": "color" if kind == CHANGE else None, "captions": [caption]}
+    for number in range(2)
+    for kind, end, caption in (
+        (CHANGE, "", "the red cube turned blue"), (NO_CHANGE, "_n", "nothing changed"))
+]  # fmt: skip
+
+
+def facts_file(folder: Path, change: Facts = PAINTED, count: int = 2) -> str:
+    names = [f"CLEVR_default_{number:06d}.png" for number in range(count)]
+    content = {kind: {name: asdict(facts) for name in names}
+               for kind, facts in ((CHANGE, change), (NO_CHANGE, STILL))}  # fmt: skip
+    (folder / "facts.json").write_text(json.dumps(content))
+    return str(folder / "facts.json")
+
+
+def test_facts_stand_first_in_what_is_written(tmp_path: Path) -> None:
+    items = coco.items([{**m, "key": m["image_id"]} for m in METAS])
+    items = coco.with_facts(items, facts_file(tmp_path))
+    said = {item.id: "nothing changed" for item in items}
+    scores = evaluation.evaluate(items, said, ["CIDEr"])
+    evaluation.write(tmp_path / "out", scores, items, said)
+    content = json.loads((tmp_path / "out/scores.json").read_text())
+    assert next(iter(scores.figures())) == "facts"
+    assert content["facts"]["told apart"]["share"] == 0.5
+    assert (tmp_path / "out/table.md").read_text().startswith("| facts |")
+    rows = [json.loads(line) for line in (tmp_path / "out/items.jsonl").read_text().splitlines()]
+    assert [row["exact"] for row in rows] == [False, True, False, True]
+    assert Facts.from_json(rows[0]["facts"]) == PAINTED
+    assert rows[1]["outcomes"] == {"type": "right"}
+
+
+def test_pairs_without_facts_have_no_such_figures(tmp_path: Path) -> None:
+    items = coco.items([{**m, "key": m["image_id"]} for m in METAS])
+    scores = evaluation.evaluate(items, {item.id: "x" for item in items}, ["CIDEr"])
+    assert scores.facts is None
+    assert "facts" not in scores.figures()
+    assert evaluation.table(scores).startswith("| | pairs |")
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [["000001.png", "000001.png_n"], ["000001", "000001_n"],
+     ["CLEVR_default_000001.png", "000001.pngnc"], ["000001c", "000001nc"]],
+)  # fmt: skip
+def test_facts_are_found_by_the_names_of_systems(tmp_path: Path, ids: list[str]) -> None:
+    items = [coco.Item(id, ("x",)) for id in ids]
+    with_facts = coco.with_facts(items, facts_file(tmp_path))
+    assert [item.facts for item in with_facts] == [PAINTED, STILL]
+
+
+def test_facts_of_other_pairs_are_refused(tmp_path: Path) -> None:
+    """Keeps away: captions judged by the scenes of another data set, whose ids are the same."""
+    items = coco.items(METAS)
+    with pytest.raises(UserError, match=r"no facts of 2 of 4 pairs .*'000001.png'"):
+        coco.with_facts(items, facts_file(tmp_path, count=1))
+    with pytest.raises(UserError, match=r"000000.png is 'move' there and 'color' in the ref"):
+        coco.with_facts(items, facts_file(tmp_path, MOVED))
+    with pytest.raises(UserError, match="'no change' there and 'semantic change' in the"):
+        coco.with_facts([coco.Item("000000.png_n", ("x",), (coco.CHANGE,))], facts_file(tmp_path))
+    (tmp_path / "facts.json").write_text('{"change": {}, "no_change": {}}')
+    with pytest.raises(UserError, match="no facts of 4 of 4"):
+        coco.with_facts(items, str(tmp_path / "facts.json"))
+    with pytest.raises(UserError, match=r"nowhere\.json"):
+        coco.with_facts(items, str(tmp_path / "nowhere.json"))
+    with pytest.raises(UserError, match="k0: 'x' is no type of change"):
+        coco.items([{**METAS[0], "facts": {"type": "x", "before": None, "after": None}}])
+
+
+def test_types_and_facts_go_together(tmp_path: Path) -> None:
+    items = coco.with_facts(coco.items(METAS), facts_file(tmp_path))
+    (tmp_path / "types.json").write_text(json.dumps({"color": ["000000.png", "000001.png"]}))
+    assert [i.facts for i in coco.with_types(items, str(tmp_path / "types.json"))] == [
+        PAINTED, STILL, PAINTED, STILL
+    ]  # fmt: skip
+
+
+def test_the_rendered_file(synth_root: Path) -> None:
+    facts = clevr_change.facts_by_image_id(str(synth_root / "facts.json"))
+    assert list(facts)[:1] == ["000000.png"]
+    assert facts["000003.png_n"] == STILL
+    types = json.loads((synth_root / "type_mapping.json").read_text())
+    assert all(facts[name].type == kind for kind, names in types.items() for name in names)
