@@ -8,6 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cc_train.systems.procap import damage
 
@@ -140,3 +142,40 @@ def test_what_comes_in_is_the_reflection() -> None:
     white = np.full((16, 16, 3), 255, np.uint8)
     for seed in range(10):
         assert (damage.warp(white, np.random.default_rng(seed)) == 255).all()
+
+
+seeds = st.integers(0, 10_000).map(np.random.default_rng)
+
+
+@given(rng=seeds, count=st.integers(2, 6))
+def test_a_shuffle_is_never_the_true_order(rng: np.random.Generator, count: int) -> None:
+    order = damage.shuffle(np.arange(count), rng)
+    assert sorted(order) == list(range(count))
+    assert list(order) != list(range(count))
+
+
+def test_damage_of_tokens_is_swap_or_shuffle() -> None:
+    own, other = np.arange(12).reshape(4, 3), 100 + np.arange(12).reshape(4, 3)
+    original = own.copy()
+    swaps = 0
+    for seed in range(200):
+        damaged = damage.damage(own, other, np.random.default_rng(seed))
+        foreign = (damaged >= 100).all(axis=1).sum()
+        swaps += int(foreign)
+        assert foreign == 1 or sorted(map(tuple, damaged)) == sorted(map(tuple, own))
+    assert (own == original).all(), "the true sequence stays as it was"
+    assert 70 < swaps < 130
+
+
+def test_damage_of_images_touches_one_frame() -> None:
+    own = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3)).astype(np.uint8)
+    for seed in range(40):
+        damaged = damage.damage(own, own, np.random.default_rng(seed))
+        assert damaged.dtype == np.uint8
+        changed = [not (a == b).all() for a, b in zip(own, damaged, strict=True)]
+        assert sum(changed) <= 1 or sorted(map(bytes, own)) == sorted(map(bytes, damaged))
+
+
+def test_no_turn_and_no_shift_leave_the_image() -> None:
+    image = torch.rand(1, 3, 9, 9)
+    assert torch.allclose(damage.warp_by(image, damage.affine(0, 0, 0, 1)), image, atol=1e-5)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cc_train.systems.procap import masking
 from cc_train.systems.procap.masking import Masks
@@ -90,3 +92,49 @@ def test_chances_that_nearly_sum_to_one_are_drawn_from() -> None:
     assert drawn == {"random", "full", "box_masked", "box_visible"}
     only = Masks(random=0, full=0, box_masked=0, box_visible=0, interior=1)
     assert masking.draw((3, 4, 4), only, np.random.default_rng(0))[0] == "interior"
+
+
+SHAPE = (4, 14, 14)
+
+
+seeds = st.integers(0, 10_000).map(np.random.default_rng)
+
+
+@given(rng=seeds, rows=st.integers(1, 16), columns=st.integers(1, 16))
+def test_a_box_is_never_all_nor_nothing(rng: np.random.Generator, rows: int, columns: int) -> None:
+    box = masking.box((rows, columns), Masks(), rng)
+    assert box.any()
+    assert not box.all() or rows == 1 or columns == 1
+    at_rows, at_columns = np.nonzero(box)
+    whole = box[at_rows.min() : at_rows.max() + 1, at_columns.min() : at_columns.max() + 1]
+    assert whole.all(), "a rectangle"
+
+
+def test_each_mask_masks_what_it_says() -> None:
+    rng, masks = np.random.default_rng(0), Masks()
+    assert not masking.make("full", SHAPE, masks, rng).any()
+    interior = masking.make("interior", SHAPE, masks, rng)
+    assert interior[[0, -1]].all()
+    assert not interior[1:-1].any()
+    for name in ("box_masked", "box_visible"):
+        mask = masking.make(name, SHAPE, masks, rng)
+        assert (mask == mask[0]).all(), "the same box in all frames"
+        edge = np.concatenate((mask[0, 0], mask[0, -1], mask[0, :, 0], mask[0, :, -1]))
+        assert (edge.mean() > 0.5) == (name == "box_masked")
+
+
+def test_masks_come_as_often_as_they_should() -> None:
+    rng = np.random.default_rng(1)
+    drawn = [masking.draw(SHAPE, Masks(), rng) for _ in range(2000)]
+    shares = [np.mean([name == one for name, _ in drawn]) for one in masking.NAMES]
+    assert np.allclose(shares, (0.7, 0.1, 0.1, 0.1, 0), atol=0.03)
+    visible = np.mean([keep.mean() for name, keep in drawn if name == "random"])
+    assert visible == pytest.approx(0.2, abs=0.01)
+    # The reference's boxes have a mean area of 0.445.
+    areas = [1 - keep.mean() for name, keep in drawn if name == "box_masked"]
+    assert np.mean(areas) == pytest.approx(0.445, abs=0.04)
+
+
+def test_masks_that_do_not_sum_to_one() -> None:
+    with pytest.raises(ValueError, match="sum to 1"):
+        Masks(random=0.5)

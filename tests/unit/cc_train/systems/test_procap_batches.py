@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,7 @@ import torch
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media.images import encode_image
+from cc_prep.records import NO_CHANGE
 from cc_train.systems.procap import batches
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.masking import Masks
@@ -135,3 +140,96 @@ def test_texts_lose_their_marks_alone() -> None:
     assert 0 not in whole[:3]
     assert batches.text_ids("the small cube", 3).tolist() == whole[:3]
     assert batches.text_ids("the small cube", 2).tolist() == whole[:2]
+
+
+def token_sample(captions: list[str], kind: str = "change", number: int = 0) -> TrainingSample:
+    tokens = np.arange(9 * 4, dtype=np.int16).reshape(9, 2, 2) + 100 * number
+    scores = np.zeros((2, max(1, len(captions)), 9), np.float32)
+    scores[0] = np.linspace(9, -9, 9)
+    return TrainingSample("key", {"captions": captions, "kind": kind}, tokens, scores, {})
+
+
+def test_keyframes_are_drawn_anew() -> None:
+    make = batches.ProcedureBatches("tokens", batches.Keyframes(k=2), Masks(), 6)
+    first = [token_sample(["a cube"]), token_sample(["a ball"], number=1)]
+    drawn = set()
+    for seed in range(20):
+        rngs = [np.random.default_rng([seed, i]) for i in range(2)]
+        batch = make(first, rngs)
+        frames = batch["tokens"].view(2, 4, 4)
+        numbers = (frames[0, :, 0] // 4).tolist()
+        assert numbers[0] == 0
+        assert numbers[-1] == 8
+        assert numbers == sorted(numbers)
+        drawn.add(tuple(numbers))
+        assert (batch["frames"].flatten(1) == batch["tokens"]).all()
+    assert len(drawn) > 5
+
+
+def test_partners_captions_that_are_as_true_do_not_count() -> None:
+    partner = batches.negative_indices(5)
+    assert partner.tolist() == [1, 0, 3, 2, 0]
+    metas = [{"kind": k} for k in ("change", "change", NO_CHANGE, NO_CHANGE, "change")]
+    texts = ["a", "b", "the same", "no change", "c"]
+    assert batches.negative_is_valid(texts, metas, partner) == [True, True, False, False, True]
+    assert batches.negative_is_valid(["a", "a"], metas[:2], batches.negative_indices(2)) == [
+        False,
+        False,
+    ]
+
+
+def test_more_keyframes_than_frames() -> None:
+    make = batches.ProcedureBatches("tokens", batches.Keyframes(k=8), Masks(), 6)
+    with pytest.raises(UserError, match=r"keyframes\.k is 8, key has 7 frames"):
+        make([token_sample(["a"])], [np.random.default_rng(0)])
+
+
+def test_pixels_that_are_not_stored() -> None:
+    make = batches.ProcedureBatches("pixels", batches.Keyframes(k=2), Masks(), 6)
+    with pytest.raises(UserError, match=r"keyframes\.images=all"):
+        make([token_sample(["a"])], [np.random.default_rng(0)])
+
+
+def image_sample(*frames: int) -> TrainingSample:
+    """A token_sample that holds the images of some frames, frame i of brightness 20·i."""
+    images = {
+        i: cv2.imencode(".jpg", np.full((16, 16, 3), 20 * i, np.uint8))[1].tobytes() for i in frames
+    }
+    return dataclasses.replace(token_sample(["a"]), images=images)
+
+
+FIXED = (0, 3, 4, 8)  # the smallest penalties of `token_sample`, and the ends
+
+
+@pytest.mark.parametrize("strategy", ["confidence", "random", "visual"])
+def test_a_rule_that_draws_needs_all_images(strategy: str) -> None:
+    """Keeps away: the same keyframes in every epoch, where the settings say that they are drawn."""
+    rule = batches.Keyframes(k=2, strategy=strategy)
+    make = batches.ProcedureBatches("pixels", rule, Masks(), 6)
+    with pytest.raises(UserError, match=rf"strategy {strategy} draws.*keyframes\.images=all"):
+        make([image_sample(*FIXED)], [np.random.default_rng(0)])
+    drawn = set()
+    for seed in range(20):
+        batch = make([image_sample(*range(9))], [np.random.default_rng(seed)])
+        levels = batch["frames"][0].float().mean((1, 2, 3)) / 20
+        drawn.add(tuple(levels.round().int().tolist()))
+    assert len(drawn) > 5
+    assert all(frames[0] == 0 and frames[-1] == 8 for frames in drawn)
+
+
+@pytest.mark.parametrize(("rule", "frames"), [({"strategy": "top"}, FIXED), ({"k": 0}, (0, 8))])
+def test_a_rule_that_does_not_draw_needs_its_own_images(
+    rule: dict[str, Any], frames: tuple[int, ...]
+) -> None:
+    make = batches.ProcedureBatches("pixels", batches.Keyframes(**rule), Masks(), 6)
+    batch = make([image_sample(*FIXED)], [np.random.default_rng(0)])
+    levels = batch["frames"][0].float().mean((1, 2, 3)) / 20
+    assert tuple(levels.round().int().tolist()) == frames
+    with pytest.raises(UserError, match=r"no image of frame .*keyframes\.images=all"):
+        make([image_sample(*frames[1:])], [np.random.default_rng(0)])
+
+
+def test_text_is_cut_and_padded_without_marks() -> None:
+    ids = batches.text_ids("the small red cylinder has been moved", 5)
+    assert ids.tolist() == [518, 2442, 736, 22092, 791]
+    assert batches.text_ids("the", 3).tolist() == [518, 0, 0]

@@ -1,0 +1,82 @@
+"""Words and vocabularies; a run's text codec, found again by its description."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cc_prep.errors import UserError
+from cc_train import text
+from cc_train.text import BOS, EOS, IGNORED, MARKS, UNK, Vocabulary, words_of
+
+
+def test_it_is_found_again(tmp_path: Path) -> None:
+    words = Vocabulary.of(["a cube", "a ball ü"])
+    for name, content in words.files().items():
+        (tmp_path / name).write_bytes(content)
+    again = text.load(tmp_path, words.describe())
+    assert again.decode(again.encode("a ball ü", 9)[0][1:].tolist()) == "a ball ü"
+    assert again.describe() == words.describe()
+
+
+def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    """Keeps away: weights that speak with words in another order."""
+    for name, content in Vocabulary.of(["a cube"]).files().items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match="not the vocabulary that the run was trained with"):
+        text.load(tmp_path, Vocabulary.of(["cube a cube"]).describe())
+
+
+def test_an_unknown_codec_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown text codec bytes"):
+        text.load(tmp_path, {"codec": "bytes"})
+
+
+def test_vocabulary_of_captions() -> None:
+    vocabulary = Vocabulary.of(["A cube moved.", "a ball moved", "the cube"], min_count=2)
+    assert vocabulary.words == [*MARKS, "a", "cube", "moved"]
+    ids, labels = vocabulary.encode("a ball moved", 6)
+    assert ids.tolist() == [BOS, vocabulary.ids["a"], UNK, vocabulary.ids["moved"], EOS, 0]
+    assert labels.tolist() == [*ids.tolist()[1:5], IGNORED, IGNORED]
+    a, cube, moved = (vocabulary.ids[word] for word in ("a", "cube", "moved"))
+    assert vocabulary.decode([a, cube, EOS, moved]) == "a cube"
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_words(text: str) -> None:
+    vocabulary = Vocabulary.of(["a cube"])
+    ids, labels = vocabulary.encode(text, 7)
+    assert len(ids) == len(labels) == 7
+    assert ids[0] == BOS
+    assert EOS in ids
+
+
+def test_sentences_and_abbreviations() -> None:
+    assert words_of("It's gone. Mr. X left!") == ["it", "'s", "gone", ".", "mr.", "x", "left", "!"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"[PAD]": 0, "[CLS]": 5}', "ids are not 0 to 1"),
+        ('["a", "b"]', "does not begin with"),
+        ("no", "Expecting value"),
+        (json.dumps([*MARKS, "a", "a"]), "twice"),
+    ],
+)
+def test_foreign_vocabularies(tmp_path: Path, content: str, message: str) -> None:
+    place = tmp_path / "words.json"
+    place.write_text(content)
+    with pytest.raises(UserError, match=message):
+        Vocabulary.read(place)
+
+
+def test_word2idx_files_are_read(tmp_path: Path) -> None:
+    place = tmp_path / "word2idx.json"
+    ids = {word: number for number, word in enumerate([*MARKS, "cube", "a"])}
+    place.write_text(json.dumps(dict(reversed(ids.items()))))
+    assert Vocabulary.read(place).words == [*MARKS, "cube", "a"]
