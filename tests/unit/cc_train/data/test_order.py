@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cc_train.data import order
 
@@ -80,3 +83,23 @@ def test_who_is_held_out_stays_as_it_is() -> None:
     train, _ = order.hold_out(items, ids, 1.0)
     assert len({ids[i] for i in train}) == 1, "at least one for training"
     assert order.hold_out([1], ["a"], 0.5) == ([1], [])
+
+
+@given(st.integers(1, 50), st.integers(1, 20), st.integers(0, 5), st.integers(0, 1000))
+def test_every_item_once_an_epoch(count: int, batch: int, epochs: int, seed: int) -> None:
+    steps = -(-count * epochs // batch)
+    seen = [int(i) for s in range(steps) for i in order.items_of_step(s, batch, count, seed)]
+    for epoch in range(epochs):
+        part = seen[epoch * count : (epoch + 1) * count]
+        assert sorted(part) == list(range(count))
+
+
+@given(st.lists(st.integers(0, 20), min_size=2), st.floats(0.01, 0.99))
+def test_no_id_in_both_parts(ids: list[int], share: float) -> None:
+    names = [str(i) for i in ids]
+    train, held_out = order.hold_out(names, names, share)
+    assert not set(train) & set(held_out)
+    assert Counter(train) + Counter(held_out) == Counter(names)
+    if len(set(names)) > 1:
+        assert train
+        assert held_out

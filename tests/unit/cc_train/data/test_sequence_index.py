@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_prep.formats import tar
+from cc_prep.formats import sequences, tar
 from cc_prep.media.images import encode_image
+from cc_prep.records import FrameSequence, ImagePair
 from cc_train.data import sequence_index
 
 BLOCK = tarfile.BLOCKSIZE
@@ -106,3 +107,44 @@ def test_images_are_read_from_their_places(tmp_path: Path) -> None:
         assert np.array_equal(sample.image(name), frame)
     with pytest.raises(UserError, match=r"k\.facts\.txt is no image"):
         sample.image("facts.txt")
+
+
+def write(folder: Path, numbers: range, split: str = "train", index: int = 0) -> Path:
+    place = folder / f"{split}-{index:06d}.tar"
+    with tar.write_shard(str(place)) as (writer, _):
+        for i in numbers:
+            kind = "no_change" if i % 2 else "change"
+            pair = ImagePair("d", split, str(i // 2), kind, "b", "a", (f"caption {i}",))
+            frames = np.full((3, 32, 40, 3), 10 * i, np.uint8)
+            writer.add(pair.key, sequences.encode(FrameSequence(pair, frames), "png", 95, {}))
+    return place
+
+
+def test_the_index_reads_what_was_written(tmp_path: Path) -> None:
+    write(tmp_path, range(4))
+    write(tmp_path, range(4, 6), index=1)
+    samples = sequence_index.read_index([f"{tmp_path}/train-{{000000..000001}}.tar"])
+    assert [s.meta["captions"] for s in samples] == [[f"caption {i}"] for i in range(6)]
+    assert samples == sequence_index.read_index([f"{tmp_path}/*.tar"])
+    for i, sample in enumerate(samples):
+        assert sample.frames == ["f00.png", "f01.png", "f02.png"]
+        assert (sample.image("f01.png") == 10 * i).all()
+
+
+def test_what_is_no_shard(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        sequence_index.read_index([f"{tmp_path}/*.tar"])
+    whole = write(tmp_path, range(3)).read_bytes()
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"cut\.tar"):
+        sequence_index.read_index([str(cut)])
+    (tmp_path / "text.tar").write_text("hello " * 200)
+    with pytest.raises(UserError, match=r"text\.tar"):
+        sequence_index.read_index([str(tmp_path / "text.tar")])
+    with tarfile.open(tmp_path / "link.tar", "w") as file:
+        link = tarfile.TarInfo("a.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        file.addfile(link)
+    with pytest.raises(UserError, match="no regular file"):
+        sequence_index.read_index([str(tmp_path / "link.tar")])

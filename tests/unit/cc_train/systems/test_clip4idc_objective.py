@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cc_prep.errors import UserError
+from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc import batches
 from cc_train.systems.clip4idc import objective as clip4idc
+from cc_train.systems.clip4idc.objective import sinusoids_2d
+from cc_train.training import optim
 
 TINY = clip4idc.Network(
     embedding=16, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
@@ -148,3 +152,61 @@ def test_held_out_pairs_are_a_sample_of_all(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(batches.HeldOut(samples, 20, 32)) == [{}]
     assert len(seen) == 20
     assert max(seen) > "set-050"
+
+
+def test_from_clip_starts_from_copies() -> None:
+    sizes = Config(
+        embedding=16, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
+        vocabulary=100, context=32, text_width=64, text_layers=1,
+    )  # fmt: skip
+    plain = CLIP4IDC(sizes).state_dict()
+    new = [name for name in plain if any(part in name for part in clip4idc.NEW)]
+    assert len(new) == 5
+    for name in new:
+        del plain[name]
+    tensors = clip4idc.from_clip(plain, 1).state_dict()
+    places = plain["visual.positional_embedding"]
+    assert torch.equal(tensors["visual.joint_positional_embedding"], torch.cat((places, places)))
+    assert torch.equal(tensors["visual.bef_embedding"], plain["visual.class_embedding"])
+    assert torch.equal(tensors["visual.ln_mid.bias"], plain["visual.ln_pre.bias"])
+    with pytest.raises(UserError, match="no CLIP weights"):
+        clip4idc.from_clip({"a": torch.zeros(1)}, 1)
+
+
+def test_what_came_from_clip_learns_slowly() -> None:
+    network = clip4idc.from_scratch(TINY)
+    task = clip4idc.Clip4idcObjective(network, [], 0.1, 1e-3, "cpu")
+    optimiser = optim.build_optimizer(task.groups("model"), 1.0, (0.9, 0.99))
+    rates = {id(p): g["base"] for g in optimiser.param_groups for p in g["params"]}
+    assert len(rates) == len(list(network.parameters()))
+    for name, parameter in network.named_parameters():
+        fresh = any(part in name for part in clip4idc.NEW)
+        assert rates[id(parameter)] == (1.0 if fresh else 1e-3), name
+
+
+def test_retrieval_of_a_known_order() -> None:
+    """Four pairs, the third found at rank 2 by its sentence; two with the same sentence."""
+
+    class Known(nn.Module):
+        visual = None
+
+        def similarity(self, text: Tensor, pairs: Tensor) -> Tensor:
+            return torch.tensor([[9.0, 1, 0, 0], [1, 9, 0, 0], [5, 0, 4, 0], [0, 0, 9, 1]])
+
+    batch = {"captions": ["a", "b", "c", "c"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clip4idc, "embed", lambda n, b: (torch.zeros(4, 1), torch.zeros(4, 1)))
+        measures = clip4idc.retrieval(Known(), [batch], "cpu")  # type: ignore[arg-type]
+    # Row 3 is right: the pair it finds has the same sentence. Row 2 finds pair 0 first.
+    assert measures["text_r1"] == 75
+    assert measures["text_r5"] == 100
+    assert measures["chance_r1"] == 25
+    assert 0 < measures["recall"] <= 100
+
+
+def test_waves_tell_every_place_apart() -> None:
+    embeddings = sinusoids_2d(7, 64)
+    assert embeddings.shape == (50, 64)
+    assert not embeddings[0].any()
+    places = embeddings[1:]
+    assert (places @ places.T).argmax(1).tolist() == list(range(49))

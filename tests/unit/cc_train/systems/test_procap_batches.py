@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
@@ -233,3 +235,16 @@ def test_text_is_cut_and_padded_without_marks() -> None:
     ids = batches.text_ids("the small red cylinder has been moved", 5)
     assert ids.tolist() == [518, 2442, 736, 22092, 791]
     assert batches.text_ids("the", 3).tolist() == [518, 0, 0]
+
+
+@given(st.integers(0, 10**6), st.floats(0.05, 1), st.integers(8, 40), st.integers(8, 40))
+def test_a_crop_is_the_same_of_all_frames(seed: int, least: float, height: int, width: int) -> None:
+    ramp = np.arange(height * width, dtype=np.int64).reshape(1, height, width, 1) * 255
+    frame = np.broadcast_to(ramp // (height * width), (1, height, width, 3)).astype(np.uint8)
+    frames = np.concatenate([frame, frame, frame])
+    crops = batches.cropped(frames, least, np.random.default_rng(seed))
+    assert crops.shape == frames.shape
+    assert (crops[0] == crops[1]).all()
+    assert (crops[0] == crops[2]).all()
+    if least == 1:  # nothing is left out, and a resize to the same size changes nothing
+        assert (crops == frames).all()

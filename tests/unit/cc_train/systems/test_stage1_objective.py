@@ -1,35 +1,212 @@
-"""Stage 1's passes, one by one: what they add up to is what they are together."""
+"""Stage 1's losses: which samples count, what each sum is divided by, and passes one by one."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
-from cc_train.systems.procap.frame_features import FrameFeatures
-from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
-from cc_train.systems.procap.stage1_objective import VARIANTS, Batch, Losses, Stage1Objective, sums
+from cc_train.systems.procap import stage1_objective as stage1
+from cc_train.systems.procap.frame_features import FrameFeatures, as_input
+from cc_train.systems.procap.procedure_encoder import REL, Config, ProcedureEncoder
+from cc_train.systems.procap.stage1_objective import (
+    VARIANTS,
+    Batch,
+    Losses,
+    Stage1Objective,
+    denominators,
+    sums,
+)
 
 SIZES = Config(
-    width=64, layers=2, latent=8, frames=3, rows=2, columns=2, text_length=6, text_vocabulary=20
-)
+    width=64, layers=2, latent=8, frames=3, rows=2, columns=2, text_length=6, text_vocabulary=20,
+    codes=16,
+)  # fmt: skip
+APART = torch.tensor([1.0, 0.0, 1.0])
 
 
 @pytest.fixture
 def encoder() -> ProcedureEncoder:
     torch.manual_seed(0)
-    return ProcedureEncoder(SIZES).double()
+    return ProcedureEncoder(SIZES).eval()
 
 
 def batch() -> Batch:
+    """Three samples, of the last of which nothing is seen."""
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.randn(2, 3, 3, 4, 8, generator=generator)
+    keep = torch.rand(3, 12, generator=generator) < 0.4
+    keep[0, 0], keep[1, 0], keep[2] = True, True, False
+    return Batch(
+        text=torch.randint(1, 20, (3, 6), generator=generator),
+        frames=frames[0],
+        damaged=frames[1],
+        tokens=torch.randint(0, 16, (3, 12), generator=generator),
+        visible=keep,
+        negative_index=torch.tensor([1, 0, 0]),
+        negative_is_valid=APART,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "align", "consistency"),
+    [
+        (Losses(), [1, 0, 0], [1, 1, 0]),
+        (Losses(ignore_fully_masked=False), [1, 0, 1], [1, 1, 1]),
+        (Losses(reference_quirks=True), [1, 1, 0], [1, 1, 0]),
+    ],
+    ids=["ours", "fully masked ones, too", "the reference's"],
+)
+def test_who_counts(settings: Losses, align: list[int], consistency: list[int]) -> None:
+    """Keeps away: a wrong caption that is true, or a sample of which nothing is seen, in a loss."""
+    counts = denominators(batch(), settings)
+    assert counts["align"] == sum(align)
+    assert counts["consistency"] == sum(consistency)
+    assert counts["msm"] == (~batch().visible).sum()
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+@torch.inference_mode()
+def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> None:
+    """Keeps away: a sign, a head or a sample that is swapped in a case that no vector covers."""
+    one, settings = batch(), Losses(ignore_fully_masked=ignored)
+    control = encoder.control(one.text)
+    words = control.shape[1]
+    true = encoder(control, encoder.frames(one.frames, one.visible))
+    other = encoder(control[one.negative_index], encoder.frames(one.frames, one.visible))
+    shuffled = encoder(control, encoder.frames(one.damaged, one.visible))
+    align, consistency = 0.0, 0.0
+    for i in range(3):
+        if ignored and not one.visible[i].any():
+            continue
+        right, wrong = (encoder.to_logits_rel(x[i, REL])[0] for x in (true, other))
+        term = F.binary_cross_entropy_with_logits
+        align += float(APART[i] * (term(right, torch.tensor(1.0)) + term(wrong, torch.tensor(0.0))))
+        right, wrong = (encoder.to_logits_vid(x[i, words - 1])[0] for x in (true, shuffled))
+        consistency += float(term(right, torch.tensor(1.0)) + term(wrong, torch.tensor(0.0)))
+    logits = encoder.to_logits(true[:, words:])
+    msm = F.cross_entropy(logits[~one.visible], one.tokens[~one.visible], reduction="sum")
+    losses = {name: value.item() for name, value in sums(encoder, one, settings).items()}
+    expected = {"align": align, "consistency": consistency, "msm": msm.item()}
+    assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def objective(encoder: ProcedureEncoder, **more: object) -> Stage1Objective:
+    codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=8, codes=16, code_width=8))
+    features = FrameFeatures(codec.eval(), "pixels")
+    return Stage1Objective(encoder, features, Losses(), more.get("held_out", ()), 0.1, "cpu")
+
+
+def raw() -> dict[str, torch.Tensor]:
+    """A batch of the stream, of cropped images: so it has no tokens."""
+    generator = torch.Generator().manual_seed(2)
+    images = torch.randint(0, 256, (2, 2, 3, 4, 4, 3), dtype=torch.uint8, generator=generator)
+    return {
+        "text": torch.randint(1, 20, (2, 6), generator=generator),
+        "frames": images[0],
+        "damaged": images[1],
+        "visible": torch.rand(2, 3 * 4, generator=generator) < 0.5,
+        "negative_index": torch.tensor([1, 0]),
+        "negative_is_valid": torch.tensor([True, True]),
+    }
+
+
+def test_passes_go_together_up_to_the_limit(encoder: ProcedureEncoder) -> None:
+    """Keeps away: a limit that counts other units, so that memory runs out or time is lost."""
+    task, one = objective(encoder), raw()
+    megabytes = 3 * one["visible"].numel() * SIZES.width * SIZES.layers * stage1.KEPT * 4 / 1e6
+    task.max_activation_mb = megabytes  # type: ignore[assignment]
+    assert len(task.chunks(one)) == 1
+    task.max_activation_mb = megabytes * 0.999  # type: ignore[assignment]
+    assert len(task.chunks(one)) == 3
+
+
+def test_cropped_frames_get_their_own_tokens(encoder: ProcedureEncoder) -> None:
+    """Keeps away: targets of the whole frame, or of another shape, for a part of it."""
+    task, one = objective(encoder), raw()
+    tokens = task._batch(one).tokens
+    assert tokens.shape == one["visible"].shape
+    assert torch.equal(tokens, task.features.indices(as_input(one["frames"])).reshape(2, -1))
+    denominators = task.denominators(one)
+    assert denominators["msm"] == (~one["visible"]).sum()
+
+
+def test_images_come_in_from_0_to_1() -> None:
+    image = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(1, 2, 4, 5, 3)
+    pixels = as_input(image)
+    assert pixels.shape == (1, 2, 3, 4, 5)
+    assert torch.allclose(pixels[0, 0, :, 0, 0], torch.tensor([0.0, 0.2, 1.0]))
+    assert as_input(torch.tensor([[[3]]], dtype=torch.int16)).dtype == torch.int64
+
+
+@torch.inference_mode()
+def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder) -> None:
+    """Keeps away: a mean of means, which weighs a short last batch as much as a full one."""
+    first = raw()
+    short = {name: value[:1] for name, value in raw().items()}
+    short["negative_index"] = torch.tensor([0])
+    task = objective(encoder, held_out=(first, short))
+    measures, _ = task.validate(encoder)
+    batches = [task._batch(part) for part in (first, short)]
+    for name in stage1.NAMES:
+        total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
+        number = sum(float(denominators(b, task.settings)[name]) for b in batches)
+        assert measures[name] == pytest.approx(total / number, rel=1e-5)
+    right = masked = 0
+    for one in batches:
+        guessed = stage1.predict(encoder, one)
+        right += int(((guessed == one.tokens) & ~one.visible).sum())
+        masked += int((~one.visible).sum())
+    assert measures["accuracy"] == pytest.approx(right / masked)
+
+
+def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
+    task, one = objective(encoder), raw()
+    [chunk] = task.chunks(one)
+    losses = task.losses("model", chunk, 0, {name: torch.tensor(2.0) for name in stage1.NAMES})
+    expected = sum(getattr(task.settings, name) * losses[name] for name in stage1.NAMES)
+    assert losses["total"].item() == pytest.approx(float(expected), rel=1e-5)
+    whole = sums(encoder, task._batch(one), task.settings)
+    assert losses["msm"].item() == pytest.approx(whole["msm"].item() / 2, rel=1e-5)
+
+
+def test_the_best_checkpoint_is_the_one_with_the_lowest_loss() -> None:
+    """Keeps away: stage 2 that starts from the worst checkpoint of stage 1."""
+    assert Stage1Objective.best == ("msm", False)
+
+
+@pytest.mark.parametrize("name", ["align", "consistency"])
+def test_the_heads_losses_are_in_float32(encoder: ProcedureEncoder, name: str) -> None:
+    """Keeps away: terms near log 2 rounded to 0.6914 or 0.6953, in which no progress shows."""
+    one, states = batch(), torch.randn(3, SIZES.width).bfloat16()
+    plain = stage1.binary_loss(encoder, one, Losses(), name, states.float(), 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = stage1.binary_loss(encoder, one, Losses(), name, states, 1)
+    assert half.dtype == torch.float32
+    assert torch.equal(half, plain)
+
+
+PASS_SIZES = Config(
+    width=64, layers=2, latent=8, frames=3, rows=2, columns=2, text_length=6, text_vocabulary=20
+)
+
+
+@pytest.fixture
+def double_encoder() -> ProcedureEncoder:
+    torch.manual_seed(0)
+    return ProcedureEncoder(PASS_SIZES).double()
+
+
+def double_batch() -> Batch:
     generator = torch.Generator().manual_seed(1)
     frames = torch.randn(2, 2, 3, 4, 8, dtype=torch.float64, generator=generator)
     return Batch(
         text=torch.randint(1, 20, (2, 6), generator=generator),
         frames=frames[0],
         damaged=frames[1],
-        tokens=torch.randint(0, SIZES.codes, (2, 12), generator=generator),
+        tokens=torch.randint(0, PASS_SIZES.codes, (2, 12), generator=generator),
         visible=torch.rand(2, 12, generator=generator) < 0.4,
         negative_index=torch.tensor([1, 0]),
         negative_is_valid=torch.tensor([1.0, 0.0]),
@@ -39,31 +216,33 @@ def batch() -> Batch:
 @pytest.mark.parametrize(
     "weights", [{}, {"align": 0.0}, {"consistency": 0.0}, {"reference_quirks": 1}]
 )
-def test_passes_one_by_one_add_up(encoder: ProcedureEncoder, weights: dict[str, float]) -> None:
+def test_passes_one_by_one_add_up(
+    double_encoder: ProcedureEncoder, weights: dict[str, float]
+) -> None:
     settings = Losses(**{n: bool(w) if n == "reference_quirks" else w for n, w in weights.items()})
-    whole = sums(encoder, batch(), settings)
+    whole = sums(double_encoder, double_batch(), settings)
     torch.stack(list(whole.values())).sum().backward()
-    expected = {name: p.grad for name, p in encoder.named_parameters()}
+    expected = {name: p.grad for name, p in double_encoder.named_parameters()}
     assert expected["transformer.resblocks.0.attn.in_proj_weight"] is not None
-    encoder.zero_grad()
+    double_encoder.zero_grad()
     totals: dict[str, float] = {}
     for name in VARIANTS:
         if name not in whole and name != "true":
             continue
-        part = sums(encoder, batch(), settings, [name])
+        part = sums(double_encoder, double_batch(), settings, [name])
         torch.stack(list(part.values())).sum().backward()
         for loss, value in part.items():
             totals[loss] = totals.get(loss, 0.0) + value.item()
     assert totals == pytest.approx({name: value.item() for name, value in whole.items()})
-    for name, p in encoder.named_parameters():
+    for name, p in double_encoder.named_parameters():
         torch.testing.assert_close(p.grad, expected[name], msg=name)
 
 
 def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_last(
-    encoder: ProcedureEncoder,
+    double_encoder: ProcedureEncoder,
 ) -> None:
     features = FrameFeatures(VQGAN(Codec(channels=32, latent=8, code_width=8)), "tokens")
-    raw = {"visible": batch().visible}
+    raw = {"visible": double_batch().visible}
     for weights, expected in (
         (Losses(), ("align", "consistency", "true")),
         (Losses(align=0), ("consistency", "true")),
@@ -71,6 +250,6 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
     ):
         for most, chunks in ((1000, [expected]), (0, [(name,) for name in expected])):
             objective = Stage1Objective(
-                encoder, features, weights, (), 0.0, "cpu", max_activation_mb=most
+                double_encoder, features, weights, (), 0.0, "cpu", max_activation_mb=most
             )
             assert [chunk["variants"] for chunk in objective.chunks(raw)] == chunks

@@ -164,3 +164,99 @@ def test_the_adaptive_weight_is_bounded() -> None:
     one, other = (last * 3).sum(), (last * 2).sum()
     assert task._adaptive(one, other).item() == pytest.approx(1.5, rel=1e-3)
     assert not math.isnan(task._adaptive(one * 0, other * 0).item())
+
+
+def task_without_perceptual(**weights: object) -> vqgan.VqganObjective:
+    torch.manual_seed(0)
+    values = {"backbone": "none", "discriminator_channels": 8, "discriminator_start": 0, **weights}
+    # A perceptual weight of 0: these tests are about the rest.
+    chosen = vqgan.Weights(perceptual=0.0, **values)  # type: ignore[arg-type]
+    images = torch.rand(2, 3, 16, 16)
+    return vqgan.VqganObjective(TINY, chosen, [images], "cpu")
+
+
+def seeded_images(seed: int = 0, count: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 3, 16, 16, generator=generator)
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_beta_stands_at_the_term_that_the_reference_puts_it_at(legacy: bool) -> None:
+    task = task_without_perceptual(legacy=legacy, beta=0.25, revive_every=0)
+    losses = task.losses("generator", seeded_images(), 1, {})
+    network = task.network
+    with torch.no_grad():
+        vectors = network.quant_conv(network.features(seeded_images()))
+        codes = network.quantize.embedding(network.indices(seeded_images())).permute(0, 3, 1, 2)
+    # Both terms have the same value; β decides whose gradient is small.
+    assert losses["codebook"].item() == pytest.approx(
+        1.25 * (codes - vectors).square().mean().item(), rel=1e-4
+    )
+    table = network.quantize.embedding.weight
+    [moved] = torch.autograd.grad(losses["codebook"], table)
+    used = torch.unique(network.indices(seeded_images()))
+    full = 2 * (codes - vectors).sum().item() / codes.numel()
+    share = 0.25 if legacy else 1.0
+    assert moved[used].sum().item() == pytest.approx(share * full, rel=1e-3)
+
+
+def test_the_gradient_passes_the_codebook() -> None:
+    task = task_without_perceptual(revive_every=0)
+    losses = task.losses("generator", seeded_images(), 1, {})
+    [gradient] = torch.autograd.grad(losses["pixel"], task.network.encoder.conv_in.weight)
+    assert gradient.abs().sum() > 0
+
+
+def test_the_discriminator_waits_for_its_step() -> None:
+    task = task_without_perceptual(discriminator_start=5)
+    assert "adversarial" not in task.losses("generator", seeded_images(), 4, {})
+    assert task.losses("discriminator", seeded_images(), 4, {})["total"].item() == 0
+    assert "adversarial" in task.losses("generator", seeded_images(), 5, {})
+    assert task.losses("discriminator", seeded_images(), 5, {})["total"].item() > 0
+
+
+def test_the_adversarial_weight_levels_the_gradients() -> None:
+    task = task_without_perceptual()
+    losses = task.losses("generator", seeded_images(), 0, {})
+    last = task.network.decoder.conv_out.weight
+    rebuilt, fooled = (
+        torch.autograd.grad(losses[name], last, retain_graph=True)[0].norm()
+        for name in ("pixel", "adversarial")
+    )
+    assert losses["adaptive"].item() == pytest.approx((rebuilt / fooled).item(), rel=0.05)
+
+
+def test_dead_codes_are_revived() -> None:
+    task = task_without_perceptual(revive_every=3, revive_until=10)
+    task.losses("generator", seeded_images(), 0, {})
+    table = task.network.quantize.embedding.weight
+    table.data[8:] = 1000.0  # where no feature ever comes
+    for step in range(1, 7):
+        task.losses("generator", seeded_images(step), step, {})
+        task.after_step(step)
+    assert table.data.abs().max() < 1000
+    table.data[8:] = 1000.0
+    for step in range(10, 16):  # after `revive_until` none is moved
+        task.losses("generator", seeded_images(step), step, {})
+        task.after_step(step)
+    assert (table.data[8:] == 1000).all()
+
+
+def test_measure_of_a_perfect_network() -> None:
+    class Perfect(nn.Module):
+        class config:  # noqa: N801
+            codes = 4
+
+        def indices(self, images: Tensor) -> Tensor:
+            self.seen = images
+            return torch.tensor([[[0, 1], [2, 2]]])
+
+        def decode(self, indices: Tensor) -> Tensor:
+            return self.seen
+
+    measures, picture = vqgan.measure(Perfect(), [seeded_images(count=1)], "cpu")  # type: ignore[arg-type]
+    assert measures["psnr"] == 100
+    assert measures["used"] == 0.75
+    assert measures["perplexity"] == pytest.approx(2**1.5)
+    assert picture is not None
+    assert picture.shape == (32, 16, 3)

@@ -1,12 +1,14 @@
-"""What the loop makes of loader workers that die."""
+"""What the loop makes of loader workers that die, and of what their stores say."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 from cc_prep.errors import JobFailed
+from cc_train.training import loop
 from cc_train.training.loop import WORKER_DIED, _alive
 
 DIED = "DataLoader worker (pid 7) is killed by signal: Terminated."
@@ -52,3 +54,45 @@ def test_a_dead_worker_is_one_line() -> None:
     assert str(caught.value) == WORKER_DIED
     with pytest.raises(RuntimeError, match="something else"), _alive():
         raise RuntimeError("something else")
+
+
+class Torn:
+    """A loader that gives one item and then fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "Connection reset"), EOFError(), FileNotFoundError(2, "")]
+)
+def test_a_worker_that_dies_while_it_hands_an_item_over(error: Exception) -> None:
+    """Keeps away: "[Errno 104] Connection reset by peer" as all that is said of it."""
+    items = loop._handed_over(Torn(error), workers=2)
+    assert next(items) == 1
+    with pytest.raises(JobFailed, match="a loader worker died"):
+        next(items)
+
+
+@pytest.mark.parametrize(
+    ("workers", "message"), [(0, ""), (2, "Caught X in DataLoader worker process 0.\nOriginal")]
+)
+def test_what_a_store_says_stays_what_it_said(workers: int, message: str) -> None:
+    error = ConnectionResetError(message)
+    with pytest.raises(ConnectionResetError) as caught:
+        list(loop._handed_over(Torn(error), workers))
+    assert caught.value is error
+
+
+def test_only_a_death_is_called_one() -> None:
+    """Keeps away: a worker's own error, its traceback lost, called out of memory."""
+    killed = "DataLoader worker (pid 12) is killed by signal: Killed. "
+    with pytest.raises(JobFailed, match="a loader worker died"), loop._alive():
+        raise RuntimeError(killed)
+    own = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback"
+    with pytest.raises(RuntimeError, match="Original"), loop._alive():
+        raise RuntimeError(own)

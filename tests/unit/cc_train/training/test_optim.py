@@ -84,3 +84,11 @@ def test_a_discriminator_that_waits_is_left_alone(tmp_path: Path) -> None:
         trainer.step([torch.rand(2, 3, 16, 16)], step)
         same = [torch.equal(p, start[name]) for name, p in task.discriminator.named_parameters()]
         assert all(same) == (step < 2)
+
+
+def test_schedule() -> None:
+    rates = [optim.lr_multiplier(s, 100, 10, 0.1) for s in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == 1
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1, abs=0.01)

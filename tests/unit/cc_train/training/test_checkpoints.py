@@ -1,4 +1,4 @@
-"""Which checkpoint is the best one, also where a validation gives no number."""
+"""Checkpoints come back whole; which is the best one, also where a validation gives no number."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from cc_prep.errors import UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.training import checkpoints
 from cc_train.training.loop import fit
@@ -94,3 +95,22 @@ def test_no_number_is_never_the_best(
     validated = [line for line in log if line["part"] == "validation"]
     assert [line["step"] for line in validated if "figure" not in line] == bad
     assert all(line["other"] == 2.0 for line in validated)
+
+
+def test_checkpoints_come_back_and_old_ones_go(tmp_path: Path) -> None:
+    tensors = {"a": torch.arange(3.0), "b": torch.zeros(2, dtype=torch.int64)}
+    for step in range(1, 6):
+        checkpoints.write(tmp_path, step, tensors, {"x": 1}, tensors, {"best": {}})
+    checkpoints.prune(tmp_path, 2, best=3)
+    assert checkpoints.steps(tmp_path) == [3, 4, 5]
+    checkpoint = checkpoints.read(tmp_path, 4)
+    assert checkpoint.step == 4
+    assert torch.equal(checkpoint.training["a"], tensors["a"])
+    assert not list(tmp_path.glob("checkpoints/.*"))
+    file = tmp_path / "checkpoints/000005" / checkpoints.MODEL
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match="damaged"):
+        checkpoints.read(tmp_path, 5)
+    (tmp_path / "checkpoints/000004/state.json").write_text("{")
+    with pytest.raises(UserError, match="no checkpoint"):
+        checkpoints.read(tmp_path, 4)

@@ -1,0 +1,65 @@
+"""CLIP4IDC's data: variations that keep captions true, and who is a negative."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cc_prep.formats import sequences, tar
+from cc_prep.records import FrameSequence, ImagePair
+from cc_train.data import order, sequence_index
+from cc_train.systems.clip4idc import recipe as clip4idc
+
+RANDOM = np.random.default_rng(0)
+
+
+def write(folder: Path, numbers: range, split: str = "train", index: int = 0) -> Path:
+    place = folder / f"{split}-{index:06d}.tar"
+    with tar.write_shard(str(place)) as (writer, _):
+        for i in numbers:
+            kind = "no_change" if i % 2 else "change"
+            pair = ImagePair("d", split, str(i // 2), kind, "b", "a", (f"caption {i}",))
+            frames = np.full((3, 32, 40, 3), 10 * i, np.uint8)
+            writer.add(pair.key, sequences.encode(FrameSequence(pair, frames), "png", 95, {}))
+    return place
+
+
+def test_a_mirrored_pair_keeps_its_caption_true() -> None:
+    data = clip4idc.Data(mirror=True)
+    image = np.zeros((8, 8, 3), np.uint8)
+    image[:, :2] = 255  # something on the left
+    seen = set()
+    for place in range(20):
+        variation = clip4idc.Variation.draw(data, order.rng_of(0, 0, place))
+        pair = variation.of_pair(image, image)
+        side = "left" if pair[0][0, 0, 0] else "right"
+        assert variation.of_caption("the cube left of the ball") == f"the cube {side} of the ball"
+        assert np.array_equal(*pair)
+        seen.add(side)
+    assert seen == {"left", "right"}
+
+
+def test_both_images_move_together() -> None:
+    image = RANDOM.integers(0, 256, (16, 16, 3), np.uint8)
+    data = clip4idc.Data(shift=3, blur=1.0)
+    variation = clip4idc.Variation.draw(data, order.rng_of(0, 0))
+    before, after = variation.of_pair(image, image)
+    assert np.array_equal(before, after)
+    assert not np.array_equal(before, image)
+
+
+def test_true_sentences_are_no_negatives() -> None:
+    metas = [{"kind": "change"}, {"kind": "no_change"}, {"kind": "no_change"}, {"kind": "change"}]
+    sentences = ["a", "b", "c", "a"]
+    positives = clip4idc.positives(sentences, metas).int().tolist()
+    assert positives == [[1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1]]
+
+
+def test_fewer_pairs_without_change(tmp_path: Path) -> None:
+    write(tmp_path, range(20))
+    samples = sequence_index.read_index([f"{tmp_path}/*.tar"])
+    for share, still in ((0.0, 0), (0.3, 3), (1.0, 10)):
+        chosen = clip4idc._fewer_unchanged(samples, share)
+        assert sum(s.meta["kind"] == "no_change" for s in chosen) == still
+        assert sum(s.meta["kind"] == "change" for s in chosen) == 10

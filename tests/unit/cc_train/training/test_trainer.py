@@ -1,0 +1,47 @@
+"""A training step: it lowers the loss, and stops where there is no number."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cc_prep.errors import JobFailed
+from cc_train.systems.vqgan import objective as vqgan
+from cc_train.training.loop import Loop, Trainer
+
+TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
+
+
+def objective(**weights: object) -> vqgan.VqganObjective:
+    torch.manual_seed(0)
+    values = {"backbone": "none", "discriminator_channels": 8, "discriminator_start": 0, **weights}
+    # A perceptual weight of 0: these tests are about the rest.
+    chosen = vqgan.Weights(perceptual=0.0, **values)  # type: ignore[arg-type]
+    images = torch.rand(2, 3, 16, 16)
+    return vqgan.VqganObjective(TINY, chosen, [images], "cpu")
+
+
+def images(seed: int = 0, count: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 3, 16, 16, generator=generator)
+
+
+def test_training_lowers_the_loss() -> None:
+    task = objective(adversarial=0.0)
+    settings = Loop(steps=40, learning_rate=2e-3, warmup_steps=0, device="cpu")
+    trainer = Trainer(task, settings, {}, Path("unused"))
+    losses = [trainer.step([images()], step)["pixel"] for step in range(40)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_no_number_stops_the_run() -> None:
+    task = objective(adversarial=0.0)
+    trainer = Trainer(task, Loop(device="cpu"), {}, Path("unused"))
+    before = task.network.decoder.conv_out.weight.clone()
+    with pytest.raises(JobFailed, match="step 0"):
+        trainer.step([images() * math.nan], 0)
+    assert torch.equal(before, task.network.decoder.conv_out.weight)
