@@ -94,7 +94,7 @@ class _SelfAttention:
     def __init__(self, attention: Attention) -> None:
         weights = (attention.wq.weight, attention.wk.weight, attention.wv.weight)
         self._joined, self._out = Packed(torch.cat(weights)), Packed(attention.wo.weight)
-        self._heads, self._scale = attention.heads, 1 / math.sqrt(attention.width)
+        self._heads, self._scale = attention.heads, attention.scale
 
     def __call__(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """keys, values: [B, heads, L, D / heads], whose last position is put in here."""
@@ -118,7 +118,7 @@ class _CrossAttention:
         self._to_memory = keys  # [heads, D / heads, D]
         self._from_memory = values.transpose(1, 2).contiguous()  # [heads, D, D / heads]
         self._query, self._out = Packed(attention.wq.weight), Packed(attention.wo.weight)
-        self._heads, self._scale = heads, 1 / math.sqrt(attention.width)
+        self._heads, self._scale = heads, attention.scale
 
     def __call__(self, x: Tensor, memory: Tensor) -> Tensor:
         query = self._query(x).unflatten(1, (self._heads, -1)).transpose(0, 1)

@@ -1,9 +1,7 @@
 """ProCap's caption decoder: word ids and what the encoder saw → logits of the next word.
 
-A post-norm transformer of the first kind with three habits of the reference that its published
-weights need: scores are divided by the root of the model's width and not of a head's, the layer
-norm uses the unbiased deviation, and word embeddings are the output matrix. Names follow the
-reference's `text_decoder.decoder`. For decoding, keys and values are kept from step to step.
+A post-norm transformer of the first kind, whose word embeddings are the output matrix. Names follow
+the reference's `text_decoder.decoder`. For decoding, keys and values are kept from step to step.
 Source: ProCap's code; Vaswani et al., 2017.
 """
 
@@ -24,7 +22,12 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes. length: positions of a caption, its begin and end marks included."""
+    """Sizes. length: positions of a caption, its begin and end marks included.
+
+    reference_quirks: two slips of the reference, which its published weights need: scores are
+        divided by the root of the model's width and not of a head's, which makes attention flatter,
+        and the layer norm divides by the unbiased deviation plus epsilon.
+    """
 
     words: int = 80
     width: int = 512
@@ -33,9 +36,16 @@ class Config:
     layers: int = 2
     length: int = 24
     dropout: float = 0.1
+    reference_quirks: bool = False
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int, length: int) -> Config:
+    def of(
+        cls,
+        shapes: Mapping[str, tuple[int, ...]],
+        heads: int,
+        length: int,
+        reference_quirks: bool = False,
+    ) -> Config:
         """Read off a checkpoint's shapes. Raises KeyError for what is no decoder."""
         words, width = shapes["out.weight"]
         layers = {n.split(".")[1] for n in shapes if n.startswith("layers.")}
@@ -46,17 +56,21 @@ class Config:
             hidden=shapes["layers.0.feedforward.layer.linear1.weight"][0],
             layers=len(layers),
             length=length,
+            reference_quirks=reference_quirks,
         )
 
 
 class Norm(nn.Module):
-    """(x − mean) / (std + eps), the deviation unbiased."""
+    """Layer normalisation; with reference_quirks (x − mean) / (std + eps), the std unbiased."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, reference_quirks: bool = False) -> None:
         super().__init__()
+        self.reference_quirks = reference_quirks
         self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.reference_quirks:
+            return F.layer_norm(x, x.shape[-1:], self.gamma, self.beta, EPS)
         centred = x - x.mean(-1, keepdim=True)
         length = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)  # torch.std takes longer
         std = length / math.sqrt(x.shape[-1] - 1)
@@ -64,11 +78,12 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention without biases."""
+    """Multi-head attention without biases. scale: what scores are multiplied by."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.heads, self.width, self.dropout = heads, width, dropout
+        width, self.heads, self.dropout = config.width, config.heads, config.dropout
+        self.scale = 1 / math.sqrt(width if config.reference_quirks else width // self.heads)
         self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor, memory: Tensor, causal: bool = False) -> Tensor:
@@ -79,7 +94,7 @@ class Attention(nn.Module):
             self._split(self.wv(memory)),
             is_causal=causal,
             dropout_p=self.dropout if self.training else 0.0,
-            scale=1 / math.sqrt(self.width),
+            scale=self.scale,
         )
         out: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
         return out
@@ -105,8 +120,8 @@ class AttentionSublayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.layer = Attention(config.width, config.heads, config.dropout)
-        self.layernorm = Norm(config.width)
+        self.layer = Attention(config)
+        self.layernorm = Norm(config.width, config.reference_quirks)
 
 
 class FeedForwardSublayer(nn.Module):
@@ -115,7 +130,7 @@ class FeedForwardSublayer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.layer = FeedForward(config.width, config.hidden)
-        self.layernorm = Norm(config.width)
+        self.layernorm = Norm(config.width, config.reference_quirks)
 
 
 class Layer(nn.Module):

@@ -104,7 +104,9 @@ def test_stage2(folder: Path) -> None:
     sizes = meta["config"]["decoder_param"]
     encoder, vqgan = build(parts, {})
     shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
-    config = caption_decoder.Config.of(shapes, sizes["num_attention_heads"], sizes["max_t_len"])
+    config = caption_decoder.Config.of(
+        shapes, sizes["num_attention_heads"], sizes["max_t_len"], reference_quirks=True
+    )
     features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
     words = Vocabulary([*MARKS, *map(str, range(config.words - len(MARKS)))])
     captioner = ProCap(encoder, config, features, words, "shared", reference_quirks=True)

@@ -94,6 +94,7 @@ def test_stage_1_becomes_a_run(folder: Path, tmp_path: Path) -> None:
     cli.main([str(part) for part in given], standalone_mode=False)
     encoder, settings = read_encoder(tmp_path / "run")
     assert (settings["frames"], settings["losses"]) == ("pixels", {"reference_quirks": True})
+    assert settings["reference_quirks"] is True
     tensors = load_file(folder / "weights.safetensors")
     assert torch.equal(encoder.image_mask, tensors["image_mask"])
     with pytest.raises(UserError, match="a run is there already"):

@@ -31,7 +31,9 @@ class ProCap(EncoderDecoder):
         encoder's mask vector for every query, told apart by their positions (the reference's code);
         `independent` gives every query a vector of its own that starts from it (the paper). Their
         number is that of the encoder's frames less two.
-    reference_quirks: with the reference's two slips of its second stage, for its published weights.
+    reference_quirks: with two slips of the reference's second stage, which its published weights
+        need: paddings take the ids of words, and the attention mask is one row off. The decoder's
+        are in its own configuration.
     """
 
     def __init__(

@@ -110,6 +110,7 @@ def make_run(
         "tokenizer": f"{Path(file).name}@{sha256(Path(file))[:8]}",
         "tokenizer_sha256": sha256(Path(file)),
         "network": {"width": encoder.config.width, "layers": encoder.config.layers},
+        "reference_quirks": True,
         "losses": {"reference_quirks": True},
         "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
@@ -146,7 +147,7 @@ def _captioner(
     """The tensors of a captioner and its settings."""
     shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
     try:
-        decoder = caption_decoder.Config.of(shapes, heads, length)
+        decoder = caption_decoder.Config.of(shapes, heads, length, reference_quirks=True)
         if decoder.words != len(words):
             raise UserError(
                 f"{file} knows {decoder.words} words, the vocabulary has {len(words)}",

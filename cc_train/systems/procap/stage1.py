@@ -76,10 +76,12 @@ class Settings(Section):
 
     cache_mb: see `FrameFeatures`. crop: train on random parts of the frames, of at least this share
     of their area; for pixels. vqgan: the file that the tokens were made with, if it has no name of
-    its own. max_activation_mb: see `Stage1Objective`.
+    its own. max_activation_mb: see `Stage1Objective`. reference_quirks: the encoder sees images in
+    [0, 1], see `FrameFeatures`; stage 2 does as its stage 1.
     """
 
     frames: Kind = "tokens"
+    reference_quirks: bool = False
     cache_mb: int = Field(500, ge=0)
     max_activation_mb: int = Field(1000, ge=0)
     crop: float | None = Field(None, gt=0, le=1)
@@ -110,9 +112,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _check(settings)
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     vqgan = frozen_vqgan.find(data, settings.vqgan)
-    features = FrameFeatures(
-        vqgan, settings.frames, settings.losses.reference_quirks, settings.cache_mb
-    )
+    features = FrameFeatures(vqgan, settings.frames, settings.reference_quirks, settings.cache_mb)
     grid = frozen_vqgan.grid(data.first, vqgan)
     encoder = settings.network.encoder(features, settings.keyframes.k + 2, grid)
     if request.init is not None:

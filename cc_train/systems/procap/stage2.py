@@ -38,7 +38,10 @@ class QuerySettings(Section):
 
 
 class Decoder(Section):
-    """Sizes of the caption decoder. length: words of a caption and two marks."""
+    """Sizes of the caption decoder. length: words of a caption and two marks.
+
+    reference_quirks: two slips of the reference, see `caption_decoder.Config`.
+    """
 
     width: int = Field(512, ge=8)
     heads: int = Field(8, ge=1)
@@ -46,6 +49,7 @@ class Decoder(Section):
     layers: int = Field(2, ge=1)
     length: int = Field(24, ge=3)
     dropout: float = Field(0.1, ge=0, lt=1)
+    reference_quirks: bool = False
 
 
 class Settings(Section):
@@ -55,10 +59,12 @@ class Settings(Section):
     `FrameFeatures`. encoder_lr_scale: the encoder's share of the learning rate. freeze: the encoder
     learns nothing. vocabulary: a file to use in place of the words of the training captions.
     min_word_count: rarer words become [UNK].
-    decay_norms: weight decay falls on norms too, as in the reference.
+    decay_norms: weight decay falls on norms too, as in the reference. reference_quirks: two slips
+    of the reference's encoder in stage 2, see `ProCap`; the range of the images is stage 1's.
     """
 
     frames: Kind | None = None
+    reference_quirks: bool = False
     cache_mb: int = Field(500, ge=0)
     vqgan: str | None = None
     network: Network | None = None
@@ -125,7 +131,7 @@ def make(settings: Settings, data: Split, words: TextCodec, init: Path | None) -
     if init is None:
         network = settings.network or Network()
         vqgan = frozen_vqgan.find(data, settings.vqgan)
-        features = FrameFeatures(vqgan, settings.frames or "tokens", cache_mb=settings.cache_mb)
+        features = FrameFeatures(vqgan, settings.frames or "tokens", settings.reference_quirks)
         encoder = network.encoder(features, k + 2, frozen_vqgan.grid(data.first, vqgan))
     else:
         encoder, features = _from_stage1(settings, data, init)
@@ -136,7 +142,7 @@ def make(settings: Settings, data: Split, words: TextCodec, init: Path | None) -
             "Set decoder.width or decoder.heads",
         )
     features.cache_mb = settings.cache_mb
-    quirks = features.reference_quirks
+    quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
     return ProCap(encoder, config, features, words, settings.queries.kind, quirks, digest)
 
@@ -151,11 +157,18 @@ def load(run: Run, device: str) -> ProCap:
     try:
         settings = run.settings
         words = text.load(run.folder, settings["text"])
-        quirks = bool(settings["encoder"]["reference_quirks"])
-        features = frozen_vqgan.read(run.folder, settings["encoder"]["frames"], quirks)
+        range_quirk = bool(settings["encoder"]["reference_quirks"])
+        features = frozen_vqgan.read(run.folder, settings["encoder"]["frames"], range_quirk)
+        # Runs from before these switches were there: stage 1's counted, the decoder's was on.
+        quirks = bool(settings.get("reference_quirks", range_quirk))
         encoder = ProcedureEncoder(procedure_encoder.Config.of(below(ENCODER)))
         sizes = settings["decoder"]
-        decoder = caption_decoder.Config.of(below(DECODER), sizes["heads"], sizes["length"])
+        decoder = caption_decoder.Config.of(
+            below(DECODER),
+            sizes["heads"],
+            sizes["length"],
+            bool(sizes.get("reference_quirks", True)),
+        )
         kind = settings["queries"]["kind"]
         digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
         network = ProCap(encoder, decoder, features, words, kind, quirks, digest)
@@ -179,7 +192,9 @@ def _from_stage1(
                 f"{key} is {trained[key]} in {init}, and {expected} in the settings",
                 f"Leave {key} out with --init",
             )
-    features = frozen_vqgan.read(init, trained["frames"], trained["losses"]["reference_quirks"])
+    # Before it had a switch of its own, the range of the images went with the losses' slips.
+    range_quirk = trained.get("reference_quirks", trained["losses"]["reference_quirks"])
+    features = frozen_vqgan.read(init, trained["frames"], bool(range_quirk))
     if features.kind == "tokens" and trained["tokenizer_sha256"] != first["tokenizer_sha256"]:
         raise UserError(
             f"{init} was trained on tokens of {trained['tokenizer']}, these shards hold those of "

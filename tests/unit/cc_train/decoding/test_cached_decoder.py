@@ -41,9 +41,10 @@ def stepwise_logits(
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("quirks", [False, True])
 @torch.inference_mode()
-def test_the_logits_of_each_word_at_the_reference_s_sizes() -> None:
-    decoder = seeded_decoder(Config())
+def test_the_logits_of_each_word_at_the_reference_s_sizes(quirks: bool) -> None:
+    decoder = seeded_decoder(Config(reference_quirks=quirks))
     ids, memory = torch.randint(0, 80, (3, 24)), torch.randn(3, 784, 512)
     expected = decoder(ids, memory)
     assert torch.allclose(stepwise_logits(CachedDecoder(decoder), ids, memory), expected, atol=1e-3)
@@ -57,13 +58,15 @@ def test_the_logits_of_each_word_at_the_reference_s_sizes() -> None:
     sentences=st.integers(1, 4),
     length=st.integers(1, 6),
     tokens=st.integers(1, 9),
+    quirks=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
 def test_of_every_size(
-    heads: int, half: int, layers: int, sentences: int, length: int, tokens: int
+    heads: int, half: int, layers: int, sentences: int, length: int, tokens: int, quirks: bool
 ) -> None:
     width = 2 * half * heads
-    decoder = seeded_decoder(Config(7, width, heads, 2 * width + 1, layers, length))
+    config = Config(7, width, heads, 2 * width + 1, layers, length, reference_quirks=quirks)
+    decoder = seeded_decoder(config)
     ids, memory = torch.randint(0, 7, (sentences, length)), torch.randn(sentences, tokens, width)
     with torch.inference_mode():
         expected = decoder(ids, memory)
@@ -101,8 +104,10 @@ def test_it_has_no_dropout_and_the_weights_of_its_making() -> None:
 
 
 @given(st.integers(2, 40), st.integers(1, 5), st.floats(1e-3, 1e3))
-def test_the_norm_divides_by_the_unbiased_deviation(width: int, rows: int, scale: float) -> None:
-    norm = Norm(width).double()
+def test_the_reference_s_norm_divides_by_the_unbiased_deviation(
+    width: int, rows: int, scale: float
+) -> None:
+    norm = Norm(width, reference_quirks=True).double()
     for parameter in norm.parameters():
         parameter.data.normal_()
     x = (scale * torch.randn(rows, width, dtype=torch.float64) + 3).requires_grad_()
@@ -119,8 +124,9 @@ def test_the_norm_divides_by_the_unbiased_deviation(width: int, rows: int, scale
         assert torch.allclose(mine, theirs)
 
 
-def test_the_norm_of_a_constant_is_its_shift() -> None:
-    norm, x = Norm(4), torch.full((1, 4), 2.0, requires_grad=True)
+@pytest.mark.parametrize("quirks", [False, True])
+def test_the_norm_of_a_constant_is_its_shift(quirks: bool) -> None:
+    norm, x = Norm(4, quirks), torch.full((1, 4), 2.0, requires_grad=True)
     norm.beta.data.normal_()
     normalized = norm(x)
     assert torch.equal(normalized[0], norm.beta)

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cc_prep import manifest, storage
 from cc_prep.settings import build
+from cc_train import configs
 from cc_train.systems.procap import stage1, stage2
+from cc_train.systems.procap.captioner import ProCap
+from cc_train.training import checkpoints, runs
 from cc_train.training.task import Request, Task
 from tests import token_shards
 
@@ -37,3 +41,64 @@ def test_an_epoch_has_as_many_items_as_the_stream(
     stream = {"pair_scenes": pair_scenes}
     task = prepared(tmp_path, system, network=NETWORK, stream=stream)
     assert task.items == items
+
+
+def stored_run(folder: Path, system: str, task: Task, settings: dict[str, object]) -> Path:
+    """A run with a task's network as it is."""
+    run = folder / "run"
+    runs.write_files(run, task.files)
+    settings = {"system": system, "files": sorted(task.files), **task.about, **settings}
+    storage.write_json(str(run / runs.SETTINGS), settings)
+    tensors = task.objective.network.state_dict()
+    checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
+    return run
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("decoder", [False, True])
+def test_each_stage_has_its_own_slips(
+    tmp_path: Path, first: bool, second: bool, decoder: bool
+) -> None:
+    """Keeps away: a stage 2 with the slips that its stage 1 had; but it sees images as that did."""
+    task = prepared(tmp_path / "a", "stage1", network=NETWORK, reference_quirks=first)
+    losses = {"reference_quirks": not first}
+    stage1_settings = {"frames": "tokens", "network": NETWORK, "losses": losses}
+    stage1_settings |= {"reference_quirks": first}
+    init = stored_run(tmp_path / "a", "stage1", task, stage1_settings)
+    sizes = {"width": 16, "heads": 2, "hidden": 16, "length": 8, "reference_quirks": decoder}
+    values = {"reference_quirks": second, "decoder": sizes}
+    task = prepared(tmp_path / "b", "stage2", init, **values)
+    more = {**values, "queries": {"kind": "shared"}}
+    run = stored_run(tmp_path / "b", "stage2", task, more)
+    for network in (task.objective.network, stage2.load(runs.read(run), "cpu")):
+        assert isinstance(network, ProCap)
+        assert network.features.reference_quirks is first
+        assert network.reference_quirks is second
+        assert network.decoder.config.reference_quirks is decoder
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_runs_from_before_the_switches_stay_as_they_were(tmp_path: Path, first: bool) -> None:
+    """Keeps away: a captioner that says something else after an update of this package."""
+    task = prepared(tmp_path / "a", "stage1", network=NETWORK)
+    losses = {"reference_quirks": first}
+    older: dict[str, object] = {"frames": "tokens", "network": NETWORK, "losses": losses}
+    init = stored_run(tmp_path / "a", "stage1", task, older)
+    sizes = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
+    task = prepared(tmp_path / "b", "stage2", init, decoder=sizes)
+    run = stored_run(
+        tmp_path / "b", "stage2", task, {"decoder": sizes, "queries": {"kind": "shared"}}
+    )
+    network = stage2.load(runs.read(run), "cpu")
+    assert network.features.reference_quirks is network.reference_quirks is first
+    assert network.decoder.config.reference_quirks is True
+
+
+@pytest.mark.parametrize("name", manifest.names())
+def test_manifests_of_the_paper_s_settings_keep_its_decoder(name: str) -> None:
+    """Keeps away: figures beside the paper's of another decoder; and its slips in other runs."""
+    section = configs.load(stage2.Settings, "stage2", name, [], Console(quiet=True))
+    paper = name in ("clevr", "clevr_dc", "edit", "levir", "spot")
+    assert section.decoder.reference_quirks is paper
+    assert section.reference_quirks is False
