@@ -201,7 +201,8 @@ def compare(**options: Any) -> None:
     """Prints the scores of several runs, or folders of evaluate, side by side.
 
     Where two were scored over the same pairs it says how much CIDEr is gained over the first, with
-    an interval. --dataset adds what papers report (cc_train/evaluation/published.yaml).
+    an interval, and of rendered pairs how many more captions are exactly right. --dataset adds what
+    papers report (cc_train/evaluation/published.yaml).
 
     \b
     Example:

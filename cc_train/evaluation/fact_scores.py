@@ -160,15 +160,18 @@ def table(scores: FactScores, pairs: int) -> str:
     """The scores in Markdown. pairs: of the whole evaluation, those without facts included."""
     content = scores.to_json()
     with_facts = scores.changed.pairs + scores.unchanged.pairs
-    lines = ["| facts | right, % | 95 % | right | wrong | not said | pairs |", "|---" * 7 + "|"]
+    lines = ["| facts | right, % | 95 % | if said, % | right | wrong | not said | pairs |"]
+    lines.append("|---" * 8 + "|")
     if content[TOLD_APART]:
-        lines.append(f"| {TOLD_APART} | {_percent(content[TOLD_APART])} | | | | |")
+        lines.append(f"| {TOLD_APART} | {_percent(content[TOLD_APART])} | | | | | |")
     rows = {name: content[name] for name in ("changed pairs", "unchanged pairs")}
     rows |= content["shares"]
     for name, share in rows.items():
         if share["pairs"]:
             counts = (f"{share[key]:,}" for key in ("right", "wrong", "not said", "pairs"))
-            lines.append(f"| {name} | {_percent(share)} | {' | '.join(counts)} |")
+            lines.append(
+                f"| {name} | {_percent(share)} | {_if_said(share)} | {' | '.join(counts)} |"
+            )
     claimed = claimed_types(scores.confusion)
     lines += ["", f"| true type ↓, caption → | {' | '.join(claimed)} | exact, % | 95 % |"]
     lines.append("|---" * (len(claimed) + 3) + "|")
@@ -190,6 +193,12 @@ def claimed_types(confusion: Mapping[str, Mapping[str, int]]) -> Sequence[str]:
 def _total(shares: Iterable[Share]) -> Share:
     listed = list(shares)
     return Share(sum(one.right for one in listed), sum(one.pairs for one in listed))
+
+
+def _if_said(share: Mapping[str, int]) -> str:
+    """Percent right of the captions that say the fact, where some leave it out."""
+    said = share["right"] + share["wrong"]
+    return f"{100 * share['right'] / said:.1f}" if said and share["not said"] else ""
 
 
 def _percent(share: Mapping[str, float]) -> str:

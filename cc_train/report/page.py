@@ -17,12 +17,13 @@ import jinja2
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.records import Facts
 from cc_prep.redaction import values_without_folders
 from cc_train import systems
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import scorer
-from cc_train.report import curves
+from cc_train.report import curves, facts
 from cc_train.training.metric_logger import PICTURES
 
 CAPTIONS_A_GROUP = 8
@@ -30,7 +31,11 @@ CAPTIONS_A_GROUP = 8
 
 @dataclass(frozen=True)
 class Shown:
-    """A pair on the page. images: data URLs of before and after, where there are shards."""
+    """A pair on the page. images: data URLs of before and after, where there are shards.
+
+    right: the caption is a reference word for word. Of a rendered pair also: exact, the words of
+    the caption, what truly changed (truth), and the names of the facts that are not said.
+    """
 
     id: str
     caption: str
@@ -38,6 +43,25 @@ class Shown:
     cider: float
     right: bool
     images: tuple[str, ...] = ()
+    exact: bool = False
+    words: tuple[facts.Word, ...] = ()
+    truth: str = ""
+    unsaid: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pairs of an evaluation.
+
+    verbatim, exact: captions that are a reference word for word, and those that are right; exact is
+    None where there are no facts.
+    """
+
+    name: str
+    pairs: int
+    verbatim: int
+    exact: int | None
+    examples: list[Shown]
 
 
 def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
@@ -62,6 +86,7 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
             height=curves.HEIGHT,
             pictures=[(int(path.stem), _url(path.read_bytes(), "png")) for path in _some(pictures)],
             pictures_show=systems.get(str(settings.get("system"))).pictures if pictures else "",
+            facts=facts.tables(scores["facts"]) if scores and scores.get("facts") else None,
             scores=scores,
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
@@ -75,10 +100,8 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
     return target
 
 
-def _groups(
-    items: Path, images: Mapping[str, shard_index.Entry]
-) -> list[tuple[str, int, int, list[Shown]]]:
-    """(group, right, pairs, some of them) of an evaluation: the last group of each item."""
+def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]:
+    """The groups of an evaluation, with some pairs of each; an item counts for its last group."""
     if not items.exists():
         return []
     by_group: dict[str, list[dict[str, Any]]] = {}
@@ -89,7 +112,8 @@ def _groups(
     for name, rows in sorted(by_group.items()):
         stride = max(1, len(rows) // CAPTIONS_A_GROUP)
         examples = [_example(row, images) for row in rows[::stride][:CAPTIONS_A_GROUP]]
-        groups.append((name, sum(map(_right, rows)), len(rows), examples))
+        exact = sum(bool(row["exact"]) for row in rows) if "exact" in rows[0] else None
+        groups.append(Group(name, len(rows), sum(map(_right, rows)), exact, examples))
     return groups
 
 
@@ -112,7 +136,20 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
         row["scores"].get("CIDEr", 0.0),
         _right(row),
         pictures,
+        **_judged(row),
     )
+
+
+def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not row.get("facts"):
+        return {}
+    truth, caption = Facts.from_json(row["facts"]), str(row["caption"])
+    return {
+        "exact": bool(row["exact"]),
+        "words": tuple(facts.words(caption, truth)),
+        "truth": facts.sentence(truth),
+        "unsaid": tuple(facts.unsaid(caption, truth)),
+    }
 
 
 def _images(shards: Sequence[str]) -> dict[str, shard_index.Entry]:

@@ -177,8 +177,11 @@ def test_the_table_leads_with_facts() -> None:
     table = fact_scores.table(SCORES, 10)
     lines = table.splitlines()
     assert lines[2].startswith("| told apart | 63.3 |")
-    assert "| new value | 50.0 | 9.5 … 90.5 | 1 | 1 | 0 | 2 |" in lines
+    assert "| new value | 50.0 | 9.5 … 90.5 |  | 1 | 1 | 0 | 2 |" in lines
     assert lines.index("") < next(n for n, line in enumerate(lines) if "| none | 2 |" in line)
+    assert (
+        next(line for line in lines if line.startswith("| material |")).split(" | ")[3] == "100.0"
+    )
     assert "8 of 10 pairs have facts." in table
     columns = {line.count("|") for line in lines[: lines.index("")]}
     assert len(columns) == 1

@@ -1,0 +1,135 @@
+"""What of a rendered pair's caption is right, for the page of a run: words and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cc_prep.records import FACT_TYPES, Facts
+from cc_prep.synth import parsing
+from cc_prep.synth.parsing import NEW, SEVERAL, TYPE, UNCHANGED
+from cc_train.evaluation.fact_scores import EXACT, TITLES, TOLD_APART, claimed_types
+from cc_train.evaluation.facts import FACTS, true_values
+
+
+@dataclass(frozen=True)
+class Word:
+    """Some characters of a caption.
+
+    state: `right`, `wrong`, or empty where they claim nothing. title: what a wrong word should be.
+    """
+
+    text: str
+    state: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A share and its 95 % interval, in percent. counts: right, wrong, not said, pairs.
+
+    said: percent right of those that say the fact; None where that is not asked.
+    """
+
+    name: str
+    share: float
+    low: float
+    high: float
+    said: float | None = None
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Captions of one true and one claimed type. share: of the true type's pairs, 0 to 1."""
+
+    count: int
+    share: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What facts.html.j2 shows.
+
+    claimed: the columns of the confusion table. confusion: true type, its cells, its exact share.
+    """
+
+    rows: list[Row]
+    claimed: Sequence[str]
+    confusion: list[tuple[str, list[Cell], Row | None]]
+
+
+def words(caption: str, facts: Facts) -> list[Word]:
+    """The caption in pieces, which joined are the caption again."""
+    truth, claims = true_values(facts), parsing.parse(caption)
+    pieces, end = [], 0
+    for mark in claims.marks:
+        if mark.start > end:
+            pieces.append(Word(caption[end : mark.start]))
+        pieces.append(_word(caption[mark.start : mark.end], mark, claims, truth))
+        end = mark.end
+    return [*pieces, Word(caption[end:])] if end < len(caption) else pieces
+
+
+def _word(text: str, mark: parsing.Mark, claims: parsing.Claims, truth: Mapping[str, str]) -> Word:
+    name, true = TITLES.get(mark.fact, mark.fact), truth.get(mark.fact)
+    if true is not None and mark.value == true:
+        if claims.value(mark.fact) == SEVERAL:
+            return Word(text, "wrong", f"{name}: {true}, but the caption says others as well")
+        return Word(text, "right", f"{name}: right")
+    if truth[TYPE] == UNCHANGED:
+        return Word(text, "wrong", "should be: nothing changed")
+    if true is None:
+        return Word(text, "wrong", f"no {name} here: the change is of type {truth[TYPE]}")
+    return Word(text, "wrong", f"{name} should be: {true}")
+
+
+def sentence(facts: Facts) -> str:
+    """What truly changed, in a few words: `move: small red metal cube`."""
+    truth = true_values(facts)
+    looks = [truth[name] for name in parsing.FEATURES if name in truth]
+    if not looks:
+        return "nothing changed"
+    new = f" → {truth[NEW]}" if NEW in truth else ""
+    return f"{truth[TYPE]}: {' '.join(looks)}{new}"
+
+
+def unsaid(caption: str, facts: Facts) -> list[str]:
+    """The names of the facts that a caption leaves out."""
+    claims = parsing.parse(caption)
+    truth = true_values(facts)
+    return [TITLES.get(f, f) for f in FACTS if f in truth and claims.value(f) is None]
+
+
+def tables(scores: Mapping[str, Any]) -> Tables:
+    """The tables of what scores.json holds of facts."""
+    table, exact = scores["confusion"], scores["exact by type"]
+    claimed = claimed_types(table)
+    lines = []
+    for kind in (name for name in FACT_TYPES if name in table):
+        total = max(1, sum(table[kind].values()))
+        counts = [(name, table[kind].get(name, 0)) for name in claimed]
+        cells = [Cell(count, count / total, name == kind) for name, count in counts]
+        lines.append((kind, cells, _row(EXACT, exact[kind]) if kind in exact else None))
+    return Tables(_rows(scores), claimed, lines)
+
+
+def _rows(scores: Mapping[str, Any]) -> list[Row]:
+    apart = scores[TOLD_APART]
+    first = [] if not apart else [_row(TOLD_APART, apart)]
+    shares = {name: scores[name] for name in ("changed pairs", "unchanged pairs")}
+    order = [*(TITLES.get(fact, fact) for fact in FACTS), EXACT]
+    shares |= {name: scores["shares"][name] for name in order if name in scores["shares"]}
+    return first + [_row(name, share) for name, share in shares.items() if share["pairs"]]
+
+
+def _row(name: str, share: Mapping[str, float]) -> Row:
+    percent, low, high = (100 * share[key] for key in ("share", "low", "high"))
+    if "pairs" not in share:
+        return Row(name, percent, low, high)
+    right, wrong = int(share["right"]), int(share["wrong"])
+    said = 100 * right / (right + wrong) if right + wrong and name != EXACT else None
+    counts = (right, wrong, int(share["not said"]), int(share["pairs"]))
+    return Row(name, percent, low, high, said, counts)

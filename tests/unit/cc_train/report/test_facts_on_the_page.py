@@ -1,0 +1,125 @@
+"""The page of a run shows which words of a caption are right, and what the others should be."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.report import facts as shown
+from cc_train.report import page
+from tests import pages
+
+RED = Looks("red", "cube", "metal", "small", (0.5, 0.5))
+BLUE = Looks("blue", "cube", "metal", "small", (0.5, 0.5))
+PAINTED, MOVED, STILL = Facts("color", RED, BLUE), Facts("move", RED, RED), Facts("none")
+
+
+def states(caption: str, facts: Facts) -> str:
+    """The caption with +right+ and -wrong- words."""
+    signs = {"right": "+", "wrong": "-", "": ""}
+    words = shown.words(caption, facts)
+    return "".join(f"{signs[word.state]}{word.text}{signs[word.state]}" for word in words)
+
+
+@pytest.mark.parametrize(
+    ("caption", "facts", "expected"),
+    [
+        ("The red, matte cube turned blue!", PAINTED,
+         "The +red+, -matte- +cube+ +turned+ +blue+!"),
+        ("the big block behind the red ball moved", MOVED,
+         "the -big- +block+ behind the red ball +moved+"),
+        ("nothing changed", STILL, "+nothing+ +changed+"),
+        ("nothing changed", MOVED, "-nothing- -changed-"),
+        ("the red cube moved", STILL, "the -red- -cube- -moved-"),
+        ("the red blue cube moved", MOVED, "the -red- -blue- +cube+ +moved+"),
+        ("the red cube turned green", MOVED, "the +red+ +cube+ -turned- -green-"),
+        ("what a day", MOVED, "what a day"),
+        ("", MOVED, ""),
+    ],
+)  # fmt: skip
+def test_words(caption: str, facts: Facts, expected: str) -> None:
+    assert states(caption, facts) == expected
+
+
+def test_titles_say_what_it_should_be() -> None:
+    [_, red, *_, new] = shown.words("the green cube turned gray", PAINTED)
+    assert (red.title, new.title) == ("color should be: red", "new value should be: blue")
+    titles = {word.title for word in shown.words("the red cube turned gray", MOVED) if word.title}
+    assert "type should be: move" in titles
+    assert "no new value here: the change is of type move" in titles
+    assert shown.words("it moved", STILL)[1].title == "should be: nothing changed"
+    assert shown.sentence(PAINTED) == "color: small red metal cube → blue"
+    assert shown.sentence(STILL) == "nothing changed"
+    assert shown.unsaid("the red cube moved", PAINTED) == ["material", "size", "new value"]
+    assert shown.unsaid("hm", STILL) == ["type"]
+
+
+@given(st.text(alphabet="the redcubmovn nothing.,<>&\u0130 "), st.sampled_from([PAINTED, STILL]))
+def test_the_words_are_the_caption(caption: str, facts: Facts) -> None:
+    """Keeps away: a character that the page swallows or shows twice."""
+    assert "".join(word.text for word in shown.words(caption, facts)) == caption
+
+
+METAS = [
+    {"key": f"{number}-{kind}", "kind": kind, "change_type": "color" if kind == CHANGE else None,
+     "facts": asdict(PAINTED if kind == CHANGE else STILL),
+     "captions": ["the red cube turned blue" if kind == CHANGE else "nothing changed"]}
+    for number in range(3) for kind in (CHANGE, NO_CHANGE)
+]  # fmt: skip
+CAPTIONS = {
+    "0-change": "the red block became blue", "1-change": "the red ball<br> turned green",
+    "2-change": "nothing changed", "0-no_change": "nothing changed",
+    "1-no_change": "nothing changed", "2-no_change": "hm",
+}  # fmt: skip
+
+
+def written(run: Path, with_facts: bool = True) -> str:
+    items = coco.items([{**m, "facts": m["facts"] if with_facts else None} for m in METAS])
+    scores = evaluation.evaluate(items, CAPTIONS, scorer.PLAIN)
+    evaluation.write(run / "evaluation", scores, items, CAPTIONS)
+    (run / "settings.json").write_text(json.dumps({"system": "stage2"}))
+    return Path(page.write(str(run), None)).read_text()
+
+
+def test_the_page(tmp_path: Path) -> None:
+    text = written(tmp_path)
+    assert text.index("<h2>Facts</h2>") < text.index("<h2>Scores</h2>")
+    assert "color: 1 of 3 captions are exact, 0 are a reference word for word" in text
+    assert "no change: 2 of 3 captions are exact, 2 are" in text
+    wrong = re.findall(r'<span class="claim wrong" title="([^"]+)">(\w+)<', text)
+    assert ("shape should be: cube", "ball") in wrong
+    assert ("new value should be: blue", "green") in wrong
+    assert "ball<br>" not in text
+    dom = html.unescape(re.sub(r"<[^>]+>", "", pages.opened(text, tmp_path)))
+    assert "the red ball<br> turned green" in dom
+    assert "color: small red metal cube → blue" in dom
+    tables = shown.tables(json.loads((tmp_path / "evaluation/scores.json").read_text())["facts"])
+    assert tables.claimed == ["none", "color", "not recognised"]
+    assert [kind for kind, _, _ in tables.confusion] == ["none", "color"]
+    _, cells, exact = tables.confusion[1]
+    assert [(cell.count, cell.right) for cell in cells] == [(1, False), (2, True), (0, False)]
+    assert exact is not None
+    assert exact.share == pytest.approx(100 / 3)
+    names = [row.name for row in tables.rows]
+    assert names[:4] == ["told apart", "changed pairs", "unchanged pairs", "type"]
+    assert names[-2:] == ["new value", "exact"]
+    assert tables.rows[4].said == 100  # the color, of the two that say it
+    assert tables.rows[4].counts == (2, 0, 1, 3)
+
+
+def test_a_page_without_facts(tmp_path: Path) -> None:
+    """Keeps away: reports of real data that speak of facts which nobody knows."""
+    text = written(tmp_path, with_facts=False)
+    assert "Facts" not in text
+    assert 'class="claim' not in text
+    assert "color: 0 of 3 captions are a reference word for word" in text
