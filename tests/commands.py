@@ -21,8 +21,8 @@ Done = subprocess.CompletedProcess[str]
 def in_process(main: Callable[[], None], *arguments: object) -> Done:
     """What the program that `main` is prints and ends with, given these arguments."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    given = [str(part) for part in arguments]
-    before, sys.argv = sys.argv, [main.__module__, *given]
+    texts = [str(part) for part in arguments]
+    before, sys.argv = sys.argv, [main.__module__, *texts]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main()
@@ -30,7 +30,7 @@ def in_process(main: Callable[[], None], *arguments: object) -> Done:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:
         sys.argv = before
-    return Done(given, code, out.getvalue(), err.getvalue())
+    return Done(texts, code, out.getvalue(), err.getvalue())
 
 
 def cc_train(*arguments: object) -> Done:

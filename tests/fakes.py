@@ -25,9 +25,9 @@ def pair(number: int, split: str = "train") -> ImagePair:
 
 
 def shards(pairs: int, per_shard: int, split: str = "train") -> list[ShardPlan]:
-    made = [pair(i, split) for i in range(pairs)]
+    all_pairs = [pair(i, split) for i in range(pairs)]
     starts = range(0, pairs, per_shard)
-    return [ShardPlan(split, s // per_shard, tuple(made[s : s + per_shard])) for s in starts]
+    return [ShardPlan(split, s // per_shard, tuple(all_pairs[s : s + per_shard])) for s in starts]
 
 
 class BrokenStep:

@@ -41,8 +41,8 @@ def spot(root: Path) -> Manifest:
         "val": [{"img_id": "9", "sentences": ["same"]}],
         "test": [{"img_id": "8", "sentences": ["there are no differences"]}],
     }
-    for split, found in rows.items():
-        write(root / f"annotations/{split}.json", found)
+    for split, entries in rows.items():
+        write(root / f"annotations/{split}.json", entries)
     for name in ("7.png", "7_2.png", "8.jpg", "8_2.jpg", "9.png", "9_2.png"):
         image(root / "resized_images" / name)
     return manifest.load("spot", root=str(root))
@@ -70,8 +70,10 @@ def levir(root: Path) -> Manifest:
     rows = []
     for number, split in enumerate(("train", "val", "test", "train")):
         name = f"{split}_{number:06d}.png"
-        said = [{"raw": f" caption {i} ."} for i in range(5)]
-        rows.append({"filename": name, "split": split, "changeflag": number % 2, "sentences": said})
+        sentences = [{"raw": f" caption {i} ."} for i in range(5)]
+        rows.append(
+            {"filename": name, "split": split, "changeflag": number % 2, "sentences": sentences}
+        )
         for at, side in enumerate("AB"):
             image(root / "images" / split / side / name, 10 * number + at)
     write(root / "LevirCCcaptions.json", {"images": rows})
@@ -85,9 +87,9 @@ def clevr(root: Path) -> Manifest:
             (("images", "default"), ("sc_images", "semantic"), ("nsc_images", "nonsemantic"))
         ):
             image(root / folder / f"CLEVR_{word}_{name}", 10 * i + at)
-    said = {f"CLEVR_default_{name}": ["the red cube moved", "it moved"] for name in names}
-    write(root / "change_captions.json", said)
-    write(root / "no_change_captions.json", {name: ["nothing changed"] for name in said})
+    captions = {f"CLEVR_default_{name}": ["the red cube moved", "it moved"] for name in names}
+    write(root / "change_captions.json", captions)
+    write(root / "no_change_captions.json", {name: ["nothing changed"] for name in captions})
     write(root / "splits.json", {"train": [0, 1], "val": [2], "test": [3]})
     write(root / "type_mapping.json", {"move": names})
     return manifest.load("clevr", root=str(root))
@@ -120,13 +122,13 @@ def folders(root: Path) -> Manifest:
     for i, split in enumerate(("train", "train", "val", "test")):
         image(root / split / f"before/{i}.png", 10 * i)
         image(root / split / f"after/{i}.jpg", 10 * i + 1)
-        said = root / split / f"captions/{i}.txt"
-        said.parent.mkdir(exist_ok=True)
-        said.write_text("a tree grew\n\nthere is a tree \n")
+        captions = root / split / f"captions/{i}.txt"
+        captions.parent.mkdir(exist_ok=True)
+        captions.write_text("a tree grew\n\nthere is a tree \n")
     return manifest.load("own", ["layout=folders"], root=str(root))
 
 
-MADE: dict[str, Callable[[Path], Manifest]] = {
+MAKERS: dict[str, Callable[[Path], Manifest]] = {
     "clevr": clevr,
     "clevr_dc": clevr_dc,
     "spot": spot,

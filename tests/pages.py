@@ -19,9 +19,9 @@ PROBE = """<script>addEventListener('load', () => {
 
 def browser() -> str:
     names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    assert found, "no Chromium on the PATH: `make browser` installs one"
-    return found
+    program = next(filter(None, map(shutil.which, names)), None)
+    assert program, "no Chromium on the PATH: `make browser` installs one"
+    return program
 
 
 def opened(text: str, folder: Path) -> str:

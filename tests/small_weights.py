@@ -53,10 +53,10 @@ def settings(folder: Path) -> list[str]:
 
 def build_options(folder: Path, root: Path, pairs_per_shard: int) -> list[str]:
     """What `cc-prep build synth` is given for the scenes in `root`, with weights in `folder`."""
-    given = [
+    values = [
         *settings(folder),
         f"shards.pairs_per_shard={pairs_per_shard}",
         "image_size=64",
         "interpolate.depth=2",
     ]
-    return ["--root", str(root), *(part for g in given for part in ("--set", g))]
+    return ["--root", str(root), *(part for g in values for part in ("--set", g))]

@@ -21,19 +21,19 @@ STEPS = 8
 
 def build(out: Path, weights: Path, synth_root: Path, prep: Command) -> str:
     """All splits of six scenes, with all frames as images; the pattern that names their shards."""
-    given = [*small_weights.settings(weights), "image_size=32", "interpolate.depth=2"]
+    values = [*small_weights.settings(weights), "image_size=32", "interpolate.depth=2"]
     more = ["interpolate.method=crossfade", "keyframes.images=all", "shards.pairs_per_shard=3"]
-    options = [part for value in (*given, *more) for part in ("--set", value)]
+    options = [part for value in (*values, *more) for part in ("--set", value)]
     done = prep("build", "synth", "--root", synth_root, "--out", out, *options)
     assert done.returncode == 0, done.stderr
     return f"{out}/shards/*.tar"
 
 
 def command(kind: str, weights: Path, shards: str, run: Path, *more: str) -> list[str]:
-    given = [*SMALL[kind], *LOOP]
+    values = [*SMALL[kind], *LOOP]
     if kind == "stage1":
-        given.append(f"vqgan={weights / 'vqgan-test.safetensors'}")
-    options = [part for value in given for part in ("--set", value)]
+        values.append(f"vqgan={weights / 'vqgan-test.safetensors'}")
+    options = [part for value in values for part in ("--set", value)]
     return [kind, "--shards", shards, "--out", str(run), *options, "--steps", str(STEPS), *more]
 
 

@@ -63,15 +63,15 @@ def test_masks_and_facts_go_the_whole_way(fused: Path, stepwise: Path) -> None:
     for split in ("train", "val", "test"):
         for file in sorted(stepwise.glob(f"sequences/{split}-*.tar")):
             for key, members in tar.read_shard(str(file)):
-                made = [
+                samples = [
                     dict(tar.read_shard(str(out / "shards" / file.name)))[key]
                     for out in (fused, stepwise)
                 ]
-                assert made[0] == made[1]
+                assert samples[0] == samples[1]
                 changed = key.endswith("-change")
                 assert ("mask.png" in members) == changed
-                assert made[0].get("mask.png") == members.get("mask.png")
-                sample = training_shards.decode(key, made[0])
+                assert samples[0].get("mask.png") == members.get("mask.png")
+                sample = training_shards.decode(key, samples[0])
                 assert sample.meta["facts"] == json.loads(members["json"])["facts"]
                 assert (sample.meta["facts"]["type"] == "none") == (not changed)
                 mask = sample.mask()
@@ -89,11 +89,11 @@ def test_stored_sequences_without_scores_are_scored_on_the_way(
 
 def test_lossy_frames_too(tmp_path: Path, options: list[str], prep: Command) -> None:
     """Keeps away: a stream whose later steps see better frames than the files would hold."""
-    given = (*options, "--set", "interpolate.codec=jpg", "--split", "val")
-    done = prep("build", "synth", "--out", tmp_path / "fused", *given)
+    arguments = (*options, "--set", "interpolate.codec=jpg", "--split", "val")
+    done = prep("build", "synth", "--out", tmp_path / "fused", *arguments)
     assert done.returncode == 0, done.stderr
     for step in ("interpolate", "build"):  # which scores on the way
-        assert prep(step, "synth", "--out", tmp_path / "steps", *given).returncode == 0
+        assert prep(step, "synth", "--out", tmp_path / "steps", *arguments).returncode == 0
     assert digests(tmp_path / "fused") == digests(tmp_path / "steps")
 
 
@@ -101,13 +101,13 @@ def test_another_rule_takes_the_scores_there_are(
     stepwise: Path, tmp_path: Path, options: list[str], prep: Command
 ) -> None:
     """Without the scorer's weights even: only the digest in the provenance is needed."""
-    given = [*options, "--set", "keyframes.k=1", "--set", "keyframes.strategy=uniform"]
-    missing = [o for o in given if not o.startswith("score.weights=")]
+    arguments = [*options, "--set", "keyframes.k=1", "--set", "keyframes.strategy=uniform"]
+    missing = [o for o in arguments if not o.startswith("score.weights=")]
     missing = [o for i, o in enumerate(missing) if not (o == "--set" and missing[i + 1] == "--set")]
     refused = prep("build", "synth", "--out", tmp_path, "--from", stepwise, *missing)
     assert refused.returncode == 2
     assert "score" in refused.stderr  # made with other weights than the manifest's default
-    done = prep("build", "synth", "--out", tmp_path, "--from", stepwise, *given)
+    done = prep("build", "synth", "--out", tmp_path, "--from", stepwise, *arguments)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "shards/provenance.json").read_text())
     assert record["settings"]["keyframes"]["k"] == 1

@@ -100,11 +100,11 @@ def spec(tmp_path: Path, name: str, seconds: float = 0.0) -> job.JobSpec:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{PORT}")
-    made = Cluster(tmp_path / "nodes.log")
+    two_nodes = Cluster(tmp_path / "nodes.log")
     try:
-        yield made
+        yield two_nodes
     finally:
-        made.stop()
+        two_nodes.stop()
 
 
 def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Cluster) -> None:

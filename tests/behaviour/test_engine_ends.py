@@ -21,10 +21,10 @@ def workers_find_the_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_machine_ends_the_job_with_its_error_and_resumes(tmp_path: Path) -> None:
     with pytest.raises(JobFailed) as caught:
         run(spec(tmp_path, fails=range(10, 20), seconds=0.05))
-    said = str(caught.value)
-    assert "ZeroDivisionError" in said
-    assert "the same command resumes" in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert "ZeroDivisionError" in message
+    assert "the same command resumes" in message
+    assert "\n" not in message
     summary = run(spec(tmp_path))
     assert (summary.samples, summary.rejected) == (20, 0)
     assert 1 <= summary.made_now <= 3
@@ -32,16 +32,16 @@ def test_a_broken_machine_ends_the_job_with_its_error_and_resumes(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "said"),
+    ("how", "error", "message"),
     [("raises", UserError, "no weights on this node. Put them there"),
      ("dies", JobFailed, "its worker died 3 times between pairs")],
 )  # fmt: skip
 def test_a_worker_that_cannot_start_ends_the_job(
-    tmp_path: Path, how: str, error: type[Exception], said: str
+    tmp_path: Path, how: str, error: type[Exception], message: str
 ) -> None:
     """Keeps away: Ray's silent restarts of an actor whose constructor dies."""
     hopeless = spec(tmp_path)
     object.__setattr__(hopeless, "make_step", partial(fakes.BrokenStep, how))
     with pytest.raises(error) as caught:
         run(hopeless)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

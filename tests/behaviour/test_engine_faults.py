@@ -31,9 +31,9 @@ def test_a_pair_that_kills_its_process_twice_is_set_aside_and_named(tmp_path: Pa
     faulty = spec(tmp_path, kills=[5, 6, 13], batch=4)
     summary = run(faulty)
     assert (summary.samples, summary.rejected) == (17, 3)
-    found = rejects.read(faulty.folder)
-    assert [r.id for r in found] == ["0005", "0006", "0013"]
-    assert {r.reason for r in found} == {"killed its process"}
+    rejected = rejects.read(faulty.folder)
+    assert [r.id for r in rejected] == ["0005", "0006", "0013"]
+    assert {r.reason for r in rejected} == {"killed its process"}
     assert len(numbers(faulty.folder)) == len(set(numbers(faulty.folder))) == 17
 
 

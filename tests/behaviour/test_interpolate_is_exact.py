@@ -57,10 +57,10 @@ def test_sigterm_ends_cleanly_and_says_how_to_go_on(
     while not list(tmp_path.glob("sequences/*.tar")):
         time.sleep(0.02)
     job.terminate()
-    _, said = job.communicate(timeout=60)
+    _, output = job.communicate(timeout=60)
     assert job.returncode == 1
-    assert "the same command resumes" in said
-    assert "Traceback" not in said
+    assert "the same command resumes" in output
+    assert "Traceback" not in output
     done = prep(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(undisturbed)

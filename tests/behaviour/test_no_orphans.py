@@ -13,15 +13,15 @@ from tests.conftest import BIN
 
 def group(number: int) -> list[int]:
     """Living processes of a process group."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
         if int(fields[2]) == number and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def test_renderers_end_with_their_parent(tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ OPTIONS = ("--set", "image_size=64", "--set", "interpolate.depth=2", "--workers"
 def ours(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     """Sequences, scores and ProCap's files of both."""
     folder = tmp_path_factory.mktemp("ours")
-    given = [p for o in small_weights.settings(folder) for p in ("--set", o)]
+    weight_options = [p for o in small_weights.settings(folder) for p in ("--set", o)]
     for step in ("interpolate", "score-frames"):
-        done = prep(step, "synth", "--root", synth_root, "--out", folder / "out", *OPTIONS, *given)
+        done = prep(
+            step, "synth", "--root", synth_root, "--out", folder / "out", *OPTIONS, *weight_options
+        )
         assert done.returncode == 0, done.stderr
     done = prep("export", "procap", folder / "out", "--to", folder / "procap")
     assert done.returncode == 0, done.stderr
@@ -35,22 +37,22 @@ def samples(out: Path) -> dict[str, sequences.StoredSequence]:
 
 
 def rows(out: Path) -> dict[str, scores.Row]:
-    found = (scores.read_shard(str(p)) for p in sorted(out.glob("scores/*-*.parquet")))
-    return {key: row for table in found for key, row in table}
+    tables = (scores.read_shard(str(p)) for p in sorted(out.glob("scores/*-*.parquet")))
+    return {key: row for table in tables for key, row in table}
 
 
 def test_the_files_are_procaps(ours: Path) -> None:
     """Names, keys, axes and nesting as its loaders read them."""
     there = sorted(path.name for path in (ours / "procap").iterdir())
     assert there == ["clevr_similarity_scores.json", "nsc_videos.h5", "sc_videos.h5"]
-    said = json.loads((ours / "procap/clevr_similarity_scores.json").read_text())
+    similarities = json.loads((ours / "procap/clevr_similarity_scores.json").read_text())
     for sample in samples(ours / "out").values():
         kind = "nsc" if sample.kind == "no_change" else "sc"
         with h5py.File(ours / f"procap/{kind}_videos.h5") as file:
             video = file[f"{sample.id}.png"]
             assert (video.shape, video.dtype) == ((5, 3, 64, 64), np.uint8)
             assert np.array_equal(video[()].transpose(0, 2, 3, 1), sample.frames())
-        matrices = said[f"{sample.id}.png"][f"{kind}_sim_matrixes"]
+        matrices = similarities[f"{sample.id}.png"][f"{kind}_sim_matrixes"]
         row = rows(ours / "out")[sample.key]
         assert np.array_equal(np.float32(matrices["bef_inter_sim"]), row["bef_inter_sim"])
 
@@ -72,14 +74,13 @@ def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, prep: Command)
         assert all(row[name] == mine[name] for name in same)
     assert prep("verify", tmp_path).returncode == 0
     # And on to training shards, with the same contents as ours.
-    given = [p for o in small_weights.settings(ours) for p in ("--set", o)]
-    done = prep(
-        "build", "synth", "--root", synth_root, "--out", tmp_path, "--set", "image_size=64", *given
-    )
+    values = [*small_weights.settings(ours), "image_size=64"]
+    options = [part for value in values for part in ("--set", value)]
+    done = prep("build", "synth", "--root", synth_root, "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr
-    made = list(training_shards.read(str(tmp_path / "shards/train-000000.tar")))
-    assert made
-    assert all(s.meta["interpolator"]["method"] == "imported" for s in made)
+    imported = list(training_shards.read(str(tmp_path / "shards/train-000000.tar")))
+    assert imported
+    assert all(s.meta["interpolator"]["method"] == "imported" for s in imported)
 
 
 def test_what_is_missing_is_named(
@@ -91,9 +92,9 @@ def test_what_is_missing_is_named(
         del file["000001.png"]
         del file["000002.png"]
         file["000002.png"] = np.zeros((2, 2))
-    said = json.loads((tmp_path / "procap/clevr_similarity_scores.json").read_text())
-    said["000003.png"]["sc_sim_matrixes"]["inter_aft_sim"].pop()
-    (tmp_path / "procap/clevr_similarity_scores.json").write_text(json.dumps(said))
+    similarities = json.loads((tmp_path / "procap/clevr_similarity_scores.json").read_text())
+    similarities["000003.png"]["sc_sim_matrixes"]["inter_aft_sim"].pop()
+    (tmp_path / "procap/clevr_similarity_scores.json").write_text(json.dumps(similarities))
     done = prep(
         "import", "procap", "synth", "--root", synth_root, "--from", tmp_path / "procap",
         "--out", tmp_path / "out", "--set", "image_size=64", "--max-rejects", 0.9,

@@ -38,21 +38,21 @@ def test_two_processes_are_one_with_twice_the_batch(
     assert done.returncode == 0, done.stderr
     device = ["--set", "loop.device=cpu"]
     one_by_one = ["--set", "max_activation_mb=0"] if kind == "stage1" else []
-    given = stages.command(
+    arguments = stages.command(
         kind, weights, shards, tmp_path / "parallel", *init, *device, *one_by_one
     )
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "-m", "cc_train", *given],
+         "-m", "cc_train", *arguments],
         capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     whole = stages.log(tmp_path / "double")
     for name in ("accumulated", "parallel"):
-        found = stages.log(tmp_path / name)
-        assert len(found) == len(whole), "one rank writes the log"
-        for line, expected in zip(found, whole, strict=True):
+        lines = stages.log(tmp_path / name)
+        assert len(lines) == len(whole), "one rank writes the log"
+        for line, expected in zip(lines, whole, strict=True):
             assert line.pop("part") == expected["part"]
             numbers = {key: value for key, value in expected.items() if key != "part"}
             assert line == pytest.approx(numbers, abs=2e-4, rel=2e-4), name
@@ -68,8 +68,8 @@ def test_pixels_and_the_switches(tmp_path: Path, weights: Path, shards: str, kin
         network = json.dumps({"width": 64, "layers": 1, "position_std": 0.02})
         more += [f"network={network}", "queries.k=0", "freeze=true", "loop.optimizer=adamw",
                  f"vqgan={weights / 'vqgan-test.safetensors'}"]  # fmt: skip
-    given = [part for value in more for part in ("--set", value)]
-    done = stages.train(kind, weights, shards, tmp_path / "run", *given, "--steps", "2")
+    options = [part for value in more for part in ("--set", value)]
+    done = stages.train(kind, weights, shards, tmp_path / "run", *options, "--steps", "2")
     assert done.returncode == 0, done.stderr
     settings = json.loads((tmp_path / "run/settings.json").read_text())
     assert settings["system"] == kind
@@ -104,15 +104,15 @@ def test_a_run_captions_and_is_scored(
                 "--references", run / "evaluation/references.json", "--json")  # fmt: skip
     assert json.loads(again.stdout)["groups"]["total"] == scores["groups"]["total"]
     predicted = json.loads((run / "evaluation/predictions.json").read_text())
-    said = {row["image_id"]: row["caption"] for row in predicted}
+    captions = {row["image_id"]: row["caption"] for row in predicted}
     # The images themselves give what their stored tokens gave.
     before, after = (
         next(iter(sorted((synth_root / d).iterdir()))) for d in ("images", "sc_images")
     )
     done = cc_train("caption", run, before, after)
     assert done.returncode == 0, done.stderr
-    key = next(key for key in said if "000000" in key and not key.endswith("nochange"))
-    assert done.stdout.strip() == said[key]
+    key = next(key for key in captions if "000000" in key and not key.endswith("nochange"))
+    assert done.stdout.strip() == captions[key]
     folder = tmp_path / "pairs"
     for side, image in (("before", before), ("after", after)):
         (folder / side).mkdir(parents=True)

@@ -53,10 +53,10 @@ def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Com
 
 
 def command(kind: str, shards: str, run: Path, *more: str) -> list[str]:
-    given = [part for value in (*SMALL[kind], *LOOP) for part in ("--set", value)]
+    options = [part for value in (*SMALL[kind], *LOOP) for part in ("--set", value)]
     return [
         str(BIN / "cc-train"), kind, "--shards", shards, "--out", str(run),
-        "--steps", str(STEPS), *given, *more,
+        "--steps", str(STEPS), *options, *more,
     ]  # fmt: skip
 
 
@@ -87,9 +87,9 @@ def test_what_a_run_leaves(undisturbed: tuple[str, Path]) -> None:
         (line for line in log(run) if line["part"] == "validation"),
         key=lambda line: line["psnr" if kind == "vqgan" else "recall"],
     )
-    kept = [int(path.name) for path in sorted((run / "checkpoints").iterdir())]
-    assert kept[-2:] == [6, 8]
-    assert best["step"] in kept
+    steps = [int(path.name) for path in sorted((run / "checkpoints").iterdir())]
+    assert steps[-2:] == [6, 8]
+    assert best["step"] in steps
     assert list((run / "tensorboard").iterdir())
     # The checkpoint is what the preparation takes.
     model = run / "checkpoints/000008/model.safetensors"
@@ -115,13 +115,13 @@ def test_stopped_and_resumed_gives_the_same_weights(
     while not (run / "checkpoints/000002").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(job.pid, how)
-    said = job.communicate(timeout=60)[1]
+    output = job.communicate(timeout=60)[1]
     steps = [int(p.name) for p in (run / "checkpoints").iterdir() if p.name.isdecimal()]
     assert steps
     assert max(steps) < STEPS, "it was not stopped in time"
     if how is signal.SIGTERM:
         assert job.returncode == 1
-        assert "the same command goes on from there" in said
+        assert "the same command goes on from there" in output
     done = train(kind, shards, run)
     assert done.returncode == 0, done.stderr
     assert "going on at step" in done.stderr

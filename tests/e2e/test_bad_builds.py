@@ -23,7 +23,7 @@ SIZES = ("--set", "image_size=64", "--set", "interpolate.depth=2")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     """Weights, and sequences and scores in `out`."""
     folder = tmp_path_factory.mktemp("bad")
     for step in ("interpolate", "score-frames"):
@@ -33,26 +33,26 @@ def made(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Comma
 
 
 def arguments(weights: Path, out: Path, root: Path, *more: str) -> list[object]:
-    given = [p for o in small_weights.settings(weights) for p in ("--set", o)]
-    return ["synth", "--root", root, "--out", out, *SIZES, *given, *more]
+    weight_options = [p for o in small_weights.settings(weights) for p in ("--set", o)]
+    return ["synth", "--root", root, "--out", out, *SIZES, *weight_options, *more]
 
 
-def refused(cli: click.Group, given: list[object], said: str) -> None:
+def refused(cli: click.Group, command_line: list[object], message: str) -> None:
     """The mistake in this process, which is quicker; `main` makes the one line of it."""
-    with pytest.raises(UserError, match=re.escape(said)):
-        cli.main([str(part) for part in given], standalone_mode=False)
+    with pytest.raises(UserError, match=re.escape(message)):
+        cli.main([str(part) for part in command_line], standalone_mode=False)
 
 
-def mistaken(done: subprocess.CompletedProcess[str], said: str) -> None:
+def mistaken(done: subprocess.CompletedProcess[str], message: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(lines) == 1, lines
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--set", "interpolate.method=dis"), "interpolate.method: rife → dis"),
         (("--set", "keyframes.k=4"), "3 frames in between"),
@@ -63,15 +63,15 @@ def mistaken(done: subprocess.CompletedProcess[str], said: str) -> None:
     ],
 )
 def test_scoring(
-    made: Path, tmp_path: Path, synth_root: Path, more: tuple[str, str], said: str
+    workspace: Path, tmp_path: Path, synth_root: Path, more: tuple[str, str], message: str
 ) -> None:
-    (tmp_path / "sequences").symlink_to(made / "out/sequences")
-    given = arguments(made, tmp_path, synth_root, *more)
-    refused(cc_prep_cli, ["score-frames", *given], said)
+    (tmp_path / "sequences").symlink_to(workspace / "out/sequences")
+    command_line = arguments(workspace, tmp_path, synth_root, *more)
+    refused(cc_prep_cli, ["score-frames", *command_line], message)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--set", "image_size=32"), "image_size: 64 → 32"),
         (("--set", "score.intra_layers=1"), "score.intra_layers"),
@@ -81,26 +81,28 @@ def test_scoring(
     ],
 )
 def test_building(
-    made: Path, tmp_path: Path, synth_root: Path, more: tuple[str, str], said: str
+    workspace: Path, tmp_path: Path, synth_root: Path, more: tuple[str, str], message: str
 ) -> None:
-    given = arguments(made, tmp_path / "new", synth_root, "--from", str(made / "out"), *more)
-    refused(cc_prep_cli, ["build", *given], said)
+    command_line = arguments(
+        workspace, tmp_path / "new", synth_root, "--from", str(workspace / "out"), *more
+    )
+    refused(cc_prep_cli, ["build", *command_line], message)
     assert not (tmp_path / "new").exists()
 
 
 def test_another_format_version(
-    made: Path, tmp_path: Path, synth_root: Path, prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
     """Keeps away: a folder of an older format read as one of today's, by any command."""
-    shutil.copytree(made / "out", tmp_path / "out")
+    shutil.copytree(workspace / "out", tmp_path / "out")
     place = tmp_path / "out/sequences/provenance.json"
     record = json.loads(place.read_text())
     place.write_text(json.dumps({**record, "format_version": record["format_version"] - 1}))
-    said = f"reads {record['format_version']}. Make the folder anew"
+    message = f"reads {record['format_version']}. Make the folder anew"
     for command in ("interpolate", "score-frames", "build"):
-        mistaken(prep(command, *arguments(made, tmp_path / "out", synth_root)), said)
+        mistaken(prep(command, *arguments(workspace, tmp_path / "out", synth_root)), message)
     for command in ("verify", "stats", "report"):
-        mistaken(prep(command, tmp_path / "out"), said)
+        mistaken(prep(command, tmp_path / "out"), message)
 
 
 def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
@@ -134,74 +136,80 @@ def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
     mistaken(build(after), "was made with other settings (tokenize.weights: vqgan-test")
 
 
-def test_nothing_to_score(made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command) -> None:
-    given = arguments(made, tmp_path, synth_root)
-    mistaken(cc_prep("score-frames", *given), "Run: cc-prep interpolate")
+def test_nothing_to_score(
+    workspace: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    command_line = arguments(workspace, tmp_path, synth_root)
+    mistaken(cc_prep("score-frames", *command_line), "Run: cc-prep interpolate")
 
 
-def test_foreign_weights(made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command) -> None:
-    small_weights.settings(made)
-    swapped = ("--set", f"tokenize.weights={made}/clip4idc-test.safetensors")
-    given = arguments(made, tmp_path, synth_root, *swapped)
-    mistaken(cc_prep("build", *given), "no VQGAN weights")
+def test_foreign_weights(
+    workspace: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+) -> None:
+    small_weights.settings(workspace)
+    swapped = ("--set", f"tokenize.weights={workspace}/clip4idc-test.safetensors")
+    command_line = arguments(workspace, tmp_path, synth_root, *swapped)
+    mistaken(cc_prep("build", *command_line), "no VQGAN weights")
 
 
 def test_scores_of_other_sequences(
-    made: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
 ) -> None:
     """Keeps away: shards whose scores belong to frames that are no more."""
-    shutil.copytree(made / "out", tmp_path / "out")
+    shutil.copytree(workspace / "out", tmp_path / "out")
     place = tmp_path / "out/sequences/provenance.json"
     record = json.loads(place.read_text())
     record["shards"]["train-000000"]["sha256"] = "0" * 64
     place.write_text(json.dumps(record))
-    mistaken(cc_prep("build", *arguments(made, tmp_path / "out", synth_root)), "of other sequences")
+    mistaken(
+        cc_prep("build", *arguments(workspace, tmp_path / "out", synth_root)), "of other sequences"
+    )
 
 
 def test_a_damaged_frame_is_a_reject_and_a_cut_shard_ends_the_job(
-    made: Path, tmp_path: Path, synth_root: Path, prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
-    shutil.copytree(made / "out/sequences", tmp_path / "sequences")
+    shutil.copytree(workspace / "out/sequences", tmp_path / "sequences")
     shard = tmp_path / "sequences/train-000000.tar"
     data = bytearray(shard.read_bytes())
     at = data.index(b"IHDR", data.index(b".f02.png"))
     data[at : at + 4] = b"XXXX"
     shard.write_bytes(data)
-    done = prep("score-frames", *arguments(made, tmp_path, synth_root, "--max-rejects", "0.9"))
+    done = prep("score-frames", *arguments(workspace, tmp_path, synth_root, "--max-rejects", "0.9"))
     assert done.returncode == 0, done.stderr
     [reject] = rejects.read(str(tmp_path / "scores"))
     assert reject.reason == "unreadable sequence"
     shard.write_bytes(data[: len(data) // 2])
     shutil.rmtree(tmp_path / "scores")
-    done = prep("score-frames", *arguments(made, tmp_path, synth_root))
+    done = prep("score-frames", *arguments(workspace, tmp_path, synth_root))
     assert done.returncode == 1
     assert "train-000000.tar" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_sizes_that_are_no_whole_tokens(
-    made: Path, synth_root: Path, tmp_path: Path, prep: Command
+    workspace: Path, synth_root: Path, tmp_path: Path, prep: Command
 ) -> None:
     """A size for all is refused at once; pairs of their own sizes are rejects."""
-    given = arguments(made, tmp_path, synth_root, "--set", "image_size=62")
-    mistaken(prep("build", *given), "Set image_size=64")
+    command_line = arguments(workspace, tmp_path, synth_root, "--set", "image_size=62")
+    mistaken(prep("build", *command_line), "Set image_size=64")
     root = tmp_path / "root"
     shutil.copytree(synth_root, root)
     for image in root.glob("*images/*_000001.png"):
         picture = cv2.imread(str(image))
         cv2.imwrite(str(image), picture[:62])
     more = ("--set", "image_size=null", "--set", "interpolate.keep_truth=false")
-    given = arguments(made, tmp_path / "out", root, *more, "--max-rejects", "0.5")
-    done = prep("build", *given)
+    command_line = arguments(workspace, tmp_path / "out", root, *more, "--max-rejects", "0.5")
+    done = prep("build", *command_line)
     assert done.returncode == 0, done.stderr
-    found = rejects.read(str(tmp_path / "out/shards"))
-    assert {r.id for r in found} == {"000001"}
-    assert {r.reason for r in found} == {"size not divisible"}
-    assert "64×62" in found[0].message
+    rejected = rejects.read(str(tmp_path / "out/shards"))
+    assert {r.id for r in rejected} == {"000001"}
+    assert {r.reason for r in rejected} == {"size not divisible"}
+    assert "64×62" in rejected[0].message
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--shards", "nowhere-*.tar"], "no such file"),
         (["--shards", "SHARD", "--set", "loop.learnig_rate=1"], 'Did you mean "learning_rate"?'),
@@ -214,20 +222,20 @@ def test_sizes_that_are_no_whole_tokens(
 )
 @pytest.mark.parametrize("kind", ["vqgan", "clip4idc"])
 def test_training(
-    made: Path,
+    workspace: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
     arguments: list[str],
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     named = {
-        "SHARD": str(made / "out/sequences/train-000000.tar"),
-        "SCORES": str(made / "out/scores/train-000000.parquet"),
+        "SHARD": str(workspace / "out/sequences/train-000000.tar"),
+        "SCORES": str(workspace / "out/scores/train-000000.parquet"),
     }
-    given = [named.get(a, a) for a in arguments]
-    refused(cc_train_cli, [kind, "--out", str(tmp_path / "run"), *given], said)
+    command_line = [named.get(a, a) for a in arguments]
+    refused(cc_train_cli, [kind, "--out", str(tmp_path / "run"), *command_line], message)
     assert not (tmp_path / "run").exists()
 
 

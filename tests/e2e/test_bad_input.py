@@ -32,9 +32,9 @@ def faulty_root(synth_root: Path, tmp_path: Path) -> Path:
     grey = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
     Image.fromarray(grey).save(change(3))
     Image.open(change(4)).convert("RGBA").save(change(4))
-    said = json.loads((root / "change_captions.json").read_text())
-    said["CLEVR_default_000005.png"] = []
-    (root / "change_captions.json").write_text(json.dumps(said))
+    captions = json.loads((root / "change_captions.json").read_text())
+    captions["CLEVR_default_000005.png"] = []
+    (root / "change_captions.json").write_text(json.dumps(captions))
     return root
 
 
@@ -47,13 +47,13 @@ def test_faulty_images_are_rejected_or_handled(
     assert done.returncode == 1
     assert "3 of 12 pairs rejected" in done.stderr
     assert "Traceback" not in done.stderr
-    found = {r.id: r for r in rejects.read(str(out / "sequences"))}
-    assert {id: r.reason for id, r in found.items()} == {
+    rejected = {r.id: r for r in rejects.read(str(out / "sequences"))}
+    assert {id: r.reason for id, r in rejected.items()} == {
         "000000": "unreadable image",
         "000001": "unreadable image",
         "000002": "image too small",
     }
-    assert all(r.kind == "change" and f"{id}.png" in r.message for id, r in found.items())
+    assert all(r.kind == "change" and f"{id}.png" in r.message for id, r in rejected.items())
     written = {
         (s.meta["id"], s.meta["kind"]): s
         for shard in (out / "sequences").glob("*.tar")

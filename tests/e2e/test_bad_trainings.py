@@ -79,20 +79,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory, shard: Path, vqgan: Path) -> 
         ("stage1", [*STAGE1, f"vqgan={vqgan}"]),
         ("stage2", STAGE2),
     ):
-        given = [kind, *common, "--out", str(folder / kind), *options(more)]
+        arguments = [kind, *common, "--out", str(folder / kind), *options(more)]
         if kind == "stage2":
-            given += ["--init", str(folder / "stage1")]
-        cli.main(given, standalone_mode=False)
+            arguments += ["--init", str(folder / "stage1")]
+        cli.main(arguments, standalone_mode=False)
     return folder
 
 
-def refused(given: list[object], said: str) -> None:
-    with pytest.raises(UserError, match=re.escape(said)):
-        cli.main([str(part) for part in given], standalone_mode=False)
+def refused(arguments: list[object], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        cli.main([str(part) for part in arguments], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["loop.batch_size=3"], "Give an even one"),
         (["loop.batch_size=64"], "fewer than a step needs"),
@@ -113,34 +113,36 @@ def test_stage1(
     shard: Path,
     vqgan: Path,
     more: list[str],
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    given = [*STAGE1, f"vqgan={vqgan}", *more]
+    values = [*STAGE1, f"vqgan={vqgan}", *more]
     run = tmp_path / "run"
-    refused(["stage1", "--shards", shard, "--out", run, "--steps", 1, *options(given)], said)
+    refused(["stage1", "--shards", shard, "--out", run, "--steps", 1, *options(values)], message)
 
 
 def test_stage1_starts_from_clip_s_blocks(tmp_path: Path, shard: Path, vqgan: Path) -> None:
     """The first blocks of the image transformer; another width is refused."""
     clip = small_weights.write_clip4idc(tmp_path / "clip.safetensors")
-    given = ["stage1", "--shards", str(shard), "--steps", "1", "--init", str(clip)]
+    arguments = ["stage1", "--shards", str(shard), "--steps", "1", "--init", str(clip)]
     settings = [*STAGE1, f"vqgan={vqgan}", "network.layers=2", "loop.learning_rate=1e-9"]
-    cli.main([*given, "--out", str(tmp_path / "run"), *options(settings)], standalone_mode=False)
+    cli.main(
+        [*arguments, "--out", str(tmp_path / "run"), *options(settings)], standalone_mode=False
+    )
     encoder, _ = read_encoder(tmp_path / "run")
     blocks = load_file(clip)
     for name, tensor in encoder.transformer.state_dict().items():
         assert torch.allclose(tensor, blocks[f"visual.transformer.{name}"], atol=1e-6), name
     for wrong in ("network.width=128", "network.layers=4"):
         more = options([*settings, wrong])
-        refused([*given, "--out", tmp_path / wrong, *more], "Give CLIP's weights (ViT-B-32.pt)")
+        refused([*arguments, "--out", tmp_path / wrong, *more], "Give CLIP's weights (ViT-B-32.pt)")
 
 
 def test_tokens_of_a_file_that_is_not_named(tmp_path: Path, shard: Path, runs: Path) -> None:
-    given = ["stage1", "--shards", shard, "--out", tmp_path / "run"]
-    refused(given, "Name that file with --set vqgan=FILE")
+    arguments = ["stage1", "--shards", shard, "--out", tmp_path / "run"]
+    refused(arguments, "Name that file with --set vqgan=FILE")
     other = small_weights.write_vqgan(tmp_path / "vqgan.safetensors", seed=1)
-    refused([*given, "--set", f"vqgan={other}"], "not with vqgan.safetensors@")
+    refused([*arguments, "--set", f"vqgan={other}"], "not with vqgan.safetensors@")
 
 
 @pytest.mark.parametrize("how", ["train", "valid"])
@@ -157,12 +159,12 @@ def test_tokens_of_two_tokenizers(
         more += options([*STAGE1, f"vqgan={vqgan}"])
     else:
         more += ["--init", runs / "stage1", *options(STAGE2)]
-    given = [kind, "--shards", shard, "--out", tmp_path / "run", "--steps", 1, *more]
+    arguments = [kind, "--shards", shard, "--out", tmp_path / "run", "--steps", 1, *more]
     with pytest.raises(UserError) as caught:
-        cli.main([str(part) for part in given], standalone_mode=False)
-    said = str(caught.value)
-    assert f"{theirs}: synth-train-000006-change holds tokens of other.safetensors@" in said
-    assert "where those of vqgan.safetensors@" in said
+        cli.main([str(part) for part in arguments], standalone_mode=False)
+    message = str(caught.value)
+    assert f"{theirs}: synth-train-000006-change holds tokens of other.safetensors@" in message
+    assert "where those of vqgan.safetensors@" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -170,14 +172,14 @@ def test_a_moved_tokenizer_is_the_same(tmp_path: Path, vqgan: Path, shard: Path)
     """The digest counts and not the file's name; runs say which it was."""
     renamed = tmp_path / "renamed.safetensors"
     renamed.write_bytes(vqgan.read_bytes())
-    given = ["stage1", "--shards", str(shard), "--out", str(tmp_path / "run"), "--steps", "1"]
-    cli.main([*given, *options([*STAGE1, f"vqgan={renamed}"])], standalone_mode=False)
+    arguments = ["stage1", "--shards", str(shard), "--out", str(tmp_path / "run"), "--steps", "1"]
+    cli.main([*arguments, *options([*STAGE1, f"vqgan={renamed}"])], standalone_mode=False)
     settings = json.loads((tmp_path / "run/settings.json").read_text())
     assert settings["tokenizer_sha256"] == weights.locate(str(vqgan)).sha256
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--set", "queries.k=-1"], "queries.k"),
         (["--set", "decoder.heads=3"], "not in 3 even parts"),
@@ -190,27 +192,27 @@ def test_a_moved_tokenizer_is_the_same(tmp_path: Path, vqgan: Path, shard: Path)
         (["--config", "clver"], 'Did you mean "clevr"?'),
     ],
 )
-def test_stage2(tmp_path: Path, shard: Path, runs: Path, more: list[str], said: str) -> None:
+def test_stage2(tmp_path: Path, shard: Path, runs: Path, more: list[str], message: str) -> None:
     named = {"SHARD": str(shard), "STAGE2": str(runs / "stage2")}
-    given = ["stage2", "--shards", shard, "--out", tmp_path / "run", "--init", runs / "stage1"]
-    refused([*given, *options(STAGE2), "--steps", 1, *(named.get(m, m) for m in more)], said)
+    arguments = ["stage2", "--shards", shard, "--out", tmp_path / "run", "--init", runs / "stage1"]
+    refused([*arguments, *options(STAGE2), "--steps", 1, *(named.get(m, m) for m in more)], message)
     assert not (tmp_path / "run").exists()
 
 
 def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path) -> None:
     place = tmp_path / "train-000000.tar"
     write_shard(place, vqgan, range(4), captions=False)
-    given = ["--shards", place, "--out", tmp_path / "run"]
-    refused(["stage2", *given, "--init", runs / "stage1"], "the shards hold no captions")
+    arguments = ["--shards", place, "--out", tmp_path / "run"]
+    refused(["stage2", *arguments, "--init", runs / "stage1"], "the shards hold no captions")
     refused(["evaluate", runs / "stage2", "--shards", place], "has a caption")
     with tar.write_shard(str(place)) as (writer, _):
         writer.add("a-b-0-change", {"json": b"{}"})
         writer.add("a-b-1-change", {"json": b"{}"})
-    refused(["stage1", *given], "the shards hold no tokens")
+    refused(["stage1", *arguments], "the shards hold no tokens")
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda run, pair: ["caption", run, pair[0]], "1 images given"),
         (lambda run, pair: ["caption", run, pair[0], "nowhere.png"], "nowhere.png"),
@@ -233,15 +235,17 @@ def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path
         (lambda run, pair: ["report", run.parent], "no run"),
     ],
 )
-def test_captions(tmp_path: Path, runs: Path, make: Callable[..., list[object]], said: str) -> None:
+def test_captions(
+    tmp_path: Path, runs: Path, make: Callable[..., list[object]], message: str
+) -> None:
     pair = [tmp_path / name for name in ("before.png", "after.png")]
     for path in pair:
         cv2.imwrite(str(path), np.zeros((20, 30, 3), np.uint8))
-    refused(make(runs / "stage2", pair), said)
+    refused(make(runs / "stage2", pair), message)
 
 
 @pytest.mark.parametrize(
-    ("predictions", "references", "said"),
+    ("predictions", "references", "message"),
     [
         (
             [{"image_id": "a", "caption": "x"}],
@@ -256,13 +260,13 @@ def test_captions(tmp_path: Path, runs: Path, make: Callable[..., list[object]],
         ({}, {}, "not one reference caption"),
     ],
 )
-def test_predictions(tmp_path: Path, predictions: object, references: object, said: str) -> None:
+def test_predictions(tmp_path: Path, predictions: object, references: object, message: str) -> None:
     for name, value in (("predictions", predictions), ("references", references)):
         (tmp_path / f"{name}.json").write_text(json.dumps(value))
-    given = [
+    arguments = [
         part for n in ("predictions", "references") for part in (f"--{n}", tmp_path / f"{n}.json")
     ]
-    refused(["evaluate", *given], said)
+    refused(["evaluate", *arguments], message)
 
 
 def test_a_folder_a_csv_and_json_lines_of_pairs(
@@ -276,11 +280,11 @@ def test_a_folder_a_csv_and_json_lines_of_pairs(
     row = json.dumps(dict(zip(("before", "after"), names, strict=True)))
     (tmp_path / "pairs.jsonl").write_text(f"{row}\n\n{row}\n")
     for file, count in (("pairs.csv", 1), ("pairs.jsonl", 2)):
-        given = ["caption", runs / "stage2", "--pairs", tmp_path / file, "--json"]
-        cli.main([str(part) for part in given], standalone_mode=False)
-        said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert len(said) == count
-        assert said[0]["before"].endswith(names[0])
+        arguments = ["caption", runs / "stage2", "--pairs", tmp_path / file, "--json"]
+        cli.main([str(part) for part in arguments], standalone_mode=False)
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(rows) == count
+        assert rows[0]["before"].endswith(names[0])
 
 
 def test_a_damaged_checkpoint(tmp_path: Path, runs: Path) -> None:

@@ -35,18 +35,18 @@ def test_help_has_an_example(command: str, cc_prep: Command) -> None:
 
 
 def test_help_lists_all(cc_prep: Command) -> None:
-    said = cc_prep("--help").stdout
-    assert all(f"\n  {command} " in said for command in COMMANDS)
+    output = cc_prep("--help").stdout
+    assert all(f"\n  {command} " in output for command in COMMANDS)
     done = subprocess.run([BIN / "cc-train", "--help"], capture_output=True, text=True, check=True)
     assert "cc-train" in done.stdout
 
 
 def test_make_help_lists_every_target() -> None:
-    said = subprocess.run(
+    output = subprocess.run(
         ["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True
     ).stdout
     for target in ("setup", "demo", "test", "lint", "bench", "interpolate"):
-        assert f"\n{target} " in f"\n{said}"
+        assert f"\n{target} " in f"\n{output}"
 
 
 def test_weights(cc_prep: Command, rife_weights: dict) -> None:
@@ -61,11 +61,11 @@ def test_real_videos_to_sequences(tmp_path: Path, cc_prep: Command) -> None:
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(sample_videos.VIDEOS) == 3
     assert cc_prep("videos", tmp_path / "videos").returncode == 0
-    made = cc_prep(
+    interpolated = cc_prep(
         "interpolate", "video", "--root", tmp_path / "videos", "--out", tmp_path / "out",
         "--set", "interpolate.method=dis", "--limit", 4, "--json",
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    assert json.loads(made.stdout)["samples"] == 4
-    found = json.loads(cc_prep("stats", tmp_path / "out", "--json").stdout)
-    assert found["against true frames"]["PSNR"]["frames"] == 28
+    assert interpolated.returncode == 0, interpolated.stderr
+    assert json.loads(interpolated.stdout)["samples"] == 4
+    stats = json.loads(cc_prep("stats", tmp_path / "out", "--json").stdout)
+    assert stats["against true frames"]["PSNR"]["frames"] == 28

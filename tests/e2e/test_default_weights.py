@@ -23,8 +23,8 @@ from tests.conftest import Command
 def scenes(tmp_path_factory: pytest.TempPathFactory, prep: Command) -> str:
     """Ten scenes with truth at 112 px that no training saw, as sequences."""
     folder = tmp_path_factory.mktemp("scenes")
-    made = dataset.make(str(folder / "root"), 10, dataset.Settings(seed=77, size=112, truth=True))
-    assert len(list(made)) == 10
+    pairs = dataset.make(str(folder / "root"), 10, dataset.Settings(seed=77, size=112, truth=True))
+    assert len(list(pairs)) == 10
     done = prep(
         "interpolate", "synth", "--root", folder / "root", "--out", folder / "out",
         "--set", "image_size=112", "--set", "interpolate.method=crossfade",
@@ -35,10 +35,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory, prep: Command) -> str:
 
 @pytest.mark.parametrize("name", list(weights.SHIPPED))
 def test_the_card_belongs_to_the_file(name: str) -> None:
-    found = weights.verify(name)
-    card = found.path.with_suffix(".md").read_text()
-    assert found.sha256 in card
-    assert found.path.stat().st_size == weights.SHIPPED[name].bytes
+    located = weights.verify(name)
+    card = located.path.with_suffix(".md").read_text()
+    assert located.sha256 in card
+    assert located.path.stat().st_size == weights.SHIPPED[name].bytes
     assert sum(w.bytes for w in weights.SHIPPED.values()) < 20e6
 
 
@@ -67,8 +67,8 @@ def test_captions_find_their_pairs_better_than_chance(scenes: str) -> None:
     scorer = Scorer(network)
     changed = [s for s in read_index([scenes]) if s.meta["kind"] == "change"]
     ends = [np.stack([s.image("f00.png"), s.image("f08.png")]) for s in changed]
-    said = [tuple(s.meta["captions"]) for s in changed]
-    fit = np.array([[scorer(e, c).bef_inter_sim[:, 1].mean() for e in ends] for c in said])
+    captions = [tuple(s.meta["captions"]) for s in changed]
+    fit = np.array([[scorer(e, c).bef_inter_sim[:, 1].mean() for e in ends] for c in captions])
     ranks = (fit > np.diag(fit)[:, None]).sum(1)
     assert ranks.mean() < 3.5, "4.5 by chance"
 
@@ -81,7 +81,7 @@ def test_penalties_are_lowest_near_the_middle(scenes: str) -> None:
             if sample.meta["kind"] == "change":
                 names = ["f00.png", *(f"t{i:02d}.png" for i in range(1, 8)), "f08.png"]
                 frames = np.stack([sample.image(name) for name in names])
-                found = scorer(frames, tuple(sample.meta["captions"]))
-                curves.append(confidence.penalties(*found.similarities()))
+                scores = scorer(frames, tuple(sample.meta["captions"]))
+                curves.append(confidence.penalties(*scores.similarities()))
     ranks = np.argsort(np.argsort(curves, axis=1), axis=1).mean(axis=0)
     assert ranks[3:6].mean() < ranks[[0, 1, 7, 8]].mean() - 0.5

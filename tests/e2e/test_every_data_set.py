@@ -15,7 +15,7 @@ import pytest
 
 from tests.commands import cc_train
 from tests.conftest import ROOT, Command
-from tests.miniatures import MADE
+from tests.miniatures import MAKERS
 
 # One thread a network, so that a busy machine does not make the threads wait for each other.
 THREADS = " ".join(f"--set {step}.threads=1" for step in ("interpolate", "score", "tokenize"))
@@ -35,40 +35,40 @@ STAGES = {
 }
 
 
-def make(*given: str) -> str:
+def make(*arguments: str) -> str:
     """What `make` says, as in a shell of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
-        ["make", "-s", "-C", str(ROOT), *given],
+        ["make", "-s", "-C", str(ROOT), *arguments],
         capture_output=True, text=True, timeout=300, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def run_what_make_says(prep: Command, *given: str) -> None:
+def run_what_make_says(prep: Command, *targets: str) -> None:
     """The commands that `make` would run, in this process, which is quicker."""
     programs = {"cc-prep": prep, "cc-train": cc_train}
-    lines = make("-n", *given).replace("\\\n", " ").splitlines()
+    lines = make("-n", *targets).replace("\\\n", " ").splitlines()
     assert lines
     for program, *arguments in map(shlex.split, lines):
         done = programs[Path(program).name](*arguments)
-        assert done.returncode == 0, f"{given}: {done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{targets}: {done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir"])
 def test_from_raw_files_to_a_captioner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prep: Command
 ) -> None:
-    MADE[name](tmp_path / "data")
+    MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
     out = tmp_path / "out"
     for stage, more in STAGES.items():
-        given = (stage, f"DATASET={name}", f"OUT={out}", f"ARGS={more}")
+        arguments = (stage, f"DATASET={name}", f"OUT={out}", f"ARGS={more}")
         if name == "clevr":
-            make(*given)
+            make(*arguments)
         elif stage not in ("interpolate", "score"):
-            run_what_make_says(prep, *given)
+            run_what_make_says(prep, *arguments)
     done = cc_train("evaluate", out / "stage2", "--shards", f"{out}/shards/test-*.tar")
     assert done.returncode == 0, done.stderr
     scores = json.loads((out / "stage2/evaluation/scores.json").read_text())

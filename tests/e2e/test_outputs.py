@@ -24,10 +24,10 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Comman
     root = folder / "root"
     shutil.copytree(synth_root, root)
     (root / "nsc_images/CLEVR_nonsemantic_000003.png").write_text("hello")
-    said = json.loads((root / "change_captions.json").read_text())
-    for captions in said.values():
+    sentences_of = json.loads((root / "change_captions.json").read_text())
+    for captions in sentences_of.values():
         captions.insert(0, MARK)
-    (root / "change_captions.json").write_text(json.dumps(said))
+    (root / "change_captions.json").write_text(json.dumps(sentences_of))
     done = prep(
         "interpolate", "synth", "--root", root, "--out", folder / "out", "--max-rejects", 0.5,
         "--set", "image_size=64", "--set", "shards.pairs_per_shard=4",
@@ -66,25 +66,25 @@ print(len(samples))
 
 
 def test_provenance_names_everything(out: Path) -> None:
-    found = json.loads((out / "sequences/provenance.json").read_text())
-    assert found["complete"] is True
-    assert found["weights"] == {
+    record = json.loads((out / "sequences/provenance.json").read_text())
+    assert record["complete"] is True
+    assert record["weights"] == {
         "rife-v4.0": "b234ad8d0acfcb6d9eaf2791eb7ddebdaab58bd862b229c703f8073e56d99c29"
     }
-    assert found["settings"]["interpolate"]["depth"] == 3
-    assert found["settings"]["device"] == "cpu"
-    assert {"torch", "ray", "python"} <= found["software"].keys()
-    assert sum(s["samples"] for s in found["shards"].values()) == 11
+    assert record["settings"]["interpolate"]["depth"] == 3
+    assert record["settings"]["device"] == "cpu"
+    assert {"torch", "ray", "python"} <= record["software"].keys()
+    assert sum(s["samples"] for s in record["shards"].values()) == 11
 
 
 def test_stats(out: Path, cc_prep: Command) -> None:
-    found = json.loads(cc_prep("stats", out, "--json").stdout)
-    assert (found["sequences"], found["frames"]) == (11, 99)
-    assert found["by kind"] == {"change": 6, "no_change": 5}
-    assert found["rejects by reason"] == {"unreadable image": 1}
-    assert sum(found["motion in px"].values()) == 11
-    assert found["against true frames"]["PSNR"]["frames"] == 77
-    assert found["against true frames"]["PSNR"]["mean"] > 18
+    stats = json.loads(cc_prep("stats", out, "--json").stdout)
+    assert (stats["sequences"], stats["frames"]) == (11, 99)
+    assert stats["by kind"] == {"change": 6, "no_change": 5}
+    assert stats["rejects by reason"] == {"unreadable image": 1}
+    assert sum(stats["motion in px"].values()) == 11
+    assert stats["against true frames"]["PSNR"]["frames"] == 77
+    assert stats["against true frames"]["PSNR"]["mean"] > 18
     assert "PSNR" in cc_prep("stats", out).stdout
 
 

@@ -40,11 +40,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_spreadsheet_with_faults(folder: Path, cc_prep: Command) -> None:
-    made = cc_prep("init", "mine", "--root", "meine Daten", cwd=folder)
-    assert made.returncode == 0, made.stderr
-    assert "table, pairs: train 4, val 1" in made.stdout
+    created = cc_prep("init", "mine", "--root", "meine Daten", cwd=folder)
+    assert created.returncode == 0, created.stderr
+    assert "table, pairs: train 4, val 1" in created.stdout
     wrong = "split 'tset' of 1 pairs is not in the manifest (train, val)"
-    assert f"fault: {wrong}" in made.stdout
+    assert f"fault: {wrong}" in created.stdout
 
     seen = cc_prep("inspect", "mine", cwd=folder)
     assert seen.returncode == 1

@@ -21,35 +21,35 @@ DAMAGES = ("flip", "cut", "remove", "extra")
 def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     """Sequences, scores and shards of six scenes, and beside them shards alone in `fused`."""
     folder = tmp_path_factory.mktemp("shards")
-    given = [p for o in small_weights.settings(folder) for p in ("--set", o)]
-    given += ["--root", str(synth_root), "--set", "image_size=64", "--set", "interpolate.depth=2"]
+    options = [p for o in small_weights.settings(folder) for p in ("--set", o)]
+    options += ["--root", str(synth_root), "--set", "image_size=64", "--set", "interpolate.depth=2"]
     for step in ("interpolate", "score-frames", "build"):
-        done = prep(step, "synth", "--out", folder / "out", *given)
+        done = prep(step, "synth", "--out", folder / "out", *options)
         assert done.returncode == 0, done.stderr
-    given += ["--set", "keyframes.images=keyframes"]
-    done = prep("build", "synth", "--out", folder / "fused", "--split", "train", *given)
+    options += ["--set", "keyframes.images=keyframes"]
+    done = prep("build", "synth", "--out", folder / "fused", "--split", "train", *options)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
 
 def test_stats(out: Path, prep: Command) -> None:
-    found = json.loads(prep("stats", out, "--json").stdout)
-    assert found["sequences"] == found["scored"] == found["training samples"] == 12
-    assert list(found["mean penalty by frame"]) == [str(i) for i in range(5)]
-    assert sum(found["keyframes by frame"].values()) == 24
-    assert found["codes"] == small_weights.CODES
-    assert 1 < found["codes used"] <= small_weights.CODES
-    assert 1 < found["perplexity"] <= found["codes used"]
+    stats = json.loads(prep("stats", out, "--json").stdout)
+    assert stats["sequences"] == stats["scored"] == stats["training samples"] == 12
+    assert list(stats["mean penalty by frame"]) == [str(i) for i in range(5)]
+    assert sum(stats["keyframes by frame"].values()) == 24
+    assert stats["codes"] == small_weights.CODES
+    assert 1 < stats["codes used"] <= small_weights.CODES
+    assert 1 < stats["perplexity"] <= stats["codes used"]
     assert "codes used" in prep("stats", out / "shards").stdout
 
 
 def test_fidelity(out: Path, prep: Command) -> None:
     done = prep("stats", out, "--fidelity", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["fidelity"]
-    assert found["features"] == "efficientnet-lite0"
-    frames = found["interpolated against true frames"]
-    rebuilt = found["reconstructions against frames"]
+    fidelity = json.loads(done.stdout)["fidelity"]
+    assert fidelity["features"] == "efficientnet-lite0"
+    frames = fidelity["interpolated against true frames"]
+    rebuilt = fidelity["reconstructions against frames"]
     assert (frames["images"], rebuilt["images"]) == (36, 60)
     # Interpolated frames are near the true ones; what an untrained VQGAN makes of them is not.
     assert frames["FID"] < rebuilt["FID"]
@@ -123,9 +123,9 @@ def test_verify_finds_every_damage(out: Path, tmp_path: Path, folder: str, damag
 
 
 def test_status_names_every_job(out: Path, prep: Command) -> None:
-    said = prep("status", out).stdout
-    assert all(f"{out}/{name}" in said for name in ("sequences", "scores", "shards"))
-    assert said.count("planned 12, done 12") == 3
+    output = prep("status", out).stdout
+    assert all(f"{out}/{name}" in output for name in ("sequences", "scores", "shards"))
+    assert output.count("planned 12, done 12") == 3
 
 
 def test_videos_are_scored_by_their_images(
@@ -134,9 +134,9 @@ def test_videos_are_scored_by_their_images(
     """Pairs without captions: likeness instead, in shards of the same shape."""
     from cc_prep.formats import training_shards
 
-    given = [p for o in small_weights.settings(out.parent) for p in ("--set", o)]
-    given += ["--root", str(video_root), "--set", "image_size=64"]
-    done = prep("build", "video", "--out", tmp_path, *given)
+    options = [p for o in small_weights.settings(out.parent) for p in ("--set", o)]
+    options += ["--root", str(video_root), "--set", "image_size=64"]
+    done = prep("build", "video", "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr
     [shard] = (tmp_path / "shards").glob("*.tar")
     for sample in training_shards.read(str(shard)):

@@ -81,14 +81,14 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = relay  # noqa: N815
 
     def _chunks(self) -> bytes:
-        found = b""
+        body = b""
         while "chunked" in self.headers.get("Transfer-Encoding", ""):
             size = int(self.rfile.readline().split(b";")[0], 16)
-            found += self.rfile.read(size)
+            body += self.rfile.read(size)
             self.rfile.readline()
             if not size:
                 break
-        return found
+        return body
 
     def _answer(self, body: bytes, cut: bool) -> None:
         backend = http.client.HTTPConnection(*self.store.backend)

@@ -98,8 +98,8 @@ SPOT = procap.Names("spot", "spot_the_diff")
 
 
 def _procap_scores(place: Path) -> None:
-    found = procap.read_scores(str(place.parent), SPOT)
-    procap.scores_of(found, SPOT, "7", "change", ("one",), 3)
+    entries = procap.read_scores(str(place.parent), SPOT)
+    procap.scores_of(entries, SPOT, "7", "change", ("one",), 3)
 
 
 def _videos(place: Path) -> None:
@@ -202,20 +202,20 @@ def simple(folder: Path) -> dict[str, Target]:
 
 def of_datasets(folder: Path) -> dict[str, Target]:
     """A reader a layout: each of its annotation files is damaged by itself."""
-    found = {}
-    for name, make in miniatures.MADE.items():
+    targets = {}
+    for name, make in miniatures.MAKERS.items():
         root = folder / name
-        made = make(root)
+        dataset = make(root)
         for file in sorted(root.rglob("*")):
             if file.is_file() and file.suffix in (".json", ".csv", ".jsonl", ".txt"):
                 where = str(file.relative_to(root))
-                found[f"{name}: {where}"] = Target(
-                    file.read_bytes(), lambda p, made=made: _pairs(made), str(file)
+                targets[f"{name}: {where}"] = Target(
+                    file.read_bytes(), lambda p, dataset=dataset: _pairs(dataset), str(file)
                 )
-    return found
+    return targets
 
 
-def _pairs(made: Manifest) -> None:
-    for split in made.splits:
-        datasets.pairs(made, split)
-    datasets.reader(made).faults(made)
+def _pairs(dataset: Manifest) -> None:
+    for split in dataset.splits:
+        datasets.pairs(dataset, split)
+    datasets.reader(dataset).faults(dataset)

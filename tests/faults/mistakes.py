@@ -135,10 +135,10 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
 
 def line_of(command: str) -> str:
     """What the command, given in the folder that `prepare` filled, says on standard error."""
-    program, *given = command.replace("VQGAN", "weights/vqgan-test.safetensors").split()
+    program, *arguments = command.replace("VQGAN", "weights/vqgan-test.safetensors").split()
     run = {"cc-prep": commands.cc_prep, "cc-train": commands.cc_train}[program]
-    small = given[0] in ("interpolate", "build", "score-frames") and "weights" not in command
-    done = run(*given, *(FAST.split() if small and "image_size" not in command else []))
+    small = arguments[0] in ("interpolate", "build", "score-frames") and "weights" not in command
+    done = run(*arguments, *(FAST.split() if small and "image_size" not in command else []))
     assert done.returncode == 2, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
     *others, last = done.stderr.strip().splitlines()
     assert "Traceback" not in done.stderr
@@ -151,10 +151,10 @@ def line_of(command: str) -> str:
 
 def row(command: str, line: str) -> str:
     """A row of the table."""
-    said = line.partition(": ")[2].replace("|", "\\|")
+    message = line.partition(": ")[2].replace("|", "\\|")
     for folder in (Path.cwd(), commands.ROOT):
-        said = said.replace(f"{folder}/", "")
-    return f"| `{command}` | {said} |"
+        message = message.replace(f"{folder}/", "")
+    return f"| `{command}` | {message} |"
 
 
 @contextlib.contextmanager

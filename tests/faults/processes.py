@@ -56,10 +56,10 @@ def actors(job: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def _named(process: psutil.Process, *names: str) -> bool:
     try:
-        said = " ".join(process.cmdline())
+        command_line = " ".join(process.cmdline())
     except psutil.Error:
         return False
-    return any(name in said for name in names)
+    return any(name in command_line for name in names)
 
 
 def kill(processes: list[psutil.Process]) -> int:

@@ -26,13 +26,13 @@ def main() -> None:
         settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
         list(dataset.make(str(folder / "synth"), 6, settings))
         options = small_weights.build_options(folder, folder / "synth", 4)
-        wanted = built(folder / "here", options, None)
+        expected = built(folder / "here", options, None)
         for version in sys.argv[1:] or [OLDEST]:
             place = folder / version
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
             subprocess.run([*pip, str(place), f"ray=={version}"], check=True)
-            found = built(folder / f"out-{version}", options, place)
-            print(f"ray {version}: {'the same bytes' if found == wanted else 'OTHER BYTES'}")
+            actual = built(folder / f"out-{version}", options, place)
+            print(f"ray {version}: {'the same bytes' if actual == expected else 'OTHER BYTES'}")
 
 
 def built(out: Path, options: list[str], ray: Path | None) -> dict[str, str]:
@@ -41,8 +41,8 @@ def built(out: Path, options: list[str], ray: Path | None) -> dict[str, str]:
     if ray is not None:
         environment["PYTHONPATH"] = str(ray)
         code = "import ray; print(ray.__file__)"
-        said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-        assert said.startswith(str(ray)), said
+        output = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+        assert output.startswith(str(ray)), output
     command = [str(BIN / "cc-prep"), "build", "synth", "--out", str(out), *options]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     return digests(out)

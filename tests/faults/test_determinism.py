@@ -40,8 +40,8 @@ def test_elsewhere(tmp_path: Path, here: Path, options: list[str]) -> None:
         env={**os.environ, **ELSEWHERE}, cwd=tmp_path,
         preexec_fn=lambda: os.sched_setaffinity(0, {0}),
     )  # fmt: skip
-    said = processes.ended(job)
-    assert job.returncode == 0, said
+    output = processes.ended(job)
+    assert job.returncode == 0, output
     assert digests(tmp_path / "out") == digests(here)
 
 
@@ -54,7 +54,7 @@ OLD_PROCESSOR = {
 
 def test_another_processor(tmp_path: Path, synth_root: Path, prep: Command) -> None:
     """Other kernels add up in another order: how far that may go, with the weights that we ship."""
-    given = [
+    arguments = [
         "--root",
         str(synth_root),
         "--set",
@@ -64,13 +64,14 @@ def test_another_processor(tmp_path: Path, synth_root: Path, prep: Command) -> N
         "--split",
         "train",
     ]
-    done = prep("build", "synth", "--out", tmp_path / "here", *given)
+    done = prep("build", "synth", "--out", tmp_path / "here", *arguments)
     assert done.returncode == 0, done.stderr
     job = processes.start(
-        "build", "synth", "--out", tmp_path / "there", *given, env={**os.environ, **OLD_PROCESSOR}
+        *("build", "synth", "--out", tmp_path / "there", *arguments),
+        env={**os.environ, **OLD_PROCESSOR},
     )
-    said = processes.ended(job)
-    assert job.returncode == 0, said
+    output = processes.ended(job)
+    assert job.returncode == 0, output
     codes, logits, chosen = [], [], []
     for shard in sorted(tmp_path.glob("here/shards/*.tar")):
         other = tmp_path / "there/shards" / shard.name

@@ -57,8 +57,8 @@ def measured(root: Path, out: Path) -> dict[str, int]:
     )  # fmt: skip
     most = {"worker MB": 0, "worker files": 0, "driver MB": 0, "driver files": 0}
     while job.poll() is None:
-        for name, found in (("worker", processes.actors(job)), ("driver", processes.itself(job))):
-            for process in found:
+        for name, group in (("worker", processes.actors(job)), ("driver", processes.itself(job))):
+            for process in group:
                 try:
                     size, files = process.memory_info().rss >> 20, process.num_fds()
                 except psutil.Error:
@@ -72,12 +72,12 @@ def measured(root: Path, out: Path) -> dict[str, int]:
 
 
 def test_a_job_of_ten_times_the_pairs(tmp_path: Path) -> None:
-    found = {}
+    most_of = {}
     for rows in (FEW, MANY):
         table(tmp_path / str(rows), rows)
-        found[rows] = measured(tmp_path / str(rows), tmp_path / f"out{rows}")
-        print(rows, found[rows])
-    few, many = found[FEW], found[MANY]
+        most_of[rows] = measured(tmp_path / str(rows), tmp_path / f"out{rows}")
+        print(rows, most_of[rows])
+    few, many = most_of[FEW], most_of[MANY]
     assert min(few.values()) > 0
     assert many["worker MB"] <= few["worker MB"] + MOST_WORKER_MB
     assert many["driver MB"] <= few["driver MB"] + MOST_WORKER_MB
@@ -86,7 +86,7 @@ def test_a_job_of_ten_times_the_pairs(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_ten_times_the_samples(tmp_path: Path) -> None:
-    found = {}
+    sizes = {}
     for shards in (3, 30):
         folder = tmp_path / str(shards)
         for number in range(shards):
@@ -98,9 +98,9 @@ def test_a_stream_of_ten_times_the_samples(tmp_path: Path) -> None:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        found[shards] = [int(word) for word in done.stdout.split()]
-        print(dict(zip(("samples", "bytes", "files"), found[shards], strict=True)))
-    (few, small, files), (many, large, more_files) = found[3], found[30]
+        sizes[shards] = [int(word) for word in done.stdout.split()]
+        print(dict(zip(("samples", "bytes", "files"), sizes[shards], strict=True)))
+    (few, small, files), (many, large, more_files) = sizes[3], sizes[30]
     assert many == 10 * few == 15_000
     assert large - small < BYTES_A_SAMPLE * (many - few)
     assert more_files == files
@@ -110,15 +110,15 @@ def test_the_disk_that_a_job_asks_for(
     tmp_path: Path, synth_root: Path, prep: Command, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The estimate is enough for rendered scenes, and not many times too much."""
-    given = (
+    arguments = (
         "interpolate", "synth", "--root", synth_root, "--out", tmp_path / "out",
         "--set", "interpolate.method=crossfade", "--set", "image_size=96",
     )  # fmt: skip
-    assert prep(*given, "--dry-run").returncode == 0
-    found = re.search(r"disk +about ([\d.]+) (\w?B)", capfd.readouterr().err)
-    assert found is not None
-    estimate = float(found[1]) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[found[2]]
-    done = prep(*given)
+    assert prep(*arguments, "--dry-run").returncode == 0
+    match = re.search(r"disk +about ([\d.]+) (\w?B)", capfd.readouterr().err)
+    assert match is not None
+    estimate = float(match[1]) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[match[2]]
+    done = prep(*arguments)
     assert done.returncode == 0, done.stderr
     written = sum(f.stat().st_size for f in (tmp_path / "out").rglob("*") if f.is_file())
     print({"estimate": estimate, "written": written})

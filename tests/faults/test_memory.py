@@ -37,5 +37,5 @@ def test_memory_that_is_refused_and_that_ray_takes_back(
     finally:
         ray.shutdown()
     assert (summary.samples, summary.rejected) == (18, 2)
-    found = {reject.id: reject.reason for reject in rejects.read(greedy.folder)}
-    assert found == {"0002": "out of memory", "0007": "killed its process"}
+    reasons = {reject.id: reject.reason for reject in rejects.read(greedy.folder)}
+    assert reasons == {"0002": "out of memory", "0007": "killed its process"}

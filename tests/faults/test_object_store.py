@@ -34,8 +34,8 @@ TRAIN = (
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[bad_store.Store]:
-    with bad_store.running() as found:
-        yield found
+    with bad_store.running() as faulty_store:
+        yield faulty_store
 
 
 @pytest.fixture(autouse=True)
@@ -141,16 +141,16 @@ def test_killed_and_resumed(
     ray: None, store: bad_store.Store, local: Path, synth_root: Path
 ) -> None:
     out = "s3://bucket/killed"
-    given = ["interpolate", "synth", "--root", str(synth_root), "--out", out, *JOB]
+    arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", out, *JOB]
     store.fail(0.05)
-    job = subprocess.Popen([BIN / "cc-prep", *given], stderr=subprocess.DEVNULL)
+    job = subprocess.Popen([BIN / "cc-prep", *arguments], stderr=subprocess.DEVNULL)
     while not [n for n in storage.list_files(f"{out}/sequences") if n.endswith(".tar")]:
         time.sleep(0.05)
         assert job.poll() is None, "it ended before it could be killed"
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
     assert 1 <= len(contents(f"{out}/sequences")) < len(contents(str(local)))
-    done = cc_prep(*given)
+    done = cc_prep(*arguments)
     assert done.returncode == 0, done.stderr
     store.fail(0)
     assert contents(f"{out}/sequences") == contents(str(local))
@@ -159,8 +159,8 @@ def test_killed_and_resumed(
 def test_a_second_job_is_refused_there_too(ray: None, store: bad_store.Store) -> None:
     from pipelines.state import lock
 
-    said = "a job is at work there"
-    with lock.locked("s3://bucket/locked"), pytest.raises(UserError, match=said):
+    message = "a job is at work there"
+    with lock.locked("s3://bucket/locked"), pytest.raises(UserError, match=message):
         lock.refuse_if_held("s3://bucket/locked")
     lock.refuse_if_held("s3://bucket/locked")
 
@@ -180,9 +180,9 @@ except Exception as error:
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    said = [job.communicate(timeout=60)[0].strip() for job in jobs]
-    assert said.count("mine") == 1, said
-    assert sum("a job is at work there" in line for line in said) == 2
+    outputs = [job.communicate(timeout=60)[0].strip() for job in jobs]
+    assert outputs.count("mine") == 1, outputs
+    assert sum("a job is at work there" in line for line in outputs) == 2
 
 
 def test_a_training_reads_its_shards_through_faults(

@@ -37,7 +37,7 @@ def digests(out: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
 
 
-def given(root: Path, out: Path, workers: int = 2) -> tuple[object, ...]:
+def arguments(root: Path, out: Path, workers: int = 2) -> tuple[object, ...]:
     return ("interpolate", "synth", "--root", root, "--out", out, "--workers", workers, *JOB)
 
 
@@ -51,7 +51,7 @@ def begun(out: Path) -> bool:
 
 def resumed_is_undisturbed(prep: Command, root: Path, out: Path, undisturbed: Path) -> None:
     """Resumes the job as its users would, with another number of workers, and compares."""
-    done = prep(*given(root, out, 1), "--retry-rejects")
+    done = prep(*arguments(root, out, 1), "--retry-rejects")
     assert done.returncode == 0, done.stderr
     assert digests(out) == digests(undisturbed)
     assert processes.leftovers(out) == []
@@ -64,7 +64,7 @@ def resumed_is_undisturbed(prep: Command, root: Path, out: Path, undisturbed: Pa
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "out"
-    done = prep(*given(synth_root, out))
+    done = prep(*arguments(synth_root, out))
     assert done.returncode == 0, done.stderr
     assert len(digests(out)) == 7
     return out
@@ -74,24 +74,26 @@ def test_random_kills(undisturbed: Path, tmp_path: Path, synth_root: Path, prep:
     """A blow or several at random moments, each to a random victim."""
     struck: Counter[str] = Counter()
     for number in range(tries(FEW)):
-        dice, out = random.Random(number), tmp_path / str(number)
-        job = processes.start(*given(synth_root, out))
+        rng, out = random.Random(number), tmp_path / str(number)
+        job = processes.start(*arguments(synth_root, out))
         victim, longest = VICTIMS[number % len(VICTIMS)], START
         # From the start on; from the first pair; and half of all between finished shards.
         begins = (lambda: True, lambda out=out: begun(out), *[lambda out=out: shards(out)] * 2)
         if processes.wait_for(begins[number % 4], job) and number % 4:
             longest = WORK
-        for _ in range(dice.choice((1, 1, 2, 3)) if victim == "actor" else 1):
-            time.sleep(dice.uniform(0, longest))
+        for _ in range(rng.choice((1, 1, 2, 3)) if victim == "actor" else 1):
+            time.sleep(rng.uniform(0, longest))
             if job.poll() is None:
                 orphans = processes.actors(job) if victim == "driver" else []
                 processes.strike(job, victim)
                 struck[victim] += 1
                 # Keeps away: workers that hold memory after their driver was killed.
                 assert psutil.wait_procs(orphans, timeout=120)[1] == []
-        said = processes.ended(job)
-        print(f"{number}: {victim}, {shards(out)} shards then, code {job.returncode}: {said[-90:]}")
-        assert "Traceback" not in said
+        output = processes.ended(job)
+        print(
+            f"{number}: {victim}, {shards(out)} shards then, code {job.returncode}: {output[-90:]}"
+        )
+        assert "Traceback" not in output
         resumed_is_undisturbed(prep, synth_root, out, undisturbed)
         shutil.rmtree(out)
     print(dict(struck))
@@ -108,13 +110,13 @@ def disk(tmp_path: Path) -> object:
 def test_a_disk_that_fills_up(
     disk: Path, undisturbed: Path, synth_root: Path, prep: Command
 ) -> None:
-    job = processes.start(*given(synth_root, disk / "out"))
+    job = processes.start(*arguments(synth_root, disk / "out"))
     assert processes.wait_for(lambda: shards(disk / "out"), job)
     processes.fill(disk / "filler")
-    said = processes.ended(job)
+    output = processes.ended(job)
     assert job.returncode == 1
-    assert "disk is full" in said or "No space left" in said
-    assert "Traceback" not in said
+    assert "disk is full" in output or "No space left" in output
+    assert "Traceback" not in output
     assert shards(disk / "out") < 6
     (disk / "filler").unlink()
     resumed_is_undisturbed(prep, synth_root, disk / "out", undisturbed)
@@ -123,16 +125,16 @@ def test_a_disk_that_fills_up(
 def test_an_output_that_becomes_read_only(
     disk: Path, undisturbed: Path, synth_root: Path, prep: Command
 ) -> None:
-    refused = prep(*given(synth_root, Path("/sys/out")))
+    refused = prep(*arguments(synth_root, Path("/sys/out")))
     assert refused.returncode == 2
     assert "cannot write there" in refused.stderr
-    job = processes.start(*given(synth_root, disk / "out"))
+    job = processes.start(*arguments(synth_root, disk / "out"))
     assert processes.wait_for(lambda: shards(disk / "out"), job)
     processes.remount(disk, "ro")
-    said = processes.ended(job)
+    output = processes.ended(job)
     assert job.returncode in (1, 2)
-    assert "ead-only file system" in said
-    assert "Traceback" not in said
+    assert "ead-only file system" in output
+    assert "Traceback" not in output
     processes.remount(disk, "rw")
     resumed_is_undisturbed(prep, synth_root, disk / "out", undisturbed)
 
@@ -143,7 +145,7 @@ def test_inputs_that_change_under_way(
     """What was unreadable for a time is a reject, and no more once it is there again."""
     root, out = tmp_path / "root", tmp_path / "out"
     shutil.copytree(synth_root, root)
-    job = processes.start(*given(root, out))
+    job = processes.start(*arguments(root, out))
     assert processes.wait_for(lambda: begun(out), job)
     images = sorted(root.glob("*images/*.png"))
     for number, image in enumerate(images):
@@ -152,9 +154,9 @@ def test_inputs_that_change_under_way(
             image.unlink()
         elif number % 4 < 3:
             image.write_bytes(data[: len(data) // 2] if number % 4 == 1 else b"\xff" * len(data))
-    said = processes.ended(job)
+    output = processes.ended(job)
     assert job.returncode in (0, 1)  # 0 if all had been read by then
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     reasons = {r.reason for r in rejects.read(str(out / "sequences"))}
     assert reasons <= {"missing image", "unreadable image"}
     for image in images:
@@ -182,11 +184,11 @@ def test_of_two_jobs_started_together_one_works(
     """And its bytes are the same, though the clocks of all its processes jump."""
     for number in range(tries(1)):
         out = tmp_path / str(number)
-        jobs = [processes.start(*given(synth_root, out), env=jumping) for _ in range(2)]
-        said = [processes.ended(job) for job in jobs]
-        assert sorted(job.returncode for job in jobs) == [0, 2], said
+        jobs = [processes.start(*arguments(synth_root, out), env=jumping) for _ in range(2)]
+        outputs = [processes.ended(job) for job in jobs]
+        assert sorted(job.returncode for job in jobs) == [0, 2], outputs
         [works] = [job for job in jobs if job.returncode == 0]
-        [refused] = [text for job, text in zip(jobs, said, strict=True) if job.returncode == 2]
+        [refused] = [text for job, text in zip(jobs, outputs, strict=True) if job.returncode == 2]
         assert f"process {works.pid} on" in refused
         assert digests(out) == digests(undisturbed)
         shutil.rmtree(out)

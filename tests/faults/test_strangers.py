@@ -193,10 +193,10 @@ def test_a_caption_of_100_mb_is_a_reject(tmp_path: Path) -> None:
     lists_of_captions(tmp_path, '"' + "x" * 100_000_000 + '"')
     settings = manifest.load("spot", ["interpolate.method=crossfade"], root=str(tmp_path))
     [pair] = datasets.pairs(settings, "train")
-    [found] = Interpolate(settings, {}, "cpu")([pair])
-    assert isinstance(found, RejectedPair)
-    assert found.reason is Reason.CAPTION_TOO_LONG
-    assert "100,000,000" in found.detail
+    [rejected] = Interpolate(settings, {}, "cpu")([pair])
+    assert isinstance(rejected, RejectedPair)
+    assert rejected.reason is Reason.CAPTION_TOO_LONG
+    assert "100,000,000" in rejected.detail
     assert LONGEST_CAPTION < 100_000_000
 
 
@@ -281,8 +281,8 @@ def test_safetensors_with_lying_headers(tmp_path: Path, how: str) -> None:
 def test_settings_in_weights_that_lie(tmp_path: Path) -> None:
     from cc_prep.weights import networks
 
-    for said in ("{", "[]", '{"network": 3}', '{"network": {"channels": -1}}', "[" * 100_000):
-        save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors", metadata={"settings": said})
+    for settings in ("{", "[]", '{"network": 3}', '{"network": {"channels": -1}}', "[" * 100_000):
+        save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors", metadata={"settings": settings})
         for load in (networks.vqgan, networks.clip4idc):
             with pytest.raises(UserError):
                 load(str(tmp_path / "a.safetensors"))
@@ -302,11 +302,11 @@ def test_html_in_captions_does_not_run(tmp_path: Path, prep: Command) -> None:
         miniatures.image(root / f"{name}.png", ord(name))
     rows = [{"before": "a.png", "after": "b.png", "caption": EVIL, "change_type": EVIL, "id": EVIL}]
     (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    made = prep(
+    interpolated = prep(
         "interpolate", "own", "--root", root, "--out", tmp_path / "out", "--split", "train",
         "--set", "interpolate.method=crossfade",
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    assert interpolated.returncode == 0, interpolated.stderr
     page = tmp_path / "prep.html"
     done = prep("report", tmp_path / "out", "--out", page)
     assert done.returncode == 0, done.stderr

@@ -35,9 +35,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, weights: Path, shards: str) 
     return {kind: folder / kind for kind in ("stage1", "stage2")}
 
 
-def start(*given: str) -> subprocess.Popen[str]:
+def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(BIN / "cc-train"), *given],
+        [str(BIN / "cc-train"), *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -53,16 +53,16 @@ def writing(run: Path) -> bool:
     return any((run / "checkpoints").glob(".*.tmp"))
 
 
-def dies(job: subprocess.Popen[str], run: Path, moment: str, dice: random.Random) -> None:
+def dies(job: subprocess.Popen[str], run: Path, moment: str, rng: random.Random) -> None:
     if moment == "while a checkpoint is written":
-        for _ in range(dice.randint(1, 3)):
+        for _ in range(rng.randint(1, 3)):
             processes.wait_for(lambda: writing(run), job)
             # Until this one is done, so that another is waited for.
-            processes.wait_for(lambda: not writing(run) or dice.random() < 0.05, job)
+            processes.wait_for(lambda: not writing(run) or rng.random() < 0.05, job)
     else:
         processes.wait_for(lambda: (run / "settings.json").exists(), job)
-        time.sleep(dice.uniform(0, 5))
-    number = dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+        time.sleep(rng.uniform(0, 5))
+    number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
     if job.poll() is None:
         os.killpg(job.pid, number)
 
@@ -75,16 +75,16 @@ def test_random_kills(
     """At random steps and while a checkpoint is written, with and without loader workers."""
     ended: Counter[str] = Counter()
     for number in range(tries(1)):
-        dice, run = random.Random(f"{number} {kind} {workers}"), tmp_path / str(number)
+        rng, run = random.Random(f"{number} {kind} {workers}"), tmp_path / str(number)
         moment = ("at random", "while a checkpoint is written")[(number + workers // 2) % 2]
         more = ["--init", str(whole["stage1"])] if kind == "stage2" else []
         more += ["--set", f"loop.loader_workers={workers}", "--set", "loop.checkpoint_every=1"]
-        given = stages.command(kind, weights, shards, run, *more)
-        job = start(*given)
-        dies(job, run, moment, dice)
-        said = processes.ended(job)
+        arguments = stages.command(kind, weights, shards, run, *more)
+        job = start(*arguments)
+        dies(job, run, moment, rng)
+        output = processes.ended(job)
         ended[f"{moment}: code {job.returncode}"] += 1
-        assert "Traceback" not in said
+        assert "Traceback" not in output
         done = stages.train(kind, weights, shards, run, *more)
         assert done.returncode == 0, done.stderr
         assert stages.log(run) == stages.log(whole[kind])
@@ -126,14 +126,14 @@ def test_a_shard_that_goes_bad_in_the_middle(
     )  # fmt: skip
     assert processes.wait_for(lambda: checkpointed(run), job)
     harm(mine / "train-000000.tar")
-    said = processes.ended(job)
-    assert "Traceback" not in said
+    output = processes.ended(job)
+    assert "Traceback" not in output
     if allowed < 0.1:
-        assert job.returncode == 1, said
-        assert "cannot be read" in said
-        assert "stream.skip_bad" in said
+        assert job.returncode == 1, output
+        assert "cannot be read" in output
+        assert "stream.skip_bad" in output
         return
-    assert job.returncode == 0, said
+    assert job.returncode == 0, output
     skipped = checkpoints.read_state(run, 40)["stream"]["skipped"]
     first = str(Path(shards).parent / "train-000000.tar")
     assert skipped
@@ -143,13 +143,13 @@ def test_a_shard_that_goes_bad_in_the_middle(
 def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) -> None:
     """The other one says so and ends at once, and the same command goes on."""
     run = tmp_path / "run"
-    given = [
+    command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         "-m", "cc_train", *stages.command("stage1", weights, shards, run),
         "--set", "loop.device=cpu", "--steps", "2000",
     ]  # fmt: skip
     job = subprocess.Popen(
-        given, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert processes.wait_for(lambda: checkpointed(run), job)
     ranks = [p for p in psutil.Process(job.pid).children() if "cc_train" in p.cmdline()]
@@ -157,14 +157,14 @@ def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) 
     victim = next(p for p in ranks if p.environ()["RANK"] == "1")
     began = time.monotonic()
     victim.kill()
-    said = processes.ended(job)
+    output = processes.ended(job)
     assert time.monotonic() - began < 120
     assert job.returncode != 0
-    assert "rank 0: another process of this training ended; the same command goes on" in said
+    assert "rank 0: another process of this training ended; the same command goes on" in output
     steps = checkpoints.steps(run)
     longer = str(steps[-1] + 2)
     again = subprocess.run(
-        [*given[:-1], longer], capture_output=True, text=True, check=False, timeout=180
+        [*command[:-1], longer], capture_output=True, text=True, check=False, timeout=180
     )
     assert again.returncode == 0, again.stderr
     assert f"going on at step {steps[-1]}" in again.stderr
@@ -178,10 +178,10 @@ def test_a_loader_worker_is_killed(tmp_path: Path, weights: Path, shards: str) -
     )  # fmt: skip
     assert processes.wait_for(lambda: checkpointed(run), job)
     processes.kill(psutil.Process(job.pid).children()[-1:])
-    said = processes.ended(job)
+    output = processes.ended(job)
     assert job.returncode == 1
-    assert "a loader worker died" in said
-    assert "Traceback" not in said
+    assert "a loader worker died" in output
+    assert "Traceback" not in output
 
 
 def test_a_loss_that_is_no_number(tmp_path: Path, weights: Path, shards: str) -> None:
@@ -195,10 +195,10 @@ def test_a_loss_that_is_no_number(tmp_path: Path, weights: Path, shards: str) ->
     assert "the last checkpoint is good: lower loop.learning_rate" in done.stderr
     for line in stages.log(run):
         assert all(math.isfinite(v) for v in line.values() if isinstance(v, float))
-    found, wrong = checkpoints.read_last(run)
+    checkpoint, wrong = checkpoints.read_last(run)
     assert wrong == []
-    assert found is not None
-    assert all(t.isfinite().all() for t in found.training.values() if t.is_floating_point())
+    assert checkpoint is not None
+    assert all(t.isfinite().all() for t in checkpoint.training.values() if t.is_floating_point())
 
 
 def test_a_disk_that_fills_up(
@@ -209,14 +209,14 @@ def test_a_disk_that_fills_up(
         job = start(*stages.command("stage1", weights, shards, disk / "run"))
         assert processes.wait_for(lambda: checkpointed(disk / "run"), job)
         processes.fill(disk / "filler")
-        said = processes.ended(job)
-        assert job.returncode == 1, said
-        assert "No space left" in said or "cannot write a checkpoint" in said
-        assert "Traceback" not in said
+        output = processes.ended(job)
+        assert job.returncode == 1, output
+        assert "No space left" in output or "cannot write a checkpoint" in output
+        assert "Traceback" not in output
         assert not writing(disk / "run")
         (disk / "filler").unlink()
         done = stages.train("stage1", weights, shards, disk / "run")
         assert done.returncode == 0, done.stderr
         assert tensors(disk / "run") == tensors(whole["stage1"])
-        found = [json.dumps(line) for line in stages.log(disk / "run")]
-        assert found == [json.dumps(line) for line in stages.log(whole["stage1"])]
+        lines = [json.dumps(line) for line in stages.log(disk / "run")]
+        assert lines == [json.dumps(line) for line in stages.log(whole["stage1"])]

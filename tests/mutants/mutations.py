@@ -61,14 +61,14 @@ class Mutant:
 
 def sample(module: str, source: str, count: int, seed: int) -> list[Mutant]:
     """At most `count` mutants, at most one of each place in the code, in the code's order."""
-    taken: dict[Span, Mutant] = {}
+    mutant_at: dict[Span, Mutant] = {}
     for change in sorted(changes(module, source), key=lambda change: change.rank(seed)):
-        if len(taken) == count:
+        if len(mutant_at) == count:
             break
-        mutant = None if change.site in taken else mutated(change, source)
+        mutant = None if change.site in mutant_at else mutated(change, source)
         if mutant is not None:
-            taken[change.site] = mutant
-    return sorted(taken.values(), key=lambda mutant: mutant.change.site)
+            mutant_at[change.site] = mutant
+    return sorted(mutant_at.values(), key=lambda mutant: mutant.change.site)
 
 
 def changes(module: str, source: str) -> Iterator[Change]:

@@ -25,19 +25,20 @@ class Row:
 
 def modules() -> dict[str, Row]:
     """Rows by the module's path from the root."""
-    found: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "modules.yaml").read_text())
+    rows: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "modules.yaml").read_text())
     return {
-        module: Row(tuple(row["tests"]), tuple(row.get("slow", ())))
-        for module, row in found.items()
+        module: Row(tuple(row["tests"]), tuple(row.get("slow", ()))) for module, row in rows.items()
     }
 
 
 def equivalent() -> dict[tuple[str, str, str], str]:
     """Why a mutant cannot matter, by (module, line, what it becomes)."""
-    found: dict[str, list[dict[str, str]]] = yaml.safe_load((HERE / "equivalent.yaml").read_text())
+    entries_of: dict[str, list[dict[str, str]]] = yaml.safe_load(
+        (HERE / "equivalent.yaml").read_text()
+    )
     return {
         (module, entry["line"], entry["becomes"]): entry["because"]
-        for module, entries in (found or {}).items()
+        for module, entries in (entries_of or {}).items()
         for entry in entries
     }
 

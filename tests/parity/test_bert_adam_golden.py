@@ -33,8 +33,8 @@ def test_same_trace(folder: Path) -> None:
             share = lr_multiplier(step, meta["t_total"], warmup, 0.0, "linear")
             group["lr"] = group["base"] * share
         optimiser.step()
-        found = torch.cat((decaying, plain)).detach()
-        torch.testing.assert_close(found, params[step + 1], atol=1e-6, rtol=1e-5)
+        updated = torch.cat((decaying, plain)).detach()
+        torch.testing.assert_close(updated, params[step + 1], atol=1e-6, rtol=1e-5)
 
 
 def test_there_are_golden_vectors() -> None:

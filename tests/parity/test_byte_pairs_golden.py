@@ -27,9 +27,9 @@ def test_same_ids(item: dict) -> None:
     assert clip_tokenizer.clean(item["text"]) == item["cleaned"]
     assert clip_tokenizer.encode(item["text"]) == item["ids"]
     for context, field in ((77, "clip77"), (32, "idc32")):
-        wanted = item.get(field, item["ids"])
+        expected = item.get(field, item["ids"])
         row = clip_tokenizer.batch([item["text"]], context)[0]
-        assert row.tolist() == wanted + [0] * (context - len(wanted))
+        assert row.tolist() == expected + [0] * (context - len(expected))
 
 
 @given(st.lists(st.text(max_size=200), max_size=4))

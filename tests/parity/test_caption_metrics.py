@@ -30,18 +30,20 @@ def test_official_scores(file: Path) -> None:
     golden = json.loads(file.read_text())
     tokens = scorer.tokenised(golden["references"], golden["candidates"])
     assert tokens[0] == golden["tokenised_references"]
-    assert tokens[1] == {id: _one(said) for id, said in golden["tokenised_candidates"].items()}
-    found = scorer.score_tokens(tokens)
-    assert "METEOR" in found.corpus, found.left_out  # the tests need Java
+    assert tokens[1] == {
+        id: _one(candidate) for id, candidate in golden["tokenised_candidates"].items()
+    }
+    scores = scorer.score_tokens(tokens)
+    assert "METEOR" in scores.corpus, scores.left_out  # the tests need Java
     for name, expected in golden["corpus"].items():
         name_here = NAMES.get(name, name)
-        assert found.corpus[name_here] == pytest.approx(100 * expected, abs=1e-6), name
+        assert scores.corpus[name_here] == pytest.approx(100 * expected, abs=1e-6), name
         for id, value in zip(golden["ids"], golden["per_item"][name], strict=True):
-            assert found.items[id][name_here] == pytest.approx(100 * value, abs=1e-6), (name, id)
+            assert scores.items[id][name_here] == pytest.approx(100 * value, abs=1e-6), (name, id)
 
 
-def _one(said: list[str] | str) -> str:
-    return said if isinstance(said, str) else said[0]
+def _one(caption: list[str] | str) -> str:
+    return caption if isinstance(caption, str) else caption[0]
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), max_size=7).map(" ".join)
@@ -51,13 +53,15 @@ ITEMS = st.lists(st.tuples(st.lists(WORDS, min_size=1, max_size=3), WORDS), min_
 @given(ITEMS)
 def test_cider_is_the_official_scorer_s(items: list[tuple[list[str], str]]) -> None:
     """Its clipping, its penalty, n-grams that no reference has, captions without any."""
-    references = {f"{n}": said for n, (said, _) in enumerate(items)}
-    candidates = {f"{n}": said for n, (_, said) in enumerate(items)}
+    references = {f"{n}": captions for n, (captions, _) in enumerate(items)}
+    candidates = {f"{n}": caption for n, (_, caption) in enumerate(items)}
     total, each = cider(references, candidates)
     if not any(map(any, references.values())):  # the official one raises ValueError
         assert total == 0
         return
-    official = Cider().compute_score(references, {id: [said] for id, said in candidates.items()})
+    official = Cider().compute_score(
+        references, {id: [caption] for id, caption in candidates.items()}
+    )
     assert total == pytest.approx(official[0], abs=1e-12)
     assert list(each.values()) == pytest.approx(list(official[1]), abs=1e-12)
     assert list(each) == list(references)
@@ -66,18 +70,18 @@ def test_cider_is_the_official_scorer_s(items: list[tuple[list[str], str]]) -> N
 def test_without_java_the_rest_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    found = scorer.score({"a": ["the cube moved"], "b": ["it is gone"]}, {"a": "a cube", "b": ""})
-    assert set(found.corpus) == set(scorer.PLAIN)
-    assert set(found.left_out) == set(scorer.JAVA)
-    assert "Java" in found.left_out["METEOR"]
+    scores = scorer.score({"a": ["the cube moved"], "b": ["it is gone"]}, {"a": "a cube", "b": ""})
+    assert set(scores.corpus) == set(scorer.PLAIN)
+    assert set(scores.left_out) == set(scorer.JAVA)
+    assert "Java" in scores.left_out["METEOR"]
 
 
 def test_captions_that_break_meteor_s_wrapper() -> None:
     """Line breaks and its separator inside captions kill the official wrapper's process."""
     nasty = {"a": "one ||| two\nthree", "b": ""}
-    found = scorer.score({"a": ["one two three"], "b": ["x\ny"]}, nasty, ["METEOR"])
-    assert found.items["a"]["METEOR"] > 30
-    assert found.items["b"]["METEOR"] == 0
+    scores = scorer.score({"a": ["one two three"], "b": ["x\ny"]}, nasty, ["METEOR"])
+    assert scores.items["a"]["METEOR"] > 30
+    assert scores.items["b"]["METEOR"] == 0
 
 
 @pytest.mark.parametrize("predictions", [{"a": "x"}, {"a": "x", "b": "y", "c": "z"}])
@@ -87,10 +91,10 @@ def test_ids_that_do_not_fit(predictions: dict[str, str]) -> None:
 
 
 def test_tokens_of_odd_captions() -> None:
-    said = {
+    tokens_of = {
         "He can't, she won't; they'll.": "he ca n't she wo n't they 'll",
         "t-shirt (white) at 5:30 p.m.": "t-shirt -lrb- white -rrb- at 5:30 p.m.",
         "  ": "",
         "black & white, 50%": "black & white 50 %",
     }
-    assert {text: ptb.tokenize(text) for text in said} == said
+    assert {text: ptb.tokenize(text) for text in tokens_of} == tokens_of

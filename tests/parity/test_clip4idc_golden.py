@@ -51,9 +51,9 @@ def test_scores_are_the_plain_way_s(folder: Path) -> None:
     network, io, _ = load(folder)
     frames = io["images"].flatten(0, 1)
     text = network.encode_text(io["tokens"])
-    found = network.score_tokens(network.visual.encode_frames(frames), text)
+    likenesses = network.score_tokens(network.visual.encode_frames(frames), text)
     for i, frame in enumerate(frames):
-        for ends, scores in zip(((frames[0], frame), (frame, frames[-1])), found, strict=True):
+        for ends, scores in zip(((frames[0], frame), (frame, frames[-1])), likenesses, strict=True):
             tokens = [network.visual.encode_frames(image[None]) for image in ends]
             plain = network.similarity(text, network.visual.encode_pairs(*tokens))[:, 0]
             assert torch.allclose(scores[:, i], plain, atol=1e-3)

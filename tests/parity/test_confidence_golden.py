@@ -41,8 +41,8 @@ def test_drawing_follows_the_probabilities() -> None:
     penalty = np.array(case["penalty"], np.float32)
     rng = np.random.default_rng(0)
     first = Counter(confidence.keyframes(penalty, 1, "confidence", rng)[1] for _ in range(20_000))
-    found = [first[i] / 20_000 for i in range(1, len(penalty) - 1)]
-    assert np.allclose(found, confidence.probabilities(penalty), atol=0.015)
+    frequencies = [first[i] / 20_000 for i in range(1, len(penalty) - 1)]
+    assert np.allclose(frequencies, confidence.probabilities(penalty), atol=0.015)
 
 
 @given(
@@ -58,13 +58,13 @@ def test_keyframes_are_ordered_distinct_and_have_both_ends(
         with pytest.raises(ValueError, match="keyframes asked for"):
             confidence.keyframes(array, k, strategy, rng)
         return
-    found = confidence.keyframes(array, k, strategy, rng)
-    assert found == sorted(set(found))
-    assert len(found) == k + 2
-    assert (found[0], found[-1]) == (0, len(penalty) - 1)
+    keyframes = confidence.keyframes(array, k, strategy, rng)
+    assert keyframes == sorted(set(keyframes))
+    assert len(keyframes) == k + 2
+    assert (keyframes[0], keyframes[-1]) == (0, len(penalty) - 1)
     if strategy == "top":
-        left = set(range(1, len(penalty) - 1)) - set(found)
-        assert all(array[i] <= array[j] for i in found[1:-1] for j in left)
+        left = set(range(1, len(penalty) - 1)) - set(keyframes)
+        assert all(array[i] <= array[j] for i in keyframes[1:-1] for j in left)
 
 
 def test_uniform_is_even() -> None:

@@ -92,9 +92,9 @@ def test_stage1_losses(folder: Path, ignored: bool) -> None:
     settings = stage1.Losses(ignore_fully_masked=ignored, reference_quirks=True)
     with torch.no_grad():
         sums = stage1.sums(encoder, batch, settings)
-    found = torch.stack([sums[n] / stage1.denominators(batch, settings)[n] for n in stage1.NAMES])
+    losses = torch.stack([sums[n] / stage1.denominators(batch, settings)[n] for n in stage1.NAMES])
     expected = io["losses_ignore_fully_masked" if ignored else "losses_plain"]
-    torch.testing.assert_close(found.double(), expected, atol=meta["tolerance"], rtol=1e-4)
+    torch.testing.assert_close(losses.double(), expected, atol=meta["tolerance"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("folder", STAGE2, ids=lambda f: f.name)
@@ -122,5 +122,5 @@ def test_stage2(folder: Path) -> None:
     torch.testing.assert_close(logits, io["logits"], **close)
     loss = caption_loss(logits, io["labels"], sizes["label_smoothing"]).double()
     torch.testing.assert_close(loss, io["loss"], atol=1e-2, rtol=1e-5)
-    found = greedy(CachedDecoder(captioner.decoder), memory, stop=False)
-    assert (found == io["greedy"]).all()
+    ids = greedy(CachedDecoder(captioner.decoder), memory, stop=False)
+    assert (ids == io["greedy"]).all()

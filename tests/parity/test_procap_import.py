@@ -73,9 +73,9 @@ def test_a_captioner_says_what_it_said(folder: Path, tmp_path: Path) -> None:
     words = [*MARKS, *(f"w{i}" for i in range(sizes["vocab_size"] - len(MARKS)))]
     ids_of = tmp_path / "word2idx.json"
     ids_of.write_text(json.dumps({word: number for number, word in enumerate(words)}))
-    given = ["import-procap", file, "--out", tmp_path / "run", "--word2idx", ids_of,
+    arguments = ["import-procap", file, "--out", tmp_path / "run", "--word2idx", ids_of,
              "--heads", sizes["num_attention_heads"], "--length", sizes["max_t_len"]]  # fmt: skip
-    cli.main([str(part) for part in given], standalone_mode=False)
+    cli.main([str(part) for part in arguments], standalone_mode=False)
     assert not (tmp_path / "ran").exists(), "a payload ran"
     captioner = captioners.load(tmp_path / "run")
     assert isinstance(captioner, ProCap)
@@ -90,15 +90,15 @@ def test_a_captioner_says_what_it_said(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", STAGE1, ids=lambda f: f.name)
 def test_stage_1_becomes_a_run(folder: Path, tmp_path: Path) -> None:
     file = published(folder, tmp_path / "dalle.pt", "weights")
-    given = ["import-procap", file, "--out", tmp_path / "run"]
-    cli.main([str(part) for part in given], standalone_mode=False)
+    arguments = ["import-procap", file, "--out", tmp_path / "run"]
+    cli.main([str(part) for part in arguments], standalone_mode=False)
     encoder, settings = read_encoder(tmp_path / "run")
     assert (settings["frames"], settings["losses"]) == ("pixels", {"reference_quirks": True})
     assert settings["reference_quirks"] is True
     tensors = load_file(folder / "weights.safetensors")
     assert torch.equal(encoder.image_mask, tensors["image_mask"])
     with pytest.raises(UserError, match="a run is there already"):
-        cli.main([str(part) for part in given], standalone_mode=False)
+        cli.main([str(part) for part in arguments], standalone_mode=False)
 
 
 @pytest.mark.parametrize("folder", STAGE2[:1], ids=lambda f: f.name)
@@ -107,12 +107,12 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
     del tensors["mlp.0.bias"]
     torch.save({"model": tensors}, tmp_path / "model.chkpt")
     (tmp_path / "words.json").write_text(json.dumps([*MARKS, *map(str, range(22))]))
-    given = ["import-procap", tmp_path / "model.chkpt", "--out", tmp_path / "run", "--heads", 4]
+    arguments = ["import-procap", tmp_path / "model.chkpt", "--out", tmp_path / "run", "--heads", 4]
     with pytest.raises(UserError, match="Give its vocabulary"):
-        cli.main([str(part) for part in given], standalone_mode=False)
-    given += ["--word2idx", tmp_path / "words.json"]
+        cli.main([str(part) for part in arguments], standalone_mode=False)
+    arguments += ["--word2idx", tmp_path / "words.json"]
     with pytest.raises(UserError, match=r"0\.bias"):
-        cli.main([str(part) for part in given], standalone_mode=False)
+        cli.main([str(part) for part in arguments], standalone_mode=False)
     assert not (tmp_path / "run/checkpoints").exists()
 
 

@@ -15,18 +15,18 @@ REAL = ROOT.parent / "shared" / "realdata"  # no licence: read where it stands, 
 SHARE = 0.999
 
 
-def strings(found: object) -> Iterator[str]:
+def strings(content: object) -> Iterator[str]:
     """All strings of a JSON value that are captions."""
-    if isinstance(found, str):
-        yield found.replace("\n", " ")
-    elif isinstance(found, dict):
-        for key, value in found.items():
+    if isinstance(content, str):
+        yield content.replace("\n", " ")
+    elif isinstance(content, dict):
+        for key, value in content.items():
             if key in ("references", "candidates", "sentences", "sents"):
                 yield from strings(value)
             elif isinstance(value, (dict, list)):
                 yield from strings(value) if key not in SKIPPED else ()
-    elif isinstance(found, list):
-        for value in found:
+    elif isinstance(content, list):
+        for value in content:
             yield from strings(value)
 
 
@@ -35,7 +35,7 @@ SKIPPED = ("ids", "corpus", "per_item", "tokenised_references", "tokenised_candi
 
 def golden_captions() -> list[str]:
     files = [f for folder in golden("caption_metrics") for f in sorted(folder.glob("*.json"))]
-    return [said for file in files for said in strings(json.loads(file.read_text()))]
+    return [caption for file in files for caption in strings(json.loads(file.read_text()))]
 
 
 def odd_captions() -> list[str]:
@@ -64,9 +64,9 @@ def odd_captions() -> list[str]:
 
 def real_captions() -> list[str]:
     return [
-        said.strip()
+        caption.strip()
         for file in sorted(REAL.glob("*/**/*.json"))
-        for said in strings(json.loads(file.read_text()))
+        for caption in strings(json.loads(file.read_text()))
         if "clevr" not in str(file)
     ]
 
@@ -79,8 +79,8 @@ SOURCES |= {"real": real_captions} if REAL.exists() else {}
 def test_same_tokens(source: str) -> None:
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
-    said = sorted({caption for caption in SOURCES[source]() if caption.strip()})
-    assert len(said) > 50
-    java = PTBTokenizer().tokenize({i: [{"caption": one}] for i, one in enumerate(said)})
-    other = [one for i, one in enumerate(said) if ptb.tokenize(one) != java[i][0]]
-    assert len(other) <= (1 - SHARE) * len(said), other[:20]
+    captions = sorted({caption for caption in SOURCES[source]() if caption.strip()})
+    assert len(captions) > 50
+    java = PTBTokenizer().tokenize({i: [{"caption": one}] for i, one in enumerate(captions)})
+    other = [one for i, one in enumerate(captions) if ptb.tokenize(one) != java[i][0]]
+    assert len(other) <= (1 - SHARE) * len(captions), other[:20]

@@ -23,15 +23,15 @@ def test_there_are_golden_vectors() -> None:
     assert KEYS
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["with config", "from keys"])
+@pytest.mark.parametrize("configured", [True, False], ids=["with config", "from keys"])
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
 @torch.inference_mode()
-def test_same_features_indices_and_images(folder: Path, given: bool) -> None:
+def test_same_features_indices_and_images(folder: Path, configured: bool) -> None:
     meta = json.loads((folder / "meta.json").read_text())
     tolerance = float(meta["tolerance"])
     config = meta["config"]["ddconfig"]
     tensors = load_file(folder / "weights.safetensors")
-    network, unused = VQGAN.from_tensors(tensors, config if given else None)
+    network, unused = VQGAN.from_tensors(tensors, config if configured else None)
     assert unused == []
     with np.load(folder / "io.npz") as arrays:
         io = {name: torch.from_numpy(arrays[name]) for name in arrays}
@@ -46,17 +46,17 @@ def test_same_features_indices_and_images(folder: Path, given: bool) -> None:
 
 
 def shapes(folder: Path, name: str) -> dict[str, tuple[int, ...]]:
-    found = json.loads((folder / "keys.json").read_text())[name]
-    return {key: tuple(shape) for key, shape in found.items()}
+    shape_of = json.loads((folder / "keys.json").read_text())[name]
+    return {key: tuple(shape) for key, shape in shape_of.items()}
 
 
 @pytest.mark.parametrize("folder", KEYS, ids=lambda f: f.name)
 @pytest.mark.parametrize("size", [256, 224])
 def test_every_key_of_the_real_model(folder: Path, size: int) -> None:
-    wanted = shapes(folder, f"keys_resolution_{size}")
+    expected = shapes(folder, f"keys_resolution_{size}")
     with torch.device("meta"):
-        network = VQGAN(Config.of(wanted))
-    assert {n: tuple(t.shape) for n, t in network.state_dict().items()} == wanted
+        network = VQGAN(Config.of(expected))
+    assert {n: tuple(t.shape) for n, t in network.state_dict().items()} == expected
 
 
 @pytest.mark.parametrize("folder", KEYS, ids=lambda f: f.name)

@@ -11,7 +11,7 @@ from cc_prep import datasets, manifest
 from cc_prep.datasets import detect_layout
 from cc_prep.errors import UserError
 from tests.conftest import write_video
-from tests.miniatures import MADE, image
+from tests.miniatures import MAKERS, image
 
 LAYOUTS = {
     "clevr": "clevr_change",
@@ -24,9 +24,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", list(MADE))
+@pytest.mark.parametrize("name", list(MAKERS))
 def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
-    known = MADE[name](tmp_path / "data of mine")
+    known = MAKERS[name](tmp_path / "data of mine")
     recognised = detect_layout.recognise("mine", str(tmp_path / "data of mine"))
     assert recognised.settings.layout == LAYOUTS[name]
     assert recognised.settings.splits == ("train", "val", "test")
@@ -45,7 +45,7 @@ def test_videos_are_recognised(tmp_path: Path) -> None:
 
 
 def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> None:
-    MADE["own"](tmp_path)
+    MAKERS["own"](tmp_path)
     text = (tmp_path / "pairs.csv").read_text().replace(",test", ",tset")
     (tmp_path / "my list.csv").write_text(text)
     (tmp_path / "pairs.csv").unlink()
@@ -64,7 +64,7 @@ def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> Non
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, gone: str, message: str) -> None:
-    MADE["clevr"](tmp_path)
+    MAKERS["clevr"](tmp_path)
     place = tmp_path / gone
     shutil.rmtree(place) if place.is_dir() else place.unlink()
     with pytest.raises(UserError, match=message):
@@ -97,7 +97,7 @@ def test_splits_that_number_their_pairs_alike_are_two(tmp_path: Path) -> None:
 )
 def test_a_damaged_layout_says_what_is_wrong(tmp_path: Path, name: str, file: str) -> None:
     """Keeps away: a data set without a split because the split's file is damaged."""
-    MADE[name](tmp_path)
+    MAKERS[name](tmp_path)
     (tmp_path / file).write_text("{")
     with pytest.raises(UserError, match="not JSON"):
         detect_layout.recognise("mine", str(tmp_path))

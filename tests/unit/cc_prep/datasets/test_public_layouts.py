@@ -14,7 +14,7 @@ from cc_prep.datasets.layouts import clevr_dc as clevr_dc_reader
 from cc_prep.errors import UserError
 from cc_prep.inspect.inspection import inspect
 from tests.conftest import ROOT
-from tests.miniatures import MADE, clevr_dc, edit, folders, image, levir, spot, write
+from tests.miniatures import MAKERS, clevr_dc, edit, folders, image, levir, spot, write
 
 REAL = ROOT.parent / "shared" / "realdata"  # no licence: read where it stands, never copied
 
@@ -140,7 +140,7 @@ FOLDERS_OF = {
 
 @pytest.mark.parametrize("name", list(FOLDERS_OF))
 def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
-    settings = MADE[name](tmp_path)
+    settings = MAKERS[name](tmp_path)
     folder = tmp_path / FOLDERS_OF[name]
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"layout has it; is --root its top folder"):
@@ -187,7 +187,7 @@ PUBLIC = ["clevr", "clevr_dc", "spot", "edit", "levir"]
 @pytest.mark.parametrize("name", PUBLIC)
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign", "row"])
 def test_damaged_annotations(tmp_path: Path, name: str, damage: str) -> None:
-    settings = MADE[name](tmp_path)
+    settings = MAKERS[name](tmp_path)
     names = ("train", "LevirCCcaptions", "captions", "change_captions")
     [file] = [f for f in tmp_path.rglob("*.json") if f.stem in names]
     if damage == "missing":

@@ -36,8 +36,8 @@ def test_similarities_are_the_same_under_autocast() -> None:
     with torch.no_grad():
         expected = network.similarity(text, pairs), *network.image_similarity(tokens)
         with HALF:
-            found = network.similarity(text, pairs), *network.image_similarity(tokens)
+            actual = network.similarity(text, pairs), *network.image_similarity(tokens)
             rounded = network.similarity(text.bfloat16(), pairs.bfloat16())
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         assert torch.equal(ours, theirs)
     assert rounded.dtype == torch.float32

@@ -18,7 +18,7 @@ from cc_prep.weights import networks
 from tests import small_weights
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (5, 48, 64, 3), np.uint8)
-SAID = ("the ball moved", "a red cube is gone", "😀 nothing")
+CAPTIONS = ("the ball moved", "a red cube is gone", "😀 nothing")
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def scorer(folder: Path) -> Scorer:
 
 def test_scores_are_the_plain_way_s(scorer: Scorer) -> None:
     """Each of the 2 F pairs through the whole network, each caption alone."""
-    frame_scores = scorer(FRAMES, SAID)
+    frame_scores = scorer(FRAMES, CAPTIONS)
     network = scorer.network
     images = normalize(FRAMES, network.config.resolution)
     with torch.inference_mode():
-        for row, caption in enumerate(SAID):
+        for row, caption in enumerate(CAPTIONS):
             text = network.encode_text(torch.tensor(clip_tokenizer.batch([caption])))
             for frame in range(len(FRAMES)):
                 for ends, scores in (

@@ -39,7 +39,7 @@ OFFICIAL = {
 
 @pytest.mark.parametrize("name", list(OFFICIAL))
 def test_official_ids(tmp_path: Path, name: str) -> None:
-    settings = miniatures.MADE[name](tmp_path)
+    settings = miniatures.MAKERS[name](tmp_path)
     pairs = datasets.pairs(settings, settings.splits[0])
     pairs += datasets.pairs(settings, settings.splits[1])
     assert reference_files.image_ids([pair_meta(pair) for pair in pairs])[:2] == OFFICIAL[name]
@@ -82,7 +82,7 @@ def named(name: str, ids: list[str]) -> object:
 def test_predictions_of_other_systems(
     tmp_path: Path, layout: str, name: str, ids: list[str]
 ) -> None:
-    items = items_of(miniatures.MADE[layout](tmp_path / "data"))
+    items = items_of(miniatures.MAKERS[layout](tmp_path / "data"))
     place = tmp_path / "theirs.json"
     place.write_text(json.dumps(named(name, ids)))
     predictions, predicted_items = coco.matched(

@@ -24,7 +24,7 @@ ITEMS = coco.items(
         for key, (change, kind, captions) in PAIRS.items()
     ]
 )
-SAID = {
+PREDICTIONS = {
     "a": "a red cube has been added",
     "b": "no change was made",
     "c": "no change was made",
@@ -33,32 +33,32 @@ SAID = {
 
 
 def test_groups_are_scored_by_themselves() -> None:
-    scores = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
+    scores = evaluation.evaluate(ITEMS, PREDICTIONS, scorer.PLAIN)
     assert list(scores.counts) == ["total", "semantic change", "no change", "add", "drop"]
     assert scores.counts["semantic change"] == 2
-    alone = scorer.score({"b": PAIRS["b"][2]}, {"b": SAID["b"]}, scorer.PLAIN)
+    alone = scorer.score({"b": PAIRS["b"][2]}, {"b": PREDICTIONS["b"]}, scorer.PLAIN)
     assert scores.groups["drop"].corpus == alone.corpus
     assert scores.groups["total"].items["a"]["BLEU-4"] == pytest.approx(100, abs=1e-3)
 
 
 def test_one_group_that_is_all_is_not_said_twice() -> None:
     items = [item for item in ITEMS if "semantic change" in item.groups]
-    scores = evaluation.evaluate(items, {i.id: SAID[i.id] for i in items}, ["CIDEr"])
+    scores = evaluation.evaluate(items, {i.id: PREDICTIONS[i.id] for i in items}, ["CIDEr"])
     assert list(scores.counts) == ["total", "add", "drop"]
 
 
 def test_swapped_pairs() -> None:
-    swapped = {**SAID, "a": "the red cube is gone"}
-    check = evaluation.swap_check(ITEMS, SAID, swapped)
+    swapped = {**PREDICTIONS, "a": "the red cube is gone"}
+    check = evaluation.swap_check(ITEMS, PREDICTIONS, swapped)
     assert (check["pairs"], check["same"]) == (2, 0.5)
     assert check["CIDEr"] > check["CIDEr of the swapped"]
-    assert evaluation.swap_check(ITEMS[2:], SAID, swapped) == {}
+    assert evaluation.swap_check(ITEMS[2:], PREDICTIONS, swapped) == {}
 
 
 def test_files_can_be_read_back(tmp_path: Path) -> None:
-    scores = evaluation.evaluate(ITEMS, SAID, scorer.PLAIN)
-    evaluation.write(tmp_path, scores, ITEMS, SAID)
-    assert coco.read_predictions([str(tmp_path / "predictions.json")]) == SAID
+    scores = evaluation.evaluate(ITEMS, PREDICTIONS, scorer.PLAIN)
+    evaluation.write(tmp_path, scores, ITEMS, PREDICTIONS)
+    assert coco.read_predictions([str(tmp_path / "predictions.json")]) == PREDICTIONS
     items = coco.read_references(str(tmp_path / "references.json"))
     assert [(i.id, i.references, i.groups) for i in items] == [
         (i.id, i.references, i.groups) for i in ITEMS

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.text import IGNORED
 
-DICE = torch.Generator().manual_seed(0)
-LOGITS = torch.randn(2, 4, 6, generator=DICE)
+GENERATOR = torch.Generator().manual_seed(0)
+LOGITS = torch.randn(2, 4, 6, generator=GENERATOR)
 LABELS = torch.tensor([[3, 0, 5, IGNORED], [1, IGNORED, IGNORED, IGNORED]])
 
 

@@ -19,7 +19,7 @@ from cc_prep.datasets.layouts import folders, table
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, ImagePair
 from tests.conftest import Command
-from tests.miniatures import MADE, image, write
+from tests.miniatures import MAKERS, image, write
 
 
 def photograph(place: Path, seed: int, noise: int = 0) -> None:
@@ -169,13 +169,13 @@ def test_mistakes_of_split(
 
 
 def test_splits_that_are_there_are_kept(tmp_path: Path, cc_prep: Command) -> None:
-    MADE["own"](tmp_path)
+    MAKERS["own"](tmp_path)
     done = cc_prep("split", "own", "--root", tmp_path)
     assert (done.returncode, "has splits already" in done.stderr) == (2, True)
 
 
 def test_reference_files(tmp_path: Path, cc_prep: Command) -> None:
-    MADE["clevr"](tmp_path)
+    MAKERS["clevr"](tmp_path)
     out = tmp_path / "test.json"
     done = cc_prep("references", "clevr", "--root", tmp_path, "--split", "test", "--out", out)
     assert done.returncode == 0, done.stderr
