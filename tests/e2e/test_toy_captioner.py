@@ -78,14 +78,14 @@ def test_references_as_predictions_are_all_right(tmp_path: Path, shards: str) ->
     assert all(item.facts is not None for item in items)
     predictions = {item.name: item.references[-1] for item in items}
     (tmp_path / "all.json").write_text(json.dumps(predictions))
-    given = ["--predictions", tmp_path / "all.json", "--shards", shards]
-    done = cc_train("evaluate", *given, "--json")
+    arguments = ["--predictions", tmp_path / "all.json", "--shards", shards]
+    done = cc_train("evaluate", *arguments, "--json")
     facts = json.loads(done.stdout)["facts"]
     assert facts["told apart"]["share"] == facts["shares"]["exact"]["share"] == 1
     assert all(share["wrong"] == 0 for share in facts["shares"].values())
     other = tmp_path / "facts.json"
     other.write_text('{"change": {}, "no_change": {}}')
-    done = cc_train("evaluate", *given, "--facts", other)
+    done = cc_train("evaluate", *arguments, "--facts", other)
     assert done.returncode == 2
     assert done.stderr.startswith(f"cc-train: {other}: no facts of 12 of 12 pairs")
 

@@ -208,9 +208,9 @@ def facts_file(folder: Path, change: Facts = PAINTED, count: int = 2) -> str:
 def test_facts_stand_first_in_what_is_written(tmp_path: Path) -> None:
     items = coco.items([{**m, "key": m["image_id"]} for m in METAS])
     items = coco.with_facts(items, facts_file(tmp_path))
-    said = {item.id: "nothing changed" for item in items}
-    scores = evaluation.evaluate(items, said, ["CIDEr"])
-    evaluation.write(tmp_path / "out", scores, items, said)
+    predictions = {item.id: "nothing changed" for item in items}
+    scores = evaluation.evaluate(items, predictions, ["CIDEr"])
+    evaluation.write(tmp_path / "out", scores, items, predictions)
     content = json.loads((tmp_path / "out/scores.json").read_text())
     assert next(iter(scores.figures())) == "facts"
     assert content["facts"]["told apart"]["share"] == 0.5
