@@ -1,4 +1,4 @@
-"""Optional members of training samples, and what the index says of them."""
+"""Training samples on disk: what goes in comes out, their optional members, and their index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cc_prep.formats import tar, training_shards
 from cc_prep.formats.training_shards import Features
 from cc_prep.inspect import verification
 from cc_prep.media.images import encode_image
-from cc_prep.records import Facts, FrameSequence, ImagePair
+from cc_prep.records import Facts, FrameScores, FrameSequence, ImagePair
 
 RANDOM = np.random.default_rng(0)
 PAIR = ImagePair(
@@ -161,3 +161,137 @@ def test_the_index_says_what_a_trainer_asks(tmp_path: Path) -> None:
 def test_json_of_other_types_is_in_no_index(meta: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"in its \.json is"):
         training_shards.index_meta(meta)
+
+
+def plain_sample() -> dict[str, bytes]:
+    pair = ImagePair("d", "train", "1", "change", "b", "a", ("it moved",))
+    frames = np.arange(5 * 32 * 32 * 3).reshape(5, 32, 32, 3).astype(np.uint8)
+    tokens = np.arange(20).reshape(5, 2, 2)
+    return training_shards.encode(
+        FrameSequence(pair, frames),
+        tokens,
+        frame_scores(1).similarities(),
+        [0, 4],
+        95,
+        {"codes": 20},
+    )
+
+
+def test_training_sample_comes_back() -> None:
+    decoded = training_shards.decode("k", plain_sample())
+    assert decoded.tokens.dtype == np.int16
+    assert np.array_equal(decoded.tokens, np.arange(20).reshape(5, 2, 2))
+    assert np.array_equal(decoded.scores, frame_scores(1).similarities())
+    assert sorted(decoded.images) == [0, 4]
+    assert decoded.image(0).shape == (32, 32, 3)
+    assert decoded.meta["captions"] == ["it moved"]
+    with pytest.raises(tar.DamagedShard, match="frame 2"):
+        decoded.image(2)
+
+
+def test_object_arrays_are_never_unpickled() -> None:
+    """Keeps away: a shard of a stranger that runs code."""
+    members = plain_sample()
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([print], object), allow_pickle=True)
+    with pytest.raises(tar.DamagedShard):
+        training_shards.decode("k", {**members, "tokens.npy": buffer.getvalue()})
+
+
+@pytest.mark.parametrize("member", ["json", "tokens.npy", "scores.npy"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[1]"])
+def test_damaged_members(member: str, content: bytes | None) -> None:
+    members = {**plain_sample(), member: content}
+    if content is None:
+        del members[member]
+    with pytest.raises(tar.DamagedShard):
+        training_shards.decode("k", members)
+
+
+def test_the_index_finds_every_sample(tmp_path: Path) -> None:
+    place = str(tmp_path / "train-000000.tar")
+    with training_shards.write_shard(place) as (writer, written):
+        for name in ("a", "b", "c"):
+            writer.add(name, plain_sample())
+    training_shards.write_index(str(tmp_path), {"train-000000": written.index})
+    rows = training_shards.read_index(str(tmp_path))
+    assert [r["key"] for r in rows] == ["a", "b", "c"]
+    assert [r["captions"] for r in rows] == [["it moved"]] * 3
+    for name in ("a", "b", "c"):
+        looked_up = training_shards.lookup(str(tmp_path), name)
+        assert looked_up is not None
+        assert looked_up.key == name
+    assert training_shards.lookup(str(tmp_path), "d") is None
+
+
+def test_equal_samples_equal_bytes() -> None:
+    """Keeps away: JSON whose keys stand in the order in which the code happens to build it."""
+    json_bytes = plain_sample()["json"]
+    assert json_bytes == json.dumps(json.loads(json_bytes), sort_keys=True).encode()
+    assert list(plain_sample()) == [
+        "json",
+        "tokens.npy",
+        "scores.npy",
+        "f00.jpg",
+        "f04.jpg",
+    ]
+
+
+def npy_bytes(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("member", "array"),
+    [
+        ("tokens.npy", np.zeros((5, 2, 2), np.int32)),
+        ("tokens.npy", np.zeros((5, 4), np.int16)),
+        ("tokens.npy", np.zeros((4, 2, 2), np.int16)),
+        ("scores.npy", np.zeros((2, 1, 5), np.float64)),
+        ("scores.npy", np.zeros((2, 5), np.float32)),
+        ("scores.npy", np.zeros((2, 1, 4), np.float32)),
+        ("scores.npy", np.zeros((1, 1, 5), np.float32)),
+    ],
+)
+def test_arrays_of_another_kind_or_shape(member: str, array: np.ndarray) -> None:
+    """Keeps away: one wrong property of an array that only counts beside another."""
+    with pytest.raises(tar.DamagedShard, match=member.partition(".")[0]):
+        training_shards.decode("k", {**plain_sample(), member: npy_bytes(array)})
+
+
+def test_the_index_stands_in_the_order_of_the_bytes(tmp_path: Path) -> None:
+    rows = {
+        "b": [{"key": "k3", "offset": 0, "bytes": 4096}],
+        "a": [
+            {"key": "k2", "offset": 1024, "bytes": 4096},
+            {"key": "k1", "offset": 0, "bytes": 1024},
+        ],
+    }
+    training_shards.write_index(str(tmp_path), rows)
+    listed = training_shards.read_index(str(tmp_path))
+    assert [(row["key"], row["shard"], row["offset"], row["bytes"]) for row in listed] == [
+        ("k1", "a", 0, 1024),
+        ("k2", "a", 1024, 4096),
+        ("k3", "b", 0, 4096),
+    ]
+
+
+def test_the_index_counts_every_byte_once(tmp_path: Path) -> None:
+    """Keeps away: rows that overlap, or that take in what ends a tar."""
+    with training_shards.write_shard(str(tmp_path / "a.tar")) as (writer, written):
+        for name in ("k1", "k2"):
+            writer.add(name, plain_sample())
+    one, two = written.index
+    assert one["offset"] == 0
+    assert two["offset"] == one["bytes"]
+    assert two["offset"] + two["bytes"] <= written.bytes - 1024
+    assert set((tmp_path / "a.tar").read_bytes()[two["offset"] + two["bytes"] :]) == {0}
+
+
+def frame_scores(captions: int, frames: int = 5) -> FrameScores:
+    rng = np.random.default_rng(captions)
+    draw = [rng.normal(size=(captions, frames)).astype(np.float32) for _ in range(2)]
+    likeness = [rng.normal(size=frames).astype(np.float32) for _ in range(2)]
+    return FrameScores(tuple(f"caption {i} ü" for i in range(captions)), *draw, *likeness)

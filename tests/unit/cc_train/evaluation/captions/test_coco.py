@@ -1,10 +1,11 @@
-"""Predictions of every system find their pairs; the official scripts can read what we write."""
+"""Predictions and references of every system find their pairs; the official scripts read ours."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -217,3 +218,38 @@ if SPOT_300.exists():  # no licence: read where it stands
 
     def test_a_real_systems_predictions(tmp_path: Path) -> None:
         check_a_real_systems_predictions(tmp_path)
+
+
+def read_references(folder: Path, content: Any) -> dict[str, tuple[str, ...]]:
+    (folder / "references.json").write_text(json.dumps(content))
+    items = coco.read_references(str(folder / "references.json"))
+    return {item.id: tuple(item.references) for item in items}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"1": "it moved", "2": ["a", "b"], "3": []},
+        {
+            "images": [{"id": 1}, {"id": 2}, {"id": 3}],
+            "annotations": [
+                {"image_id": 1, "caption": "it moved"},
+                {"image_id": 2, "caption": "a"},
+                {"image_id": 2, "caption": "b"},
+            ],
+        },
+    ],
+    ids=["lists", "annotations"],
+)
+def test_captions_of_each_id(tmp_path: Path, content: Any) -> None:
+    """Keeps away: a caption that is taken apart into letters, and a list that is one caption."""
+    assert read_references(tmp_path, content) == {"1": ("it moved",), "2": ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [({"1": 3}, "no references"), ([], "no references|not one"), ({"1": []}, "not one reference")],
+)
+def test_what_is_no_reference_file(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_references(tmp_path, content)
