@@ -39,13 +39,15 @@ class Inputs:
 
     size: height and width of the images in px. reads: what it takes of a training shard's sample;
     images are taken in any case. mask: whether its training reads masks. tokenizer: SHA-256 of the
-    VQGAN whose tokens it reads; None where it reads no tokens.
+    VQGAN whose tokens it reads; None where it reads no tokens. backbone: SHA-256 of the network
+    whose features it reads; None where it reads no features.
     """
 
     size: tuple[int, int]
     reads: Reads = "pixels"
     mask: bool = False
     tokenizer: str | None = None
+    backbone: str | None = None
 
 
 class Captioner(Protocol):
@@ -53,9 +55,6 @@ class Captioner(Protocol):
 
     @property
     def inputs(self) -> Inputs: ...
-
-    @property
-    def text(self) -> TextCodec: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -119,9 +118,14 @@ class EncoderDecoder(nn.Module):
         return captions
 
     def train(self, mode: bool = True) -> Any:
-        """Sets the mode; the next caption is decoded with the weights of then."""
+        """Sets the mode; the next caption is decoded with the weights of that time."""
         self._next_word = None
         return super().train(mode)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Loads weights; the next caption is decoded with them."""
+        self._next_word = None
+        return super().load_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self._next_word = None

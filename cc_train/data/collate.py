@@ -41,7 +41,7 @@ class CaptionBatches:
             for sample, rng in zip(samples, rngs, strict=True)
         ]
         ids, labels = (np.stack(part) for part in zip(*encoded, strict=True))
-        pairs = np.stack([before_after(sample, self.reads) for sample in samples])
+        pairs = stack(samples, [before_after(sample, self.reads) for sample in samples])
         return {
             "before_after": torch.from_numpy(pairs),
             "ids": torch.from_numpy(ids),
@@ -50,21 +50,35 @@ class CaptionBatches:
         }
 
 
-def before_after(sample: TrainingSample, reads: Reads) -> np.ndarray:
-    """The two ends of a sequence, as a captioner reads them. Raises UserError.
+def before_after(
+    sample: TrainingSample, reads: Reads, size: tuple[int, int] | None = None
+) -> np.ndarray:
+    """The two ends of a sequence, as a captioner reads them.
 
-    pixels: uint8 [2, H, W, 3]. tokens: codebook indices int64 [2, n]. features: float16
-    [2, C, h, w].
+    pixels: uint8 [2, H, W, 3] RGB. tokens: codebook indices int64 [2, n]. features: float16
+    [2, C, h, w]. size: height and width to which images are resized; None leaves them as they are.
+    Raises UserError if the shard does not hold what is read.
     """
     last = len(sample.tokens) - 1
     if reads == "tokens":
         return sample.tokens[[0, last]].reshape(2, -1).astype(np.int64)
     if reads == "pixels":
-        return images_of(sample, [0, last])
+        return images_of(sample, [0, last], size)
     if sample.features is None or not {0, last} <= set(sample.features.frames):
         raise UserError(f"{sample.key}: no features of before and after stored", NO_FEATURES)
     rows = [sample.features.frames.index(frame) for frame in (0, last)]
     return sample.features.values[rows]
+
+
+def stack(samples: Sequence[TrainingSample], arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """One array [B, …] of an array per sample. Raises UserError if their shapes differ."""
+    for sample, array in zip(samples, arrays, strict=True):
+        if array.shape != arrays[0].shape:
+            raise UserError(
+                f"{sample.key} has the shape {array.shape}, {samples[0].key} has {arrays[0].shape}",
+                "Build the shards with one image_size",
+            )
+    return np.stack(arrays)
 
 
 def _masks(samples: Sequence[TrainingSample]) -> dict[str, torch.Tensor]:
@@ -74,19 +88,25 @@ def _masks(samples: Sequence[TrainingSample]) -> dict[str, torch.Tensor]:
     ]
     filled = [one if mask is None else mask for mask, one in zip(masks, empty, strict=True)]
     return {
-        "mask": torch.from_numpy(np.stack(filled)),
+        "mask": torch.from_numpy(stack(samples, filled)),
         "has_mask": torch.tensor([mask is not None for mask in masks]),
     }
 
 
-def images_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
-    """Images uint8 [T, H, W, 3] of some frames, in the size of the first. Raises UserError."""
+def images_of(
+    sample: TrainingSample, frames: Sequence[int], size: tuple[int, int] | None = None
+) -> np.ndarray:
+    """Images uint8 [T, H, W, 3] RGB of the frames of these numbers.
+
+    size: their height and width in px; None takes those of the first image. Raises UserError if the
+    shard holds no image of a frame.
+    """
     missing = [frame for frame in frames if frame not in sample.images]
     if missing:
         raise UserError(f"{sample.key}: no image of frame {missing[0]} stored", NO_STORED_FRAMES)
     images = [sample.image(frame) for frame in frames]
-    height, width = images[0].shape[:2]
-    return np.stack([cv2.resize(image, (width, height)) for image in images])
+    height, width = images[0].shape[:2] if size is None else size
+    return np.stack([cv2.resize(i, (width, height), interpolation=cv2.INTER_AREA) for i in images])
 
 
 def draw_caption(sample: TrainingSample, rng: np.random.Generator, first: bool = False) -> str:

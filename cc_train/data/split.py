@@ -57,7 +57,7 @@ def read(
         train, held_out = order.hold_out(
             entries, [entry.scene for entry in entries], settings.share
         )
-    if not train:
+    if not train or not held_out:
         raise UserError("fewer than two scenes", "Give more shards, or --valid")
     held_out = order.sample(held_out, [entry.key for entry in held_out], settings.pairs)
     console.print(f"{len(train):,} pairs, {len(held_out):,} to validate on", highlight=False)

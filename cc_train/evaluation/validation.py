@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cc_prep import storage
+from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
 from cc_train.captioner import Captioner
 from cc_train.data import shard_index
@@ -18,7 +19,10 @@ BEST = (MEASURES[0], True)
 
 
 class Validation:
-    """CIDEr and BLEU-4 of greedy captions of held-out pairs; writes RUN/validation.json."""
+    """CIDEr and BLEU-4, × 100, of greedy captions of held-out pairs; writes RUN/validation.json.
+
+    Pairs without captions are left out. Raises UserError if no pair is left.
+    """
 
     def __init__(self, entries: Sequence[Entry], run: Path) -> None:
         metas = shard_index.metas(entries)
@@ -27,6 +31,10 @@ class Validation:
         self.references = {entry.key: meta["captions"] for entry, meta in captioned}
         self.unchanged = {e.key for e, meta in captioned if meta.get("kind") == NO_CHANGE}
         self.run = run
+        if not self.entries:
+            raise UserError(
+                "no sample to validate on has a caption", "Give --valid a captioned split"
+            )
 
     def __call__(self, captioner: Captioner) -> dict[str, float]:
         """Figures by name: of all pairs, and CIDEr of the changed and of the unchanged ones."""

@@ -6,6 +6,7 @@ A system's module (its recipe) is imported only when it is used. It has
     prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what
     load(run, device)             → `cc_train.captioner.Captioner`; only where it is a captioner
     card(file, samples)           → what `cc-train pack` measures; only where it is none
+    compact(tensors)              → the tensors that `cc-train pack` stores; optional, with `card`
 
 Nothing outside a system's package imports from it, but for its recipe through this table.
 """

@@ -46,6 +46,8 @@ def read(folder: Path, system: str | None = None) -> Run:
     try:
         with safe_open(model, "pt") as file:
             settings = json.loads((file.metadata() or {}).get("settings", "{}"))
+        if not isinstance(settings, dict):
+            raise ValueError("its settings are no object")
         stored = load_file(model)
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{model}: damaged ({error})", "Restore it, or train anew") from None
@@ -73,7 +75,11 @@ def best_model(folder: Path) -> tuple[Path, int]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes what is not there yet: a resumed run has the same."""
+    """Writes the files of a run. Those of a run that goes on are there already, and stay.
+
+    Without settings.json a run never began: what lies in the folder is then replaced.
+    """
+    begun = (folder / SETTINGS).exists()
     for name, content in files.items():
-        if not (folder / name).exists():
+        if not begun or not (folder / name).exists():
             storage.write_bytes(str(folder / name), content)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
@@ -82,8 +83,17 @@ class ProCap(EncoderDecoder):
         return decoder
 
     def procedure(self, features: Tensor) -> Tensor:
-        """Encoder outputs at all frame positions, [B, T · n, D], of features [B, 2, n, latent]."""
+        """Encoder outputs at all frame positions, [B, T · n, D], of features [B, 2, n, latent].
+
+        Raises UserError for frames of another number of tokens than the encoder's.
+        """
         encoder, sizes = self.encoder, self.encoder.config
+        if features.shape[2] != sizes.frame_tokens:
+            raise UserError(
+                f"{features.shape[2]} tokens a frame, where the captioner was trained on "
+                f"{sizes.rows} × {sizes.columns}",
+                "Use shards of the image_size that it was trained on",
+            )
         embedded = encoder.conv_to_embedding(features)
         inner = (sizes.frames - 2) * sizes.frame_tokens
         queries = self.queries if self.queries is not None else encoder.image_mask

@@ -2,7 +2,7 @@
 
 Source: Esser et al., 2021, section 3.1, and taming-transformers: the adversarial weight adapts to
 the ratio of gradients at the decoder's last layer; the codebook loss has β at the term that moves
-the codes ("legacy"), which keeps training reference_quirks with published checkpoints.
+the codes ("legacy"), which keeps training compatible with published checkpoints.
 """
 
 from __future__ import annotations

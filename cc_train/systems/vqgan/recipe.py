@@ -58,8 +58,10 @@ def prepare(settings: Settings, request: Request) -> Task:
     ids = [str(sample.meta.get("id")) for sample in samples]
     train, held_out = order.hold_out(samples, ids, settings.data.held_out)
     frames = [(sample, name) for sample in train for name in sample.frames]
-    if not frames:
-        raise UserError("all samples are of one id, none is left to train on", "Give more shards")
+    if not held_out:
+        raise UserError(
+            "all samples are of one id, none is left to validate on", "Give more shards"
+        )
     request.console.print(
         f"{len(frames):,} frames of {len(train):,} pairs, {len(held_out):,} pairs held out",
         highlight=False,

@@ -86,6 +86,9 @@ def test_a_decoder_is_made_anew_when_weights_may_have_changed() -> None:
     network.to("cpu")
     network.caption(pairs(1))
     assert network.decoders == 3
+    network.load_state_dict(network.state_dict())
+    network.caption(pairs(1))
+    assert network.decoders == 4
 
 
 def test_training_mode_is_refused() -> None:
@@ -116,6 +119,10 @@ def test_load_refuses_what_is_no_captioner(tmp_path: Path) -> None:
     for number, files in enumerate((["../secret"], ["/etc/passwd"], ["."], "x", [5])):
         with pytest.raises(UserError, match="name files elsewhere"):
             captioners.load(packed(tmp_path / f"f{number}", {"system": "vqgan", "files": files}))
+    metadata = {"settings": "[1]"}
+    save_file({"a": torch.zeros(1)}, tmp_path / "b/model.safetensors", metadata=metadata)
+    with pytest.raises(UserError, match=r"damaged .its settings are no object"):
+        captioners.load(tmp_path / "b")
     (tmp_path / "b/model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="damaged"):
         captioners.load(tmp_path / "b")

@@ -93,3 +93,11 @@ def test_captions_are_drawn() -> None:
     firsts = {draw_caption(several, np.random.default_rng(s), first=True) for s in range(20)}
     assert firsts == {"one"}
     assert draw_caption(sample(meta={}), np.random.default_rng(0)) == ""
+
+
+def test_samples_of_two_sizes_make_no_batch() -> None:
+    """Keeps away: a traceback of numpy's in a loader worker."""
+    other = sample(key="other", images={0: png(1, (8, 8, 3)), 2: png(1, (8, 8, 3))})
+    batches = CaptionBatches("pixels", WORDS, 5)
+    with pytest.raises(UserError, match=r"other has the shape \(2, 8, 8, 3\), k has \(2, 4, 4, 3"):
+        batches([sample(), other], [np.random.default_rng(i) for i in range(2)])

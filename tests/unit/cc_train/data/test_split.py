@@ -1,12 +1,15 @@
-"""Which samples are validated on where there are more than enough."""
+"""What is trained on and what is validated on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from cc_prep.errors import UserError
 from cc_train.data import order, split
+from cc_train.data.shard_index import Entry
 from tests import token_shards
 
 
@@ -32,3 +35,28 @@ def test_validation_takes_a_sample_of_all_shards(tmp_path: Path) -> None:
     data = split.read([shards], [valid], split.ValidationSplit(pairs=20), Console(quiet=True))
     assert len(data.valid) == 20
     assert max(int(entry.key.split("-")[2]) for entry in data.valid) > 30
+
+
+QUIET = Console(quiet=True)
+
+
+def entries(*scenes: str) -> list[Entry]:
+    kinds = ("change", "no_change")
+    return [Entry(f"d-{scene}-{kind}", "a.tar", 0, 1) for scene in scenes for kind in kinds]
+
+
+def test_one_scene_is_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a training that fails at its first validation, which has no pair to look at."""
+    monkeypatch.setattr(split.shard_index, "read", lambda patterns: entries(*patterns))
+    with pytest.raises(UserError, match="fewer than two scenes"):
+        split.read(["1"], [], split.ValidationSplit(), QUIET)
+    data = split.read(["1", "2"], [], split.ValidationSplit(), QUIET)
+    assert {e.scene for e in data.train}.isdisjoint({e.scene for e in data.valid})
+    assert (len(data.train), len(data.valid)) == (2, 2)
+    assert len(split.read(["1"], ["2"], split.ValidationSplit(), QUIET).train) == 2
+
+
+def test_a_pair_is_not_trained_and_validated_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split.shard_index, "read", lambda patterns: entries(*patterns))
+    with pytest.raises(UserError, match="2 samples are in --shards and in --valid"):
+        split.read(["1", "2"], ["2"], split.ValidationSplit(), QUIET)

@@ -1,0 +1,94 @@
+"""What of a sample reaches a captioner that is evaluated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cc_prep.errors import UserError
+from cc_prep.formats import tar
+from cc_prep.formats.training_shards import Features, TrainingSample, _npy
+from cc_train.captioner import Caption, Inputs
+from cc_train.data import shard_index
+from cc_train.evaluation.predict import predict
+from cc_train.evaluation.validation import Validation
+
+
+class Looks:
+    """Captions a pair by the shape and the mean of what it is shown."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+
+    def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
+        return [Caption(f"{tuple(pair.shape)} {pair.float().mean():.0f}") for pair in before_after]
+
+
+def write(place: Path, sides: list[int], captions: list[str]) -> str:
+    """A shard of samples whose images are squares of these sides, all of them grey 7."""
+    with tar.write_shard(str(place)) as (writer, _):
+        for number, side in enumerate(sides):
+            meta = {"id": str(number), "captions": captions, "frames": 2, "height": side,
+                    "width": side}  # fmt: skip
+            image = bytes(cv2.imencode(".png", np.full((side, side, 3), 7, np.uint8))[1])
+            members = {
+                "json": json.dumps(meta).encode(),
+                "tokens.npy": _npy(np.zeros((2, side // 4, side // 4), np.int16)),
+                "scores.npy": _npy(np.zeros((2, 1, 2), np.float32)),
+                **{f"f0{frame}.png": image for frame in (0, 1)},
+            }
+            writer.add(f"d-test-{number}-change", members)
+    return str(place)
+
+
+def test_images_reach_a_captioner_in_its_own_size(tmp_path: Path) -> None:
+    """Keeps away: a traceback on shards of another image size, or of mixed sizes."""
+    entries = shard_index.read([write(tmp_path / "test-000000.tar", [8, 12, 8], ["a"])])
+    captions = [caption.text for _, caption in predict(Looks(Inputs((8, 8))), entries)]
+    assert captions == ["(2, 8, 8, 3) 7"] * 3
+
+
+def test_tokens_of_mixed_sizes_are_refused(tmp_path: Path) -> None:
+    entries = shard_index.read([write(tmp_path / "test-000000.tar", [8, 12], ["a"])])
+    with pytest.raises(UserError, match=r"d-test-1-change has the shape \(2, 9\)"):
+        list(predict(Looks(Inputs((8, 8), "tokens")), entries))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A sample of a shard, read already."""
+
+    sample: TrainingSample
+    key: str = "k"
+
+    def read(self) -> TrainingSample:
+        return self.sample
+
+
+def test_features_of_another_backbone_are_refused() -> None:
+    """Keeps away: scores of a captioner that saw the features of a network it does not know."""
+    features = Features("net", "0" * 64, (0, 1), np.ones((2, 5, 1, 1), np.float16))
+    empty = np.zeros((2, 1, 1), np.int16)
+    entries: Any = [Stored(TrainingSample("k", {}, empty, np.zeros((2, 1, 2)), {}, features, None))]
+    for backbone in (None, "0" * 64):
+        captioner = Looks(Inputs((8, 8), "features", backbone=backbone))
+        assert [one.text for _, one in predict(captioner, entries)] == ["(2, 5, 1, 1) 1"]
+    with pytest.raises(UserError, match=r"k holds features of net \(SHA-256 000000000000…\)"):
+        list(predict(Looks(Inputs((8, 8), "features", backbone="1" * 64)), entries))
+
+
+def test_validation_needs_captions_before_the_first_step(tmp_path: Path) -> None:
+    """Keeps away: hours of training that end at the first validation."""
+    entries = shard_index.read([write(tmp_path / "val-000000.tar", [8], [])])
+    with pytest.raises(UserError, match="no sample to validate on has a caption"):
+        Validation(entries, tmp_path)
