@@ -9,15 +9,36 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from cc_prep.errors import UserError
 
 
 class Section(BaseModel):
-    """A part of the settings: unknown keys are errors, values never change after reading."""
+    """A part of the settings: unknown keys are errors, values never change after reading.
+
+    Keys that a section within this one leaves out have the values of this section's default for it,
+    which need not be those of its class.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        return {key: _over(defaults.get(key), value) for key, value in values.items()}
+
+
+def _over(default: Any, value: Any) -> Any:
+    """`value`, or if both are sections, its keys put over those of the default."""
+    if not isinstance(default, Section) or not isinstance(value, dict):
+        return value
+    names = type(default).model_fields
+    values = {key: _over(getattr(default, key, None), item) for key, item in value.items()}
+    return {**{name: getattr(default, name) for name in names}, **values}
 
 
 S = TypeVar("S", bound=Section)

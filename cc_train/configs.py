@@ -24,16 +24,28 @@ def load(
     """The settings of a training. Raises UserError.
 
     config: the name of one of our recipes; or a manifest, by name or file, whose section
-        `train.<system>` is taken; or a YAML file of settings. `loop.steps` in overrides beats
-        `loop.epochs` in the file.
+        `train.<system>` is taken; or a YAML file of settings. What they leave out is the system's
+        default. `loop.steps` in overrides beats `loop.epochs` in the file, and `loop.steps` in the
+        file beats the default's epochs; `warmup_steps` and `warmup_ratio` likewise.
     """
     values, source = _read(config, system, console) if config is not None else ({}, "--set")
-    if any(change.startswith("loop.steps=") for change in overrides):
-        loop = values.setdefault("loop", {})
-        if isinstance(loop, dict):
-            loop["epochs"] = None
+    _prefer_absolute(values, [])
     settings.override(values, overrides)
+    _prefer_absolute(values, overrides)
     return settings.build(model, values, source, HELP)
+
+
+def _prefer_absolute(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Clears what would beat a number of steps that is written at the same place, or nearer."""
+    loop = values.get("loop")
+    if not isinstance(loop, dict):
+        return
+    changed = {change.partition("=")[0] for change in overrides}
+    for steps, relative in (("steps", "epochs"), ("warmup_steps", "warmup_ratio")):
+        if f"loop.{steps}" in changed and f"loop.{relative}" not in changed:
+            loop[relative] = None
+        elif steps in loop:
+            loop.setdefault(relative, None)
 
 
 def recipes() -> list[str]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_train import configs
+from cc_train import configs, systems
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.procap import batches, stage1, stage2
 from cc_train.systems.vqgan import recipe as vqgan
@@ -35,6 +35,33 @@ def test_shipped_settings(name: str, model: type[Section]) -> None:
 def test_every_manifest_s_training_keys(name: str, section: str, model: type[Section]) -> None:
     """Keeps away: a typo in a manifest that `cc-prep` does not read."""
     assert configs.load(model, section, name, ["loop.steps=3"], QUIET).loop.steps == 3
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_a_key_alone_leaves_the_others_at_their_defaults(name: str) -> None:
+    """Keeps away: --steps that sets the learning rate back to that of another system."""
+    model = systems.recipe(name).Settings
+    loop = configs.load(model, name, None, ["loop.steps=7", "loop.seed=3"], QUIET).loop
+    expected = model().loop.model_copy(update={"steps": 7, "epochs": None, "seed": 3})
+    assert loop == expected
+
+
+def test_a_number_of_steps_beats_the_default_s_share(tmp_path: Path) -> None:
+    """Keeps away: stage 2 for 40 epochs where a YAML file says how many steps."""
+    file = tmp_path / "mine.yaml"
+    for text, overrides, expected in (
+        ("loop: {steps: 7}", [], (7, None, 100, 0.1)),
+        ("loop: {steps: 7, epochs: 3}", [], (7, 3, 100, 0.1)),
+        ("loop: {steps: 7, epochs: 3}", ["loop.steps=8"], (8, None, 100, 0.1)),
+        ("loop: {warmup_steps: 9}", [], (1000, 40, 9, None)),
+        ("loop: {warmup_ratio: 0.2}", ["loop.warmup_steps=9"], (1000, 40, 9, None)),
+        ("loop: {steps: 7}", ["loop.epochs=2"], (7, 2, 100, 0.1)),
+        ("decoder: {width: 8}", [], (1000, 40, 100, 0.1)),
+    ):
+        file.write_text(text)
+        loop = configs.load(stage2.Settings, "stage2", str(file), overrides, QUIET).loop
+        values = (loop.steps, loop.epochs, loop.warmup_steps, loop.warmup_ratio)
+        assert values == expected, (text, overrides)
 
 
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", ".1e-2", "+1e-3"])
