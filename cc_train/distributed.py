@@ -19,21 +19,25 @@ WAIT = timedelta(minutes=30)  # for a rank that validates, or died
 
 
 class _Gather(torch.autograd.Function):
-    """all_gather whose backward pass sums the gradients of all ranks."""
+    """all_gather whose backward pass sums the gradients of all ranks.
+
+    counts: the rows of each rank. All ranks send as many as the longest one has.
+    """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, rank: int, world: int) -> Tensor:
-        ctx.rank, ctx.rows = rank, len(values)
-        parts = [torch.empty_like(values) for _ in range(world)]
-        dist.all_gather(parts, values.contiguous())
-        return torch.cat(parts)
+    def forward(ctx: Any, values: Tensor, rank: int, counts: list[int]) -> Tensor:
+        ctx.first, ctx.rows = sum(counts[:rank]), counts[rank]
+        padded = values.new_zeros(max(counts), *values.shape[1:])
+        padded[: len(values)] = values
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         total = gradients[0].contiguous().clone()
         dist.all_reduce(total)
-        first = ctx.rank * ctx.rows
-        return total[first : first + ctx.rows], None, None
+        return total[ctx.first : ctx.first + ctx.rows], None, None
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,20 @@ class Ranks:
         return dict(zip(values, stacked, strict=True))
 
     def gather(self, values: Tensor) -> Tensor:
-        """The rows of all ranks, in their order: [world · N, …] of [N, …] on each.
+        """The rows [sum of all N, …] of all ranks, in the order of the ranks, of [N, …] on each.
 
-        Gradients flow back: those that every rank has of this rank's rows are added up. So a loss
-        over the whole batch that each rank computes has, averaged over ranks as
-        DistributedDataParallel does, the gradient that one process has with all rows.
+        N may differ between ranks, as it does where `stream.pair_scenes` makes an item of one or
+        two pairs. The gradients that all ranks have of this rank's rows are added up. If each rank
+        computes the same loss over all rows, the mean of the ranks' gradients, which
+        DistributedDataParallel takes, is the gradient of one process with all rows.
         """
         if self.world == 1:
             return values
-        gathered: Tensor = _Gather.apply(values, self.rank, self.world)
+        own = torch.tensor([len(values)], device=values.device)
+        counts = [torch.empty_like(own) for _ in range(self.world)]
+        dist.all_gather(counts, own)
+        rows = torch.cat(counts).tolist()
+        gathered: Tensor = _Gather.apply(values, self.rank, rows)
         return gathered
 
     def any_true(self, value: bool, device: str) -> bool:
@@ -107,7 +116,7 @@ def joined(cuda: bool) -> Iterator[Ranks]:
             raise
         raise JobFailed(
             f"rank {ranks.rank}: another process of this training ended; the same command goes "
-            "on from the last checkpoint"
+            f"on from the last checkpoint ({str(error).strip().splitlines()[0]})"
         ) from None
     finally:
         dist.destroy_process_group()

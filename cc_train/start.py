@@ -35,12 +35,10 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)
         loop = loop.lasting(task.items, ranks.world)
-        config = {
-            "system": system,
-            "files": sorted(task.files),
-            **task.about,
-            **settings.model_copy(update={"loop": loop}).model_dump(mode="json"),
-        }
+        about = {"system": system, "files": sorted(task.files), **task.about}
+        values = settings.model_copy(update={"loop": loop}).model_dump(mode="json")
+        assert not about.keys() & values.keys(), "a key of `about` is also a setting"
+        config = {**about, **values}
         if ranks.first:
             runs.write_files(request.run, task.files)
         return fit(

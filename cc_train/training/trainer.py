@@ -30,14 +30,17 @@ FREE = ("steps", "epochs", "log_every", "loader_workers", "keep_checkpoints")
 class Objective(Protocol):
     """What is trained.
 
-    network: what is exported. others: networks that only training needs. buffers: tensors besides
-        parameters that training must remember. phases: each has its own optimiser and its own
-        backward pass in every step, in this order. best: the validation figure that picks the best
-        checkpoint, and whether more is better.
+    network: what is exported. Checkpoints hold its `state_dict`, so a network with a large frozen
+        part, such as a language model with adapters, overrides `state_dict` and `load_state_dict`
+        and stores what it trains. others: networks that only training needs. buffers: tensors
+        besides parameters that training must remember. phases: each has its own optimiser and its
+        own backward pass in every step, in this order. best: the validation figure that picks the
+        best checkpoint, and whether more is better.
     over: what the losses are taken over. `sum`: terms of samples, divided by the `denominators` of
         the whole step, so that any division into micro-batches and processes gives the same step.
         `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
-        on several processes the objective gathers (`Ranks.gather`) what it compares.
+        on several processes the objective gathers (`Ranks.gather`) what it compares. An objective
+        that adds both kinds says `batch`, and divides its sums by their denominators.
     """
 
     @property
@@ -58,7 +61,10 @@ class Objective(Protocol):
         ...
 
     def denominators(self, batch: Any) -> dict[str, Tensor]:
-        """Terms in the sums of a batch's losses, by name; empty for losses over a whole batch."""
+        """How many terms the sums of a batch's losses have, by name; scalars.
+
+        Empty where all losses are over a whole batch.
+        """
         ...
 
     def chunks(self, batch: Any) -> Sequence[Any]:
@@ -89,6 +95,7 @@ class _Forward(nn.Module):
     def __init__(self, objective: Objective) -> None:
         super().__init__()
         self.objective, self.network = objective, objective.network
+        self.others = nn.ModuleDict(objective.others)  # their gradients are averaged as well
 
     def forward(
         self, phase: str, batch: Any, step: int, denominators: Mapping[str, Tensor]
@@ -140,15 +147,27 @@ class Trainer:
         return self.averaged.module if self.averaged is not None else self.objective.network
 
     def prepare(self, resume: str, source: Source) -> int:
-        """Makes the run folder or goes on in it; the step to start at. Raises UserError."""
+        """Makes the run folder or goes on in it; the step to start at.
+
+        resume: `never` refuses a folder that has a run. Raises UserError for that, for a run with
+        other settings, and where another machine has no such checkpoint.
+        """
         place = self.run / SETTINGS
-        if place.exists() and resume == "never":
+        # The first rank looks for all: it writes the file while the others may not have looked yet.
+        exists = self.ranks.broadcast(place.exists())
+        if exists and resume == "never":
             raise UserError(f"{self.run}: a run is there already", "Give another --out")
-        if place.exists():
+        if exists and place.exists():
             _check_same(_read_settings(place), self.config, self.run)
         if self.ranks.first:
             storage.write_json(str(place), self.config)
         checkpoint, self.damaged = checkpoints.read_last(self.run)
+        step = checkpoint.step if checkpoint is not None else 0
+        if self.ranks.broadcast(step) != step:
+            raise UserError(
+                f"{self.run}: rank {self.ranks.rank} and the first rank see other checkpoints",
+                "Give a folder that all machines share",
+            )
         if checkpoint is None:
             return 0
         self._restore(checkpoint)
@@ -189,13 +208,11 @@ class Trainer:
 
     def _denominators(self, batches: Sequence[Any]) -> dict[str, Tensor]:
         """Terms in the step's sums over all micro-batches, a rank's mean share of them."""
-        if self.objective.over == "batch":
-            if len(batches) > 1:
-                raise UserError(
-                    "this training's loss is over a whole batch, which cannot be accumulated",
-                    "Set loop.grad_accum_steps=1",
-                )
-            return {}
+        if self.objective.over == "batch" and len(batches) > 1:
+            raise UserError(
+                "this training's loss is over a whole batch, which cannot be accumulated",
+                "Set loop.grad_accum_steps=1",
+            )
         each = [self.objective.denominators(batch) for batch in batches]
         own = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
         # Gradients are averaged over ranks, so each divides by a mean rank's terms.

@@ -1,0 +1,181 @@
+"""Two processes that train one network, on this machine's processors."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cc_prep.errors import JobFailed, UserError
+from cc_train.data.stream import StatelessSource
+from cc_train.distributed import Ranks, joined
+from cc_train.training import optim
+from cc_train.training.settings import Loop
+from cc_train.training.trainer import Trainer
+
+ROWS = torch.arange(10.0).reshape(5, 2)  # three of the first rank, two of the second
+OWN = (slice(0, 3), slice(3, 5))
+
+
+def contrast(rows: Tensor) -> Tensor:
+    """A loss of all rows together that is no sum over rows."""
+    return (rows @ rows.T).square().mean().sqrt()
+
+
+class Two:
+    """An objective with a network, and another one that only training needs."""
+
+    phases = ("model",)
+    best = ("loss", False)
+    over: Literal["sum", "batch"] = "batch"
+
+    def __init__(self) -> None:
+        self.network = nn.Linear(2, 1, bias=False)
+        self.others: dict[str, nn.Module] = {"head": nn.Linear(1, 1, bias=False)}
+        self.buffers: dict[str, Tensor] = {}
+        self.counts: list[float] = []
+        for module in (self.network, self.others["head"]):
+            nn.init.ones_(module.weight)
+
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        return optim.param_groups([self.network, self.others["head"]], 0.0)
+
+    def denominators(self, batch: Tensor) -> dict[str, Tensor]:
+        return {"rows": torch.tensor(float(len(batch)))}
+
+    def chunks(self, batch: Tensor) -> list[Tensor]:
+        return [batch]
+
+    def losses(self, phase: str, batch: Tensor, step: int, denominators: Any) -> dict[str, Tensor]:
+        self.counts.append(float(denominators["rows"]))
+        values = self.others["head"](self.network(batch))
+        return {"total": (values.square().sum() / denominators["rows"])}
+
+    def after_step(self, step: int) -> None: ...
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        return {"loss": 0.0}, None
+
+
+def trained(folder: Path, ranks: Ranks, rows: Tensor) -> tuple[list[float], list[float]]:
+    """The weights of both networks after a step, and the denominators of its losses."""
+    objective = Two()
+    settings = Loop(steps=2, learning_rate=0.1, warmup_steps=0, device="cpu")
+    trainer = Trainer(objective, settings, {}, folder, ranks)
+    trainer.step([rows], 0)
+    weights = [objective.network.weight, objective.others["head"].weight]
+    return torch.cat([weight.flatten() for weight in weights]).tolist(), objective.counts
+
+
+def gathers(rank: Ranks, folder: Path) -> Any:
+    own = ROWS[OWN[rank.rank]].clone().requires_grad_(True)
+    gathered = rank.gather(own)
+    contrast(gathered).backward()
+    assert own.grad is not None
+    return gathered.tolist(), own.grad.tolist()
+
+
+def trains(rank: Ranks, folder: Path) -> Any:
+    return trained(folder, rank, ROWS[OWN[rank.rank]])
+
+
+def prepares(rank: Ranks, folder: Path) -> Any:
+    """The second rank comes later than the first one."""
+    trainer = Trainer(Two(), Loop(steps=2, device="cpu"), {}, folder / "run", rank)
+    time.sleep(rank.rank)
+    return trainer.prepare("never", StatelessSource(lambda number: None))
+
+
+def apart(rank: Ranks, folder: Path) -> Any:
+    """Each rank has a folder of its own, and only the first one's has a checkpoint."""
+    run, source = folder / str(rank.rank), StatelessSource(lambda number: None)
+    trainer = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
+    trainer.step([ROWS], 0)
+    trainer.save(1, source)
+    return trainer.prepare("auto", source)
+
+
+Answers = dict[tuple[str, int], Any]
+WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (gathers, trains, prepares, apart)
+
+
+def _process(rank: int, folder: Path, answers: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    for work in WORKS:
+        try:
+            answer: Any = work(Ranks(rank, 2, rank), folder / work.__name__)
+        except UserError as error:
+            answer = str(error)
+        answers.put((work.__name__, rank, answer))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """What each work returns on each of two ranks, or the words of its UserError."""
+    context, folder = multiprocessing.get_context("spawn"), tmp_path_factory.mktemp("ranks")
+    queue = context.Queue()
+    processes = [
+        context.Process(target=_process, args=(rank, folder, queue), daemon=True) for rank in (0, 1)
+    ]
+    for process in processes:
+        process.start()
+    rows = [queue.get(timeout=120) for _ in range(2 * len(WORKS))]
+    for process in processes:
+        process.join(60)
+    return {(name, rank): answer for name, rank, answer in rows}
+
+
+def test_a_gather_has_all_rows_and_their_gradients(answers: Answers) -> None:
+    """Keeps away: a hang or wrong rows where one rank has more pairs than another."""
+    both = [answers["gathers", rank] for rank in (0, 1)]
+    rows = ROWS.clone().requires_grad_(True)
+    contrast(rows).backward()
+    assert rows.grad is not None
+    for own, (gathered, gradient) in zip(OWN, both, strict=True):
+        assert gathered == ROWS.tolist()
+        # Each rank computes the whole loss, so the gradients of both are added up.
+        assert torch.allclose(torch.tensor(gradient), 2 * rows.grad[own])
+
+
+def test_two_ranks_train_all_networks_as_one_does(tmp_path: Path, answers: Answers) -> None:
+    """Keeps away: networks beside the main one that drift apart between the ranks, and a sum that
+    each rank divides by its own terms where another loss is over the whole batch."""
+    first, second = (answers["trains", rank] for rank in (0, 1))
+    weights, counts = trained(tmp_path, Ranks(), ROWS)
+    assert counts == [5.0]
+    assert first == second
+    assert first[0] == pytest.approx(weights)
+    assert first[1] == [2.5], "a mean rank's rows"
+
+
+def test_a_fresh_folder_is_fresh_for_all_ranks(answers: Answers) -> None:
+    """Keeps away: `--resume never` that finds the settings which the first rank just wrote."""
+    assert [answers["prepares", rank] for rank in (0, 1)] == [0, 0]
+
+
+def test_ranks_go_on_from_the_same_checkpoint(answers: Answers) -> None:
+    """Keeps away: machines without a shared folder that train from different steps."""
+    first, second = (answers["apart", rank] for rank in (0, 1))
+    assert first == 1
+    assert "rank 1 and the first rank see other checkpoints" in second
+
+
+def test_the_reason_of_a_lost_connection_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a wrong network interface that reads as if another process had ended."""
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1")):
+        monkeypatch.setenv(name, value)
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(dist, name, lambda *args, **kwargs: None)
+    with pytest.raises(JobFailed, match=r"rank 1: .*NCCL error: no interface"), joined(False):
+        raise RuntimeError("NCCL error: no interface eth7\nmore lines")

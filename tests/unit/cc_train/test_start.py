@@ -1,0 +1,37 @@
+"""What stands in a run's folder before its first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cc_train import start, systems
+from cc_train.training import runs
+from cc_train.training.task import Request, Task
+from tests import toy_captioner
+
+
+def test_files_of_a_run_that_never_began_are_replaced(tmp_path: Path) -> None:
+    """Keeps away: a captioner that is trained with other words than those in its folder."""
+    runs.write_files(tmp_path, {"words.json": b"old"})
+    runs.write_files(tmp_path, {"words.json": b"new"})
+    assert (tmp_path / "words.json").read_bytes() == b"new"
+    (tmp_path / runs.SETTINGS).write_text("{}")
+    runs.write_files(tmp_path, {"words.json": b"newer", "more.json": b"1"})
+    assert (tmp_path / "words.json").read_bytes() == b"new", "a run that goes on has its own"
+    assert (tmp_path / "more.json").read_bytes() == b"1"
+
+
+def test_what_identifies_a_run_is_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: an `about` that a setting of the same name overwrites without a word."""
+
+    def prepare(settings: object, request: Request) -> Task:
+        return Task(None, None, 1, {"width": "of the shards"})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(systems, "recipe", lambda name: SimpleNamespace(prepare=prepare))
+    with pytest.raises(AssertionError, match="also a setting"):
+        start.train("toy", toy_captioner.Settings(), Request([], [], tmp_path))
