@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -144,21 +144,36 @@ class Vocabulary:
         return " ".join(words)
 
 
-CODECS: dict[str, Any] = {"words": Vocabulary}
+CODECS: dict[str, Callable[[Path], TextCodec]] = {
+    "words": lambda folder: Vocabulary.read(folder / VOCABULARY)
+}
+
+
+def register(name: str, read: Callable[[Path], TextCodec]) -> None:
+    """Adds a text codec, whose `describe` gives this name as `codec`.
+
+    read: from the folder of a run, in which the codec's `files` lie, to the codec. A system with a
+    codec of its own registers it in its recipe.
+    """
+    assert name not in CODECS, name
+    CODECS[name] = read
 
 
 def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
-    """The codec of a run's folder, as `describe` described it. Raises UserError."""
-    codec = CODECS.get(str(description.get("codec")))
-    if codec is None:
+    """The codec of a run's folder, as `describe` described it.
+
+    Raises UserError if the codec is not known, or the folder holds another one.
+    """
+    read = CODECS.get(str(description.get("codec")))
+    if read is None:
         raise UserError(
             f"{folder}: unknown text codec {description.get('codec')}",
             f"Known: {', '.join(CODECS)}",
         )
-    text: TextCodec = codec.read(folder / VOCABULARY)
+    text = read(folder)
     if text.describe() != dict(description):
         raise UserError(
-            f"{folder / VOCABULARY}: not the vocabulary that the run was trained with",
+            f"{folder}: {', '.join(text.files())}: not what the run was trained with",
             "Restore the file, or train anew",
         )
     return text

@@ -80,6 +80,8 @@ def _beam_of(
         grown: list[tuple[float, list[int]]] = []
         rows: list[int] = []
         for value, number in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            if value == NEVER:  # there are fewer words than the search asks for
+                break
             row, word = divmod(number, sums.shape[1])
             ids = [*live[row][1], word]
             if word == marks.end or place == decoder.length - 1:

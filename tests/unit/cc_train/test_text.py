@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,13 +28,38 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     """Keeps away: weights that speak with words in another order."""
     for name, content in Vocabulary.of(["a cube"]).files().items():
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match="not the vocabulary that the run was trained with"):
+    with pytest.raises(UserError, match=r"vocabulary\.json: not what the run was trained with"):
         text.load(tmp_path, Vocabulary.of(["cube a cube"]).describe())
 
 
 def test_an_unknown_codec_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown text codec bytes"):
         text.load(tmp_path, {"codec": "bytes"})
+
+
+class Letters(Vocabulary):
+    """A codec that lies in a file of another name, as a tokenizer of transformers does."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"codec": "letters", "count": len(self)}
+
+    def files(self) -> dict[str, bytes]:
+        return {"letters.json": super().files()[text.VOCABULARY]}
+
+
+def test_a_system_brings_a_codec_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a system whose tokenizer can be stored only by editing `cc_train/text.py`."""
+    monkeypatch.setattr(text, "CODECS", dict(text.CODECS))
+    text.register("letters", lambda folder: Letters.read(folder / "letters.json"))
+    letters = Letters([*text.MARKS, "a"])
+    (tmp_path / "letters.json").write_bytes(letters.files()["letters.json"])
+    assert isinstance(text.load(tmp_path, letters.describe()), Letters)
+    with pytest.raises(UserError, match=r"letters\.json: not what the run was trained with"):
+        text.load(tmp_path, {"codec": "letters", "count": 1})
+    with pytest.raises(AssertionError, match="letters"):
+        text.register("letters", lambda folder: letters)
 
 
 def test_vocabulary_of_captions() -> None:

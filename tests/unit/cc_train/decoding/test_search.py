@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -144,3 +145,11 @@ def test_a_beam_is_searched_for_each_pair_alone() -> None:
     table = Table(1)
     both = search.beam(table, torch.zeros(2, 1), 3)
     assert both == search.beam(table, torch.zeros(1, 1), 3) * 2
+
+
+def test_no_sentence_has_a_word_that_is_never_chosen() -> None:
+    """Keeps away: hypotheses of probability 0 where fewer words are left than beams are asked for,
+    whose score is no JSON."""
+    [hypotheses] = search.beam(Table(0, length=2), torch.zeros(1, 1), width=WORDS)
+    assert len(hypotheses) == WORDS - 1
+    assert all(math.isfinite(one.score) and UNK not in one.ids for one in hypotheses)
