@@ -75,7 +75,7 @@ class Interpolate(Networks):
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
-        if settings.method == "rife":
+        if interpolation.has_weights(settings):
             use_threads(settings.threads)
             file = self.check(weights.locate(settings.weights))
             tensors = weights.read_tensors(file.path)
@@ -95,7 +95,7 @@ class Interpolate(Networks):
 
     def sequences(self, pairs: Sequence[ImagePair]) -> list[FrameSequence | RejectedPair]:
         """Each pair's sequence with its truth and mask, or why it was rejected."""
-        if self.manifest.interpolate.method == "rife":
+        if interpolation.has_weights(self.manifest.interpolate):
             use_threads(self.manifest.interpolate.threads)
         before_after = [self._read(pair) for pair in pairs]
         frames = self._frames(

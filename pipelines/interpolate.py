@@ -45,7 +45,7 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
             "interpolate.method=imported: those sequences are not made here",
             "Run: cc-prep import procap",
         )
-    if settings.method != "rife":
+    if not interpolation.has_weights(settings):
         return {}
     file = weights.locate(settings.weights)
     if not weights.is_known(settings.weights):  # those have a digest to be known by

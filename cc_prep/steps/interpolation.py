@@ -115,7 +115,8 @@ class RifeInterpolator:
         self.device = device
         self.dtype = getattr(torch, settings.precision)
         network = RIFE(settings.pad_multiple, settings.refine)
-        network.load_state_dict(_fitting(weights, network.state_dict()))
+        expected = network.state_dict()
+        network.load_state_dict(fitting(weights, expected, "RIFE v4.0", HOW_TO_GET))
         self.network = network.to(device).to(memory_format=torch.channels_last).eval()
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
@@ -150,22 +151,45 @@ def warp_image(image: np.ndarray, flow: np.ndarray) -> np.ndarray:
     )
 
 
-def _fitting(weights: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors that the network wants, and no others. Raises UserError if they don't fit."""
+def fitting(
+    weights: Mapping[str, Any], expected: Mapping[str, Any], network: str, remedy: str
+) -> dict[str, Any]:
+    """The tensors that a network expects, by name, and no others.
+
+    network, remedy: its name and how to get its weights, for the message. Raises UserError if a
+    tensor is missing or has another shape.
+    """
     for name, tensor in expected.items():
         if name not in weights:
-            raise UserError(f"these are no RIFE v4.0 weights: no {name} in them", HOW_TO_GET)
+            raise UserError(f"these are no {network} weights: no {name} in them", remedy)
         if weights[name].shape != tensor.shape:
             shapes = f"{tuple(weights[name].shape)}, not {tuple(tensor.shape)}"
-            raise UserError(f"these are no RIFE v4.0 weights: {name} is {shapes}", HOW_TO_GET)
+            raise UserError(f"these are no {network} weights: {name} is {shapes}", remedy)
     return {name: weights[name] for name in expected}
 
 
+# The methods that are networks: the jobs find the weights of these, check them on every node and
+# fix the number of threads.
+NETWORKS: dict[str, Callable[[Mapping[str, Any], Interpolate, str], Interpolator]] = {
+    "rife": RifeInterpolator
+}
+
+
+def has_weights(settings: Interpolate) -> bool:
+    """Whether the method of a manifest is a network, which needs `interpolate.weights`."""
+    return settings.method in NETWORKS
+
+
 def make(settings: Interpolate, weights: Mapping[str, Any] | None, device: str) -> Interpolator:
-    """The interpolator that a manifest asks for; `weights` are RIFE's tensors by name."""
+    """The interpolator that a manifest asks for.
+
+    weights: tensors by name; only for methods that have weights. device: `cpu` or `cuda`. Raises
+    UserError for weights of another network.
+    """
+    if settings.method in NETWORKS:
+        assert weights is not None, settings.method
+        return NETWORKS[settings.method](weights, settings, device)
     if settings.method == "crossfade":
         return CrossFade()
-    if settings.method == "dis":
-        return DenseFlow(settings.threads)
-    assert weights is not None
-    return RifeInterpolator(weights, settings, device)
+    assert settings.method == "dis", settings.method
+    return DenseFlow(settings.threads)

@@ -1,0 +1,71 @@
+"""The job that interpolates, and methods that have weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from cc_prep import manifest
+from cc_prep.errors import UserError
+from cc_prep.manifest import Interpolate, Manifest
+from cc_prep.steps import interpolation
+from pipelines import actors, interpolate
+
+
+class Grey:
+    """A network of one number: every frame between the ends has that grey."""
+
+    def __init__(self, weights: Mapping[str, Any], settings: Interpolate, device: str) -> None:
+        expected = {"level": torch.zeros(1)}
+        tensors = interpolation.fitting(weights, expected, "grey", "Give grey.safetensors")
+        self.level = int(tensors["level"])
+
+    def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
+        middle = [np.full_like(before, self.level)] * (2**depth - 1)
+        return np.stack([before, *middle, after], axis=1)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """A manifest that asks for the grey network, with its weights in a file."""
+    monkeypatch.setitem(interpolation.NETWORKS, "grey", Grey)
+    save_file({"level": torch.full((1,), 9.0)}, tmp_path / "grey.safetensors")
+    loaded = manifest.load("synth", [], str(tmp_path))
+    settings = {"method": "grey", "weights": str(tmp_path / "grey.safetensors"), "depth": 1}
+    section = loaded.interpolate.model_copy(update=settings)
+    return loaded.model_copy(update={"interpolate": section})
+
+
+def test_a_new_network_s_weights_are_found_and_loaded(
+    made: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a second network for which the jobs have to be edited, because they ask for the
+    name `rife`."""
+    threads: list[int] = []
+    monkeypatch.setattr(actors, "use_threads", threads.append)
+    digests = interpolate.find_weights(made)
+    assert [name.partition("@")[0] for name in digests] == ["grey.safetensors"]
+    step = actors.Interpolate(made, digests, "cpu")
+    assert step.meta["weights"] in digests
+    ends = np.zeros((1, 2, 2, 3), np.uint8)
+    assert step.interpolator.sequence(ends, ends, 1)[0, :, 0, 0, 0].tolist() == [0, 9, 0]
+    assert threads == [made.interpolate.threads]
+    step.sequences([])
+    assert len(threads) == 2, "before each batch too"
+
+
+def test_weights_of_another_network_are_refused(made: Manifest, tmp_path: Path) -> None:
+    save_file({"other": torch.zeros(1)}, tmp_path / "grey.safetensors")
+    with pytest.raises(UserError, match="these are no grey weights: no level in them"):
+        interpolate.find_weights(made)
+
+
+def test_a_method_without_weights_needs_none() -> None:
+    loaded = manifest.load("synth", ["interpolate.method=dis"], "data")
+    assert interpolate.find_weights(loaded) == {}
