@@ -1,7 +1,7 @@
-"""What a captioner is: before and after in, a sentence out. Nothing else knows more of a system.
+"""What a captioner is: it takes two images and gives a sentence.
 
 `evaluate`, `caption`, `report`, `compare`, `pack` and the validation during training know only what
-stands here; `load` finds the system that a run or a packed folder belongs to by its own settings.
+stands here. `load` finds the system of a run, or of a packed folder, by its settings.
 """
 
 from __future__ import annotations
@@ -81,15 +81,18 @@ class EncoderDecoder(nn.Module):
         self._next_word: NextWord | None = None
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """What the decoder attends to, [B, …], of what `Captioner.caption` takes."""
+        """What the decoder attends to, [B, …]. before_after: as `Captioner.caption` takes it."""
         raise NotImplementedError
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, len(text)], of ids int64 [B, L]."""
+        """Logits [B, L, len(text)] of the next word at each position of ids int64 [B, L].
+
+        memory: what `memory` gave, [B, …].
+        """
         raise NotImplementedError
 
     def next_word(self) -> NextWord:
-        """The decoder with the weights of now, one word at a time."""
+        """The decoder with its present weights, one word at a time."""
         return Recomputing(self.logits, self.length)
 
     def forward(self, before_after: Tensor, ids: Tensor) -> Tensor:
@@ -98,12 +101,12 @@ class EncoderDecoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device that holds the parameters."""
         return next(self.parameters()).device
 
     @torch.inference_mode()
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
-        """See `Captioner`."""
+        """Captions of B pairs; see `Captioner.caption`. The network must be in evaluation mode."""
         assert not self.training, "eval() first: dropout would change the words"
         memory = self.memory(before_after)
         if self._next_word is None:

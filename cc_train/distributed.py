@@ -42,7 +42,11 @@ class _Gather(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is. local: its number on this machine, for its GPU."""
+    """The number of this process among those that train together.
+
+    rank: from 0 to world − 1. world: the number of processes. local: the number of the process on
+    its machine, which is that of its GPU.
+    """
 
     rank: int = 0
     world: int = 1
@@ -50,11 +54,11 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this one speaks and writes for all."""
+        """Whether this process is the one that prints and writes files."""
         return self.rank == 0
 
     def all_reduce_sum(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each value summed over all ranks; the names are the same on each."""
+        """Scalars by name, each summed over all ranks in float64. All ranks give the same names."""
         if self.world == 1 or not values:
             return dict(values)
         device = next(iter(values.values())).device
@@ -85,7 +89,7 @@ class Ranks:
         return bool(self.all_reduce_sum({"value": number})["value"] > 0)
 
     def broadcast(self, value: Any) -> Any:
-        """The first rank's value, on every rank."""
+        """The first rank's value on every rank. It is pickled, so it must be a plain object."""
         if self.world == 1:
             return value
         values = [value]
@@ -100,7 +104,11 @@ def world_size() -> int:
 
 @contextmanager
 def joined(cuda: bool) -> Iterator[Ranks]:
-    """This process among those that `torchrun` started; alone without it."""
+    """Joins the processes that `torchrun` started; without it there is one.
+
+    cuda: whether they exchange tensors between GPUs (NCCL) or on CPUs (gloo). Raises JobFailed when
+    another process ends.
+    """
     world = world_size()
     if world == 1:
         yield Ranks()

@@ -33,7 +33,10 @@ _ABBREVIATION = re.compile(r"(^|.*\W)(mr|mrs|ms|dr|prof|st|vs|jr|sr|a\.m|p\.m|u\
 
 @dataclass(frozen=True)
 class Marks:
-    """Ids that decoding has to know. never: ids that are never chosen, such as [UNK]."""
+    """The ids that decoding has to know: the begin mark, the end mark and padding.
+
+    never: ids that are never chosen, such as [UNK].
+    """
 
     begin: int
     end: int
@@ -63,20 +66,24 @@ class TextCodec(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence before the first end mark, without marks."""
+        """The sentence of ids up to the first end mark, without marks."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What a run's settings say of it: `codec` is its name in `CODECS`, and a digest."""
+        """What a run's settings hold of it, as JSON, by which `load` recognises it.
+
+        `codec` is its name in `CODECS`; a digest tells it from others of that name, and `count`,
+        where it is given, is the number of ids that a report shows.
+        """
         ...
 
     def files(self) -> dict[str, bytes]:
-        """The files by which `load` finds it again, by name."""
+        """The content by name of the files from which `load` reads it again."""
         ...
 
 
 class Vocabulary:
-    """Words by id; the marks come first."""
+    """A word-level `TextCodec`. words: by id; the first are `MARKS`, and no word is twice in it."""
 
     marks = WORD_MARKS
 
@@ -91,7 +98,10 @@ class Vocabulary:
 
     @classmethod
     def of(cls, captions: Iterable[str], min_count: int = 1) -> Vocabulary:
-        """The words that occur at least `min_count` times, most frequent first, then sorted."""
+        """A vocabulary of the words that occur at least `min_count` times in some captions.
+
+        The most frequent ones come first, those of the same frequency in alphabetical order.
+        """
         counts = Counter(word for caption in captions for word in words_of(caption))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         frequent = [w for w in ranked if counts[w] >= min_count and w not in MARKS]
@@ -99,7 +109,10 @@ class Vocabulary:
 
     @classmethod
     def read(cls, place: str | Path) -> Vocabulary:
-        """From our list or from ProCap's `word2idx` JSON. Raises UserError."""
+        """A vocabulary from our JSON list of words, or from ProCap's `word2idx` JSON object.
+
+        Raises UserError for a file that is neither.
+        """
         try:
             content = storage.read_json(str(place))
         except (OSError, ValueError) as error:
@@ -134,7 +147,7 @@ class Vocabulary:
         return ids, labels
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of decoded ids: what stands before [EOS], without marks."""
+        """The words of ids up to [EOS], joined by blanks; of the marks only [UNK] is shown."""
         words = []
         for number in ids:
             if number == EOS:
@@ -180,7 +193,7 @@ def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
 
 
 def words_of(caption: str) -> list[str]:
-    """The words of a caption, lower-cased."""
+    """The words and punctuation marks of a caption, lower-cased, as NLTK's Treebank splits them."""
     tokenizer = _treebank()
     sentences = [""]
     for part in _SENTENCE_END.split(caption.lower().strip()):

@@ -21,11 +21,12 @@ NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train o
 
 @dataclass(frozen=True)
 class CaptionBatches:
-    """Before and after with one of the captions: {before_after, ids, labels}.
+    """Makes batches of before and after with one of the captions: {before_after, ids, labels}.
 
-    before_after: see `before_after`. ids, labels: int64 [B, length], as `TextCodec.encode` has it.
-    mask: also {mask: uint8 [B, H, W], 255 where something changed; has_mask: bool [B], whether the
-    sample has one at all}.
+    before_after: [B, …] of what `before_after` gives. ids, labels: int64 [B, length], as
+    `TextCodec.encode` gives them. With `mask`, a batch also has `mask`, uint8 [B, H, W], 255 where
+    something changed, and `has_mask`, bool [B], False where a sample has no mask and 0 stands for
+    it. Raises UserError if the shards do not hold what is read, or their images differ in size.
     """
 
     reads: Reads

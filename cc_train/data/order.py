@@ -26,10 +26,11 @@ def items_of_step(step: int, batch_size: int, count: int, seed: int) -> np.ndarr
 
 
 def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
-    """Which places of the endless order a rank's micro-batch takes.
+    """The positions in the endless order that a rank's micro-batch takes.
 
-    The ranks' micro-batches lie side by side, so two ranks see together what one with twice the
-    batch sees, and all have as many batches.
+    micro: the number of the micro-batch, from 0 on. The micro-batches of all ranks lie side by
+    side: so two ranks together see what one rank with twice the batch sees, and each rank has the
+    same number of batches.
     """
     first = (micro * world + rank) * batch_size
     return range(first, first + batch_size)
@@ -37,10 +38,11 @@ def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> 
 
 @lru_cache(maxsize=4)
 def epoch_order(counts: tuple[int, ...], epoch: int, seed: int, buffer: int) -> np.ndarray:
-    """The order of an epoch over shards of so many items each, int64 [all items].
+    """The order in which an epoch sees its items: their numbers, int64 [sum of counts].
 
-    The shards are shuffled, then the items within a window of `buffer` that moves over them: so
-    items that are near in the order lie in few shards. The windows begin elsewhere each epoch.
+    counts: the number of items in each shard. The shards are shuffled first, and then the items
+    within windows of `buffer` items, so that neighbours in the order lie in few shards. The windows
+    begin at another position in each epoch.
     """
     rng = np.random.default_rng([seed, 2, epoch])
     starts = np.concatenate(([0], np.cumsum(counts)))
@@ -54,12 +56,12 @@ def epoch_order(counts: tuple[int, ...], epoch: int, seed: int, buffer: int) -> 
 
 
 def rng_at(seed: int, position: int) -> np.random.Generator:
-    """The dice of one place in the endless order, for keyframes, captions and masks."""
+    """The random generator of a position in the endless order: keyframes, captions and masks."""
     return np.random.default_rng([seed, 3, position])
 
 
 def rng_of(seed: int, step: int, place: int = 0) -> np.random.Generator:
-    """The dice of one place of a step's batch, for crops and captions."""
+    """The random generator of a place in a step's batch: crops, captions and variations."""
     return np.random.default_rng([seed, 1, step, place])
 
 
@@ -76,9 +78,11 @@ def sample(items: Sequence[T], keys: Sequence[str], count: int) -> list[T]:
 
 
 def hold_out(items: Sequence[T], ids: Sequence[str], share: float) -> tuple[list[T], list[T]]:
-    """(training, held out) items; those of one id stay together, chosen by a digest of the id.
+    """The items to train on, and those held out.
 
-    At least one id is held out, and at least one is not, if there are two.
+    ids: the id of each item; items of one id stay together. share: of the ids that is held out,
+    from 0 to 1. A digest of the id decides, so the choice does not depend on the order. With two
+    ids or more each part has at least one; with one id nothing is held out.
     """
     import hashlib
 

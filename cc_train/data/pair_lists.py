@@ -16,7 +16,12 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
-    """Paths of before and after, from a list or a folder. Raises UserError."""
+    """The paths of before and after of each pair that a list or a folder names.
+
+    place: a CSV with the columns `before` and `after`, or JSON lines (.jsonl) with these keys;
+    paths are relative to the file. Or a folder with `before/NAME` and `after/NAME`, or with
+    `NAME_before.*` and `NAME_after.*`. Raises UserError for anything else, and for an empty list.
+    """
     if place.is_dir():
         yield from _of_folder(place)
         return

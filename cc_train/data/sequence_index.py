@@ -41,7 +41,7 @@ class Sample:
         return sorted(name for name in self.members if name[0] == "f" and name[1:3].isdigit())
 
     def image(self, member: str) -> np.ndarray:
-        """uint8 [H, W, 3] RGB. Raises UserError for a member that is no image any more."""
+        """The image of a member, uint8 [H, W, 3] RGB. Raises UserError if it is damaged."""
         offset, size = self.members[member]
         image = images.decode_stored(storage.read_range(self.shard, offset, size))
         if image is None:
@@ -50,7 +50,11 @@ class Sample:
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """Shards that paths, URLs, globs and braces name. Raises UserError if one names none."""
+    """The shards that some patterns name, each once.
+
+    A pattern is a path, a URL, a glob or a brace expression. Raises UserError for one that names no
+    existing file.
+    """
     places: list[str] = []
     for pattern in patterns:
         for name in braceexpand.braceexpand(pattern):
@@ -77,7 +81,7 @@ def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> lis
 
 
 def describe(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, Any]:
-    """What was trained on, for the settings: a run goes on with the same data only."""
+    """What a run's settings say of its data: the numbers of samples, and a digest of all keys."""
     keys = "\n".join(sample.key for sample in samples)
     digest = hashlib.sha256(keys.encode()).hexdigest()
     return {"count": len(samples), "train": len(train), "keys_sha256": digest}

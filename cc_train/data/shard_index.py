@@ -27,8 +27,9 @@ END_MARK = 2 * BLOCK  # of zeros, at the end of every whole tar
 class Entry:
     """A sample of a shard: where it lies, and what the index holds of its JSON.
 
-    shard: the tar. offset, bytes: the range of the tar that its members take. What the JSON does
-    not say is None.
+    shard: the path or URL of the tar. offset, bytes: the range of the tar that its members take.
+    height, width: of its frames, in px. tokenizer_sha256: digest of the VQGAN that made its tokens.
+    A key that the JSON lacks is None.
     """
 
     key: str
@@ -52,7 +53,7 @@ class Entry:
 
     @property
     def scene(self) -> str:
-        """What the change and the no-change pair of one scene share."""
+        """The part of the key that the change and the no-change pair of a scene share."""
         return self.key.rpartition("-")[0] or self.key
 
     def meta(self) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class Entry:
         return {"key": self.key, **known, "captions": list(self.captions)}
 
     def read(self) -> TrainingSample:
-        """Raises DamagedShard, and FileNotFoundError."""
+        """The sample, read from its shard. Raises DamagedShard and FileNotFoundError."""
         return training_shards.read_at(self.shard, self.key, self.offset, self.bytes)
 
 

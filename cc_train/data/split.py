@@ -19,8 +19,9 @@ from cc_train.text import Vocabulary
 class ValidationSplit(Section):
     """What is validated on.
 
-    share: of the scenes, where no --valid is given: whole scenes, chosen by a digest. pairs: at
-    most so many pairs are validated on, with --valid too; where there are more, a digest chooses.
+    share: of the scenes, between 0 and 1, where no --valid is given: whole scenes, chosen by a
+    digest. pairs: the largest number of pairs to validate on, also with --valid; where there are
+    more, a digest chooses.
     """
 
     share: float = Field(0.05, gt=0, lt=1)
@@ -43,7 +44,12 @@ class Split:
 def read(
     shards: Sequence[str], valid: Sequence[str], settings: ValidationSplit, console: Console
 ) -> Split:
-    """The samples of some shards. valid: shards to validate on, or none. Raises UserError."""
+    """The samples to train on and to validate on.
+
+    shards, valid: patterns of training shards; without `valid` a share of the scenes in `shards` is
+    held out. Raises UserError for shards that cannot be read, for a pair in both, and if fewer than
+    two scenes are there to be divided.
+    """
     entries = shard_index.read(shards)
     if valid:
         train, held_out = entries, shard_index.read(valid)
@@ -67,7 +73,11 @@ def read(
 def vocabulary(
     entries: Sequence[Entry], file: str | None, min_count: int, console: Console
 ) -> Vocabulary:
-    """The words of the training captions, or those of a file. Raises UserError."""
+    """The vocabulary of the training captions, or that of a file.
+
+    min_count: how often a word has to occur. Raises UserError if there are no captions, or the file
+    is no vocabulary.
+    """
     if file is not None:
         return Vocabulary.read(file)
     with console.status("reading the captions to train on"):

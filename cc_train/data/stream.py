@@ -2,8 +2,8 @@
 
 Which sample stands at which place of the endless order is a pure function of the seed, decided
 before the order is divided among ranks and loader workers. So every rank gets as many batches as
-every other, any number of workers and shards will do, and going on after a kill needs no more than
-the number of steps: the state says it in plain words and is compared when a run goes on.
+every other, and the number of workers and shards is free. A run that was killed needs nothing but
+its number of steps to go on; the state holds more, so that it can be compared with the data.
 """
 
 from __future__ import annotations
@@ -79,9 +79,11 @@ class StatelessSource:
 
 
 class Stream:
-    """The micro-batches of one rank.
+    """The micro-batches of one rank, by their number: a `Source` over training shards.
 
-    make: (samples, dice of each) → a batch, a dict of tensors.
+    make: builds a batch, a dict of tensors, from samples and a random generator for each. A
+    damaged sample is replaced by the one that follows it in the order, and the batch lists its key
+    under `SKIPPED`. Raises UserError if there are fewer items than a step of all ranks needs.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class Stream:
             )
 
     def state(self, number: int) -> dict[str, Any]:
-        """Epoch, items seen of it, what was skipped, and which data this is."""
+        """The epoch, the items seen of it, the samples skipped so far, and a digest of all keys."""
         consumed = number * self.batch_size * self.ranks.world
         epoch, place = divmod(consumed, len(self.items))
         return {
@@ -173,7 +175,7 @@ class Stream:
 def items(
     entries: Sequence[Entry], pair_scenes: bool
 ) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """Numbers of the entries of every item, and how many items each shard has.
+    """The entries of every item, by number, and how many items each shard has.
 
     pair_scenes: entries of the same scene are one item, which belongs to the shard of the first.
     """

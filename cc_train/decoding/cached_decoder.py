@@ -1,7 +1,7 @@
-"""A caption decoder at work: one position at a time, its weights laid out for that.
+"""A caption decoder for inference: one position at a time, its weights laid out for that.
 
-What `CaptionDecoder.forward` computes of a position, given those before it: keys and values of
-earlier words are kept, and no keys and values of the encoder's output are ever made.
+It computes what `CaptionDecoder.forward` gives at a position, from the cached keys and values of
+earlier positions. Keys and values of the encoder's output are never computed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cc_train.layers.caption_decoder import Attention, CaptionDecoder, Layer
 
 @dataclass
 class KVCache:
-    """Keys and values of a sentence's words so far, [layers, B, heads, length, D / heads].
+    """Keys and values of the words so far, [layers, B, heads, length, D / heads] each.
 
-    Those of `count` positions are there; `CachedDecoder.step` adds one.
+    count: how many positions are filled; `CachedDecoder.step` fills one more.
     """
 
     keys: Tensor
@@ -31,12 +31,15 @@ class KVCache:
     count: int = 0
 
     def select(self, rows: Tensor) -> KVCache:
-        """The cache of some sentences, int64 [B']."""
+        """The cache of the sentences with these row numbers, int64 [B']."""
         return KVCache(self.keys[:, rows], self.values[:, rows], self.count)
 
 
 class CachedDecoder:
-    """A decoder as its weights are now: make another one when they have changed. No dropout."""
+    """A `NextWord` with a copy of a decoder's weights, without dropout.
+
+    It does not follow the decoder: when the weights change, another one has to be made.
+    """
 
     def __init__(self, decoder: CaptionDecoder) -> None:
         self.config, self.length = decoder.config, decoder.config.length
@@ -45,7 +48,7 @@ class CachedDecoder:
         self._out = Packed(decoder.out.weight, decoder.out.bias)
 
     def start(self, memory: Tensor) -> KVCache:
-        """What is kept of no word yet, of as many sentences as memory [B, N, width] has."""
+        """An empty cache for the B sentences of the encoder's output, memory [B, N, width]."""
         config = self.config
         head = config.width // config.heads
         shape = (config.layers, len(memory), config.heads, config.length, head)
@@ -53,7 +56,7 @@ class CachedDecoder:
 
     @torch.inference_mode()
     def step(self, ids: Tensor, memory: Tensor, cache: KVCache) -> Tensor:
-        """Logits [B, words] of what follows ids [B], which follow those in `cache` and join them.
+        """Logits [B, words] of the word after ids int64 [B]; their keys and values join `cache`.
 
         memory: the encoder's output, [B, N, width].
         """

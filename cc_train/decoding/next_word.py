@@ -14,7 +14,7 @@ class State(Protocol):
     """What a decoder remembers of the sentences so far."""
 
     def select(self, rows: Tensor) -> Any:
-        """The state of some sentences, int64 [B'], each as often as it is named."""
+        """The state of the sentences with these row numbers, int64 [B']; a row may occur twice."""
         ...
 
 
@@ -32,7 +32,10 @@ class NextWord(Protocol):
         ...
 
     def step(self, ids: Tensor, memory: Tensor, state: Any) -> Tensor:
-        """Logits [B, vocabulary] of the word after ids int64 [B]; `state` takes these in."""
+        """Logits [B, vocabulary] of the word after ids int64 [B], which are added to `state`.
+
+        memory: what the decoder attends to, [B, …].
+        """
         ...
 
 
@@ -49,7 +52,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Recomputing:
-    """Any decoder, as it is: each step runs it over all words so far.
+    """A `NextWord` of any decoder: each step runs it over all words so far.
 
     decoder: (ids int64 [B, L], memory) → logits [B, L, vocabulary].
     """

@@ -15,7 +15,10 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sentence found by beam search. score: sum of log-probabilities / length ** penalty."""
+    """A sentence of beam search. ids: without begin and end marks.
+
+    score: the sum of log-probabilities, divided by the number of chosen words ** penalty.
+    """
 
     ids: list[int]
     score: float
@@ -27,7 +30,7 @@ def greedy(
 ) -> Tensor:
     """The likeliest word at each step: ids int64 [B, length], begin mark first, padded at the end.
 
-    memory: what the encoder saw of B pairs, [B, …]. stop: end when all sentences have ended;
+    memory: what the decoder attends to of B pairs, [B, …]. stop: end when all sentences have ended;
     ProCap's code goes on, so what follows an end mark is then whatever the decoder says there.
     """
     length, count = decoder.length, len(memory)
@@ -56,10 +59,11 @@ def beam(
     penalty: float = 0.0,
     marks: Marks = WORD_MARKS,
 ) -> list[list[Hypothesis]]:
-    """The `width` best sentences of each pair, best first; ids without begin and end marks.
+    """The `width` best sentences of each of B pairs, best first.
 
-    memory: [B, …]. penalty: a score is divided by length ** penalty; 0 leaves plain sums.
-    A sentence that never ends is cut at the decoder's length.
+    memory: what the decoder attends to, [B, …]. penalty: a score is divided by length ** penalty; 0
+    leaves plain sums. A sentence that does not end is cut at the decoder's length. There are fewer
+    sentences than `width` where fewer are possible.
     """
     return [_beam_of(decoder, one[None], width, penalty, marks) for one in memory]
 

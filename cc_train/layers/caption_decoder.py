@@ -1,7 +1,7 @@
-"""ProCap's caption decoder: word ids and what the encoder saw → logits of the next word.
+"""ProCap's caption decoder: word ids and the encoder's output → logits of the next word.
 
-A post-norm transformer of the first kind, whose word embeddings are the output matrix. Names follow
-the reference's `text_decoder.decoder`. For decoding, keys and values are kept from step to step.
+A post-norm transformer decoder whose word embeddings are the output matrix. Names follow the
+reference's `text_decoder.decoder`. `decoding/cached_decoder.py` decodes with it.
 Source: ProCap's code; Vaswani et al., 2017.
 """
 
@@ -22,8 +22,10 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes. length: positions of a caption, its begin and end marks included.
+    """Sizes of the decoder.
 
+    words: in the vocabulary. width, hidden: channels of a token and within the feed-forward layers.
+    length: positions of a caption, its begin and end marks included.
     reference_quirks: two slips of the reference, which its published weights need: scores are
         divided by the root of the model's width and not of a head's, which makes attention flatter,
         and the layer norm divides by the unbiased deviation plus epsilon.
@@ -46,7 +48,10 @@ class Config:
         length: int,
         reference_quirks: bool = False,
     ) -> Config:
-        """Read off a checkpoint's shapes. Raises KeyError for what is no decoder."""
+        """The sizes of a checkpoint, from its tensors' shapes by name.
+
+        Raises KeyError if it holds no decoder.
+        """
         words, width = shapes["out.weight"]
         layers = {n.split(".")[1] for n in shapes if n.startswith("layers.")}
         return cls(
@@ -87,7 +92,10 @@ class Attention(nn.Module):
         self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor, memory: Tensor, causal: bool = False) -> Tensor:
-        """What x [B, L, D] attends to in `memory` [B, N, D], as [B, L, D]."""
+        """Attention [B, L, D] of x [B, L, D] to `memory` [B, N, D].
+
+        causal: a position attends to itself and those before it only.
+        """
         mixed = F.scaled_dot_product_attention(
             self._split(self.wq(x)),
             self._split(self.wk(memory)),
@@ -116,7 +124,7 @@ class FeedForward(nn.Module):
 
 
 class AttentionSublayer(nn.Module):
-    """An attention with the norm that follows its shortcut."""
+    """An attention, and the norm that follows its residual connection."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -125,7 +133,7 @@ class AttentionSublayer(nn.Module):
 
 
 class FeedForwardSublayer(nn.Module):
-    """A feed-forward layer with the norm that follows its shortcut."""
+    """A feed-forward layer, and the norm that follows its residual connection."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -134,7 +142,7 @@ class FeedForwardSublayer(nn.Module):
 
 
 class Layer(nn.Module):
-    """Causal self-attention, attention to the memory, feed-forward; the norm after each."""
+    """A layer: causal self-attention, attention to the memory, feed-forward, a norm after each."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -143,7 +151,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        """x: [B, L, D]. memory: the encoder's output."""
+        """[B, L, D] of x [B, L, D] and the encoder's output, [B, N, D]."""
         mixed = self.selfattn.layer(x, x, causal=True)
         x = self.selfattn.layernorm(x + self.dropout(mixed))
         mixed = self.attention.layer(x, memory)
@@ -153,7 +161,7 @@ class Layer(nn.Module):
 
 
 class CaptionDecoder(nn.Module):
-    """The decoder."""
+    """Word ids and the encoder's output → logits of the next word at each position."""
 
     positions: Tensor
 
@@ -165,14 +173,14 @@ class CaptionDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         table = sinusoids(config.length, config.width)
         self.register_buffer("positions", table, persistent=False)
-        # torch's own start makes attention so even that it takes thousands of steps to look at
-        # anything; this is what post-norm transformers were made with.
+        # With torch's own initialisation attention stays uniform for thousands of steps; this is
+        # the one that post-norm transformers were published with.
         for parameter in self.layers.parameters():
             if parameter.ndim == 2:
                 nn.init.xavier_uniform_(parameter)
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Logits [B, L, words] of word ids [B, L] and the encoder's output [B, N, width]."""
+        """Logits [B, L, words] of ids int64 [B, L] and the encoder's output [B, N, width]."""
         x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
         x = self.dropout(x + self.positions[: ids.shape[1]])
         for layer in self.layers:
@@ -182,7 +190,7 @@ class CaptionDecoder(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Sines at even and cosines at odd channels, [length, width]."""
+    """Sines at even and cosines at odd channels, float32 [length, width]; width is even."""
     frequencies = torch.exp(-math.log(10000.0) * torch.arange(0, width, 2) / width)
     angles = torch.arange(length)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)

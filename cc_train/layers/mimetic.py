@@ -1,8 +1,9 @@
-"""A start for small transformers on small data: attention begins as what trained ones look like.
+"""An initialisation for small transformers on small data: attention as trained ones have it.
 
-Queries and keys begin as nearly the same map, so a token looks at what resembles it: itself, its
-neighbours, its own place in the other frames. Value and output begin as nearly minus identity: what
-was looked at is subtracted. Over frames that is a change detector before the first step.
+The maps of queries and keys begin nearly equal, so a token attends to tokens that resemble it: to
+itself, its neighbours and its own place in the other frames. The product of the value and output
+maps begins near minus the identity, so what a token attends to is subtracted from it. Over the
+frames of a sequence this detects changes before the first training step.
 Source: Trockman and Kolter, "Mimetic initialization of self-attention layers", ICML 2023.
 """
 
@@ -19,7 +20,7 @@ MIX, MIX_NOISE = 0.4, 0.4  # its β2, α2
 
 @torch.no_grad()
 def start(transformer: Transformer) -> None:
-    """Sets the attention weights of all blocks, drawn by torch's global generator."""
+    """Sets the attention weights of all blocks, in place, drawn by torch's global generator."""
     for block in transformer.resblocks:
         attention = block.attn
         assert isinstance(attention, Attention)

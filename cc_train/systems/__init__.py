@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class System:
-    """A training. help: the text of its command. valid: whether it takes shards to validate on.
+    """A row of the table.
 
-    ranks: whether several processes can train it together. pictures: what the pictures of its
-    validation show, for the report.
+    name: of the command, and of the section in a manifest. module: of the recipe. help: the text of
+    the command. valid: whether it takes shards to validate on (--valid). ranks: whether several
+    processes can train it together. pictures: what the pictures of its validation show, for the
+    report.
     """
 
     name: str
@@ -53,7 +55,7 @@ def register(system: System) -> None:
 
 
 def names() -> list[str]:
-    """Names of all systems, in the order in which they were registered."""
+    """The names of all systems, in the order in which they were registered."""
     return list(_SYSTEMS)
 
 
@@ -70,14 +72,14 @@ def commands() -> list[str]:
 
 
 def command(name: str) -> click.Command:
-    """A further command of a system."""
+    """The further command of this name. Imports the system's module of commands."""
     module, _, attribute = _COMMANDS[name].partition(":")
     loaded: click.Command = getattr(importlib.import_module(module), attribute)
     return loaded
 
 
 def recipe(name: str) -> ModuleType:
-    """The module of a system. Raises UserError."""
+    """The recipe of a system, imported on first use. Raises UserError for an unknown name."""
     return importlib.import_module(get(name).module)
 
 

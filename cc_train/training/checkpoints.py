@@ -31,7 +31,10 @@ MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.jso
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read back."""
+    """A checkpoint that was read back.
+
+    training: tensors by name. state: the content of state.json.
+    """
 
     step: int
     training: dict[str, Tensor]
@@ -46,7 +49,11 @@ def write(
     training: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> Path:
-    """Writes a checkpoint beside its place and moves it there when whole. Raises JobFailed."""
+    """Writes a checkpoint under another name, renames it when it is whole, and returns its folder.
+
+    model, training: tensors by name. metadata: the settings, stored in the model's file. state:
+    more JSON for state.json. Raises JobFailed if it cannot be written.
+    """
     place = run / FOLDER / f"{step:06d}"
     temporary = place.with_name(f".{place.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -70,13 +77,13 @@ def write(
 
 
 def steps(run: Path) -> list[int]:
-    """Steps of the checkpoints there, in order."""
+    """The steps of all checkpoints of a run, ascending."""
     names = (path.name for path in (run / FOLDER).glob("[0-9]*") if path.is_dir())
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def read_state(run: Path, step: int) -> dict[str, Any]:
-    """What a checkpoint says of itself. Raises UserError for one that is not whole."""
+    """The content of a checkpoint's state.json. Raises UserError if it is missing or damaged."""
     place = run / FOLDER / f"{step:06d}"
     try:
         state = json.loads((place / STATE).read_text())
@@ -88,7 +95,10 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
 
 
 def best_step(run: Path) -> int:
-    """The step that was best on held-out data. Raises UserError."""
+    """The step of the checkpoint that was best in validation.
+
+    Raises UserError for a folder without checkpoints, and for a run that was not validated yet.
+    """
     stored = steps(run)
     if not stored or not (run / "settings.json").exists():
         raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
@@ -101,7 +111,7 @@ def best_step(run: Path) -> int:
 
 
 def read(run: Path, step: int) -> Checkpoint:
-    """A checkpoint, its digests compared. Raises UserError for a damaged one."""
+    """The checkpoint of a step. Raises UserError if a file is damaged, by its SHA-256."""
     place = run / FOLDER / f"{step:06d}"
     state = read_state(run, step)
     try:
@@ -114,9 +124,9 @@ def read(run: Path, step: int) -> Checkpoint:
 
 
 def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The last checkpoint that is whole, if any is there, and what is wrong with those after it.
+    """The last checkpoint that is whole, and what is wrong with each one after it.
 
-    Raises UserError if there are some and all are damaged.
+    The checkpoint is None for a run without checkpoints. Raises UserError if all are damaged.
     """
     errors: list[UserError] = []
     for step in reversed(steps(run)):
@@ -140,7 +150,7 @@ def prune(run: Path, count: int, best: int | None) -> None:
 
 
 def flatten(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
-    """An optimiser's state as tensors by name: `<prefix>.<parameter number>.<what>`."""
+    """An optimiser's state dict as tensors by name: `<prefix>.<parameter number>.<key>`."""
     return {
         f"{prefix}.{number}.{what}": torch.as_tensor(value)
         for number, values in state["state"].items()
@@ -149,7 +159,7 @@ def flatten(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
 
 
 def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[int, dict[str, Tensor]]:
-    """The `state` part of an optimiser's state dict back."""
+    """The `state` of an optimiser's state dict, from tensors that `flatten` named."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}."):

@@ -51,12 +51,12 @@ def fit(
     console: Console,
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
 ) -> dict[str, float]:
-    """Trains to `settings.steps`; the last validation's figures.
+    """Trains up to `settings.steps` and returns the figures of the last validation, by name.
 
     source: gives each micro-batch of this rank by its number. config: all settings, written to
         the run folder and into the weights. resume: `auto` goes on from the last checkpoint,
-        `never` refuses a folder that has one. Raises UserError, and JobFailed when a loss is no
-        number or on SIGTERM.
+        `never` refuses a folder that has a run. Raises UserError; JobFailed when a loss is not
+        finite, on SIGTERM and Ctrl-C; LoaderWorkerDied when a loader worker is killed.
     """
     trainer = Trainer(objective, settings, config, run, ranks)
     start = trainer.prepare(resume, source)

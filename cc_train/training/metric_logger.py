@@ -1,4 +1,4 @@
-"""What a run says while it trains: JSON lines, TensorBoard, pictures, a line on the screen."""
+"""The logs of a training: JSON lines, TensorBoard, pictures, and a line on the screen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 
 class MetricLogger:
-    """Logs of a run that starts, or goes on, at step `start`; later lines are dropped."""
+    """Writes the logs of a run that starts, or goes on, at step `start`.
+
+    Lines of later steps, which a killed run left, are dropped. total: the last step. console: where
+    the line of each log goes.
+    """
 
     def __init__(self, run: Path, start: int, total: int, console: Console) -> None:
         self.run, self.total, self.console = run, total, console
@@ -39,7 +43,7 @@ class MetricLogger:
         self.hook, threading.excepthook = threading.excepthook, self._in_thread
 
     def watch(self, steps: Iterator[T]) -> Iterator[T]:
-        """`steps`, while the time is taken that the run waits for them."""
+        """Passes `steps` on and measures how long the run waits for each."""
         while True:
             began = time.monotonic()
             step = next(steps, None)
@@ -63,7 +67,10 @@ class MetricLogger:
             self.hook(fault)
 
     def log(self, step: int, part: str, figures: Mapping[str, float], samples: int = 0) -> None:
-        """Figures of a step; `part` is `train` or `validation`. samples: that a step trains on."""
+        """Logs the figures of a step by name.
+
+        part: `train` or `validation`. samples: how many items a step trains on, for the speed.
+        """
         values = {name: round(float(value), 6) for name, value in figures.items()}
         with self.file.open("a") as file:
             file.write(json.dumps({"step": step, "part": part, **values}) + "\n")
@@ -91,7 +98,7 @@ class MetricLogger:
         )
 
     def picture(self, step: int, image: np.ndarray) -> None:
-        """A grid of images, uint8 [H, W, 3] RGB."""
+        """Writes a picture of a validation, uint8 [H, W, 3] RGB, as PICTURES/<step>.png."""
         folder = self.run / PICTURES
         folder.mkdir(exist_ok=True)
         cv2.imwrite(str(folder / f"{step:06d}.png"), image[..., ::-1])

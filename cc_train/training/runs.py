@@ -28,7 +28,12 @@ SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class Run:
-    """The best network of a training. step: when it was best."""
+    """The best network of a training, read from its folder or from a packed one.
+
+    system: its name in the table of systems. settings: the content of settings.json. tensors: the
+    network's, by name, float32 where they are floating point. step: the step of the checkpoint; 0
+    for a packed network.
+    """
 
     folder: Path
     system: str
@@ -38,9 +43,10 @@ class Run:
 
 
 def read(folder: Path, system: str | None = None) -> Run:
-    """The best network of a run, or a packed one. Raises UserError.
+    """The best network of a run, or a packed one.
 
-    system: what the run must be one of; None for any.
+    system: the name that the run's system must have; None for any. Raises UserError for a folder
+    that is no run, is damaged, is of another system or names files outside itself.
     """
     model, step = best_model(folder)
     try:
@@ -62,7 +68,10 @@ def read(folder: Path, system: str | None = None) -> Run:
 
 
 def best_model(folder: Path) -> tuple[Path, int]:
-    """The file of the best network and its step. Raises UserError."""
+    """The file of a run's best network, and its step; 0 for a packed one.
+
+    Raises UserError if there is none, or it is damaged.
+    """
     packed = folder / checkpoints.MODEL
     if packed.is_file():
         return packed, 0

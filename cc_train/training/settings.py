@@ -13,7 +13,10 @@ from cc_train.training.optim import Optimizer, Schedule
 
 
 class Loop(Section):
-    """How long, how fast, how often; the same keys for every training."""
+    """The settings of the training loop: the same keys for every system.
+
+    docs/training.md explains each of them and lists the defaults of the systems.
+    """
 
     steps: int = Field(1000, ge=1)
     epochs: float | None = Field(None, gt=0)
@@ -48,7 +51,10 @@ class Loop(Section):
         return round(self.warmup_ratio * self.steps)
 
     def lasting(self, items: int, world: int) -> Loop:
-        """With `steps` for `epochs`, where these are given, over so many items."""
+        """These settings with the `steps` that `epochs` make, where `epochs` is given.
+
+        items: of an epoch. world: the number of processes.
+        """
         if self.epochs is None:
             return self
         step_items = self.batch_size * self.grad_accum_steps * world

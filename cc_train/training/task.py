@@ -18,7 +18,9 @@ from cc_train.training.trainer import Objective
 class Request:
     """What a command asks for besides the settings.
 
-    shards, valid: patterns of shards to train and to validate on. init: what to start from.
+    shards, valid: patterns of shards to train and to validate on. run: the run's folder. init: the
+    file or the run's folder to start from. resume: `auto` or `never`, see `fit`. ranks, device:
+    this process and where it computes, `cpu` or `cuda`; `start.train` sets them.
     """
 
     shards: Sequence[str]
@@ -35,9 +37,11 @@ class Request:
 class Task:
     """A system ready to be trained.
 
-    items: of an epoch, as the source counts them: where it pairs scenes, a scene is one. about:
-        what identifies the training besides its settings; a run goes on only with the same. files:
-        what a run needs beside its checkpoints, by name.
+    objective: the network and its losses. source: the micro-batches. items: how many items an epoch
+        has, as the source counts them: where it pairs scenes, a scene is one. about: what identifies
+        the training besides its settings, as JSON; a run goes on only with the same, and no key is
+        also a setting. files: the content, by name, of the files that the network needs beside its
+        checkpoints.
     """
 
     objective: Objective

@@ -1,4 +1,4 @@
-"""An objective with its optimisers, averages and checkpoints: step, validate, save."""
+"""The trainer: takes the steps of an objective, validates it and writes its checkpoints."""
 
 from __future__ import annotations
 
@@ -104,7 +104,11 @@ class _Forward(nn.Module):
 
 
 class Trainer:
-    """Trains an objective. figures: of the last validation; best: its step and figure."""
+    """Trains an objective, with its optimisers, its running average and its checkpoints.
+
+    config: all settings, as JSON; a run goes on only with the same, except for `FREE`. run: its
+    folder. figures: of the last validation, by name; best: the step and the figure of the best one.
+    """
 
     def __init__(
         self,
@@ -143,7 +147,7 @@ class Trainer:
 
     @property
     def exported(self) -> nn.Module:
-        """The network that is validated and shipped."""
+        """The network that is validated and stored: the running average, if there is one."""
         return self.averaged.module if self.averaged is not None else self.objective.network
 
     def prepare(self, resume: str, source: Source) -> int:
@@ -175,7 +179,11 @@ class Trainer:
         return checkpoint.step
 
     def step(self, batches: Sequence[Any], step: int) -> dict[str, float]:
-        """One step of every phase over its micro-batches; the losses by name."""
+        """Takes a step of every phase and returns the losses of all ranks by name.
+
+        batches: the micro-batches of this rank. The total of a phase has the phase's name. Raises
+        JobFailed if a loss or a gradient is not finite; the weights are then as before.
+        """
         torch.manual_seed((self.settings.seed * 1_000_003 + step) * 4096 + self.ranks.rank)
         batches = [_to(batch, self.device) for batch in batches]
         multiplier = optim.lr_multiplier(
@@ -247,10 +255,11 @@ class Trainer:
         )
 
     def validate(self, step: int) -> np.ndarray | None:
-        """Validates on the first rank; remembers the figures and whether they are the best.
+        """Validates on the first rank, and stores the figures and the best step on all ranks.
 
-        A figure that is no finite number is left out and named in `not_finite`. It ends no run: the
-        losses are finite, so the weights are good, and the next validation may be as well.
+        Returns the objective's picture, uint8 [H, W, 3], on the first rank, if it has one. A figure
+        that is no finite number is left out and named in `not_finite`. It ends no run: the losses
+        are finite, so the weights are good, and the next validation may be as well.
         """
         picture = None
         if self.ranks.first:
@@ -269,7 +278,7 @@ class Trainer:
         return picture
 
     def save(self, step: int, source: Source) -> None:
-        """Writes a checkpoint and removes old ones."""
+        """Writes a checkpoint on the first rank, and removes old ones. Raises JobFailed."""
         if not self.ranks.first:
             return
         training = {f"network.{n}": t for n, t in self.objective.network.state_dict().items()}

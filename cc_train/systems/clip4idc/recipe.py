@@ -158,7 +158,7 @@ def positives(captions: Sequence[str], metas: Sequence[Mapping[str, Any]]) -> Te
 
 @dataclass(frozen=True)
 class Variation:
-    """How a pair is varied without making its caption untrue.
+    """A change of both images of a pair after which its caption is still true.
 
     dx, dy: both images are moved by so many px. blur: deviation in px. mirror: left and right are
     exchanged, in the caption too.
@@ -171,7 +171,7 @@ class Variation:
 
     @classmethod
     def draw(cls, data: Data, rng: np.random.Generator) -> Variation:
-        """One of those that the settings allow."""
+        """A random variation within the settings."""
         dx = dy = 0
         if data.shift:
             dx, dy = (int(v) for v in rng.integers(-data.shift, data.shift + 1, 2))

@@ -1,4 +1,4 @@
-"""Samples of training shards → the batches of both stages, with what chance decides."""
+"""Samples of training shards → the batches of stage 1, with their random choices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
 
 
 class Keyframes(Section):
-    """Which frames between before and after are shown; drawn anew each time where the rule draws.
+    """Which frames between before and after are shown; some strategies draw them anew each time.
+
+    strategy, k, threshold: as in `cc_prep.steps.confidence`; k is the number of frames.
 
     With pixels, shards that hold the images of their fixed keyframes only serve a rule that does
     not draw; a rule that draws needs the images of all frames.

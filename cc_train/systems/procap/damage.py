@@ -1,4 +1,4 @@
-"""Sequences out of order: what stage 1 has to tell from true ones.
+"""Damaged sequences of frames, which stage 1 learns to tell from true ones.
 
 Source: ProCap's code. A sequence is damaged in one of four ways with equal chance; where there are
 only tokens, in one of the first two.
@@ -52,7 +52,7 @@ def shuffle(frames: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def shift_colour(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """All channels, or one of them, lighter or darker by up to half the range."""
+    """An image uint8 [H, W, 3], all channels or one made lighter or darker by up to 0.5 of 255."""
     shift = rng.uniform(-MOST_COLOUR, MOST_COLOUR) * 255
     which = int(rng.integers(4))  # 3: all
     shifted = image.astype(np.float32)
@@ -61,7 +61,7 @@ def shift_colour(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def warp(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rotated, moved and scaled a little about the middle; what comes in is the reflection."""
+    """An image uint8 [H, W, 3] rotated, moved and scaled a little, its borders reflected."""
     angle = math.radians(rng.uniform(-MOST_DEGREES, MOST_DEGREES))
     dx, dy = rng.uniform(-MOST_SHIFT, MOST_SHIFT, 2)
     scale = rng.uniform(1 - MOST_SCALE, 1 + MOST_SCALE)
@@ -73,7 +73,10 @@ def warp(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def affine(angle: float, dx: float, dy: float, scale: float) -> torch.Tensor:
-    """[1, 2, 3], where in the image a place of the warped one is taken from, from −1 to 1."""
+    """The affine map [1, 2, 3] from places of the warped image to places of the image.
+
+    Coordinates run from −1 to 1. angle: in radians. dx, dy: in these coordinates.
+    """
     cos, sin = scale * math.cos(angle), scale * math.sin(angle)
     return torch.tensor([[[cos, -sin, dx], [sin, cos, dy]]])
 

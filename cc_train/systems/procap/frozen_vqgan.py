@@ -1,4 +1,4 @@
-"""The VQGAN that made the shards' tokens: found by name, kept in the run, never trained."""
+"""The VQGAN that made the shards' tokens: located by name, copied into the run, never trained."""
 
 from __future__ import annotations
 

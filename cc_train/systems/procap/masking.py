@@ -1,4 +1,4 @@
-"""Which frame tokens of a sample are seen: the four masks of stage 1, and the one of stage 2.
+"""Which frame tokens of a sample are visible: the masks of stage 1, and the one of stage 2.
 
 Source: ProCap, section 3.3, and its code. All are bool [T, h, w], True where a token is kept.
 """
@@ -19,7 +19,7 @@ class Masks(Section):
     """Chances of the masks, which sum to 1, and their sizes.
 
     random: each token is kept by itself, with a share drawn from `keep_prob`.
-    full: everything is masked, and the caption alone tells.
+    full: everything is masked, so only the caption says what the frames show.
     box_masked: one box, the same in all frames, is masked. box_visible: everything but such a box.
     interior: all frames between before and after are masked, which is what stage 2 sees (not in the
         reference, so its chance is 0 by default).
@@ -53,7 +53,7 @@ NAMES = ("random", "full", "box_masked", "box_visible", "interior")
 def draw(
     shape: tuple[int, int, int], masks: Masks, rng: np.random.Generator
 ) -> tuple[str, np.ndarray]:
-    """The name of the drawn mask, and the mask."""
+    """Draws a mask bool [T, h, w] by the chances of `masks`; its name, and the mask."""
     name = NAMES[int(rng.choice(len(NAMES), p=np.array(masks.chances) / sum(masks.chances)))]
     return name, make(name, shape, masks, rng)
 

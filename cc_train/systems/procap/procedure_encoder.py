@@ -43,7 +43,10 @@ class Config:
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-        """Read off a checkpoint's shapes. Raises KeyError for what is no procedure encoder."""
+        """The sizes of a checkpoint, from its tensors' shapes by name.
+
+        Raises KeyError if it holds no procedure encoder.
+        """
         length, width = shapes["text_pos_emb.weight"]
         return cls(
             width=width,
@@ -184,7 +187,10 @@ class ProcedureEncoder(nn.Module):
 
 
 def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) -> Tensor:
-    """bool [L, L], whether a row may look at a column: `blind` rows not at those before them."""
+    """Which positions (columns) each position (row) attends to, bool [L, L].
+
+    blind: rows that do not attend to the positions before them; all others attend to everything.
+    """
     mask = torch.ones(length, length, dtype=torch.bool, device=device)
     for row in blind:
         mask[row, :row] = False

@@ -31,7 +31,7 @@ ENCODER, DECODER = "intermediate_generator.", "text_decoder.decoder."
 
 
 class QuerySettings(Section):
-    """k: procedure queries, in frames; 0 leaves them out. kind: see `ProCap`."""
+    """The procedure queries. k: their number, in frames; 0 leaves them out. kind: see `ProCap`."""
 
     k: int = Field(2, ge=0)
     kind: Queries = "shared"
@@ -212,7 +212,7 @@ def _from_stage1(
 
 
 def resized(encoder: ProcedureEncoder, frames: int) -> ProcedureEncoder:
-    """The encoder for another number of frames: its times are drawn out or together."""
+    """The encoder for another number of frames, its time positions interpolated linearly."""
     tensors = encoder.state_dict()
     times = "target_pos_emb.weights.0"
     tensors[times] = resized_times(tensors[times], frames)

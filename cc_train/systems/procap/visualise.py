@@ -19,10 +19,10 @@ GREY, GAP = 128, 4
 def reconstructions(
     raw: Mapping[str, Tensor], features: FrameFeatures, network: ProcedureEncoder
 ) -> np.ndarray:
-    """A grid uint8 [H, W, 3]: for each sample its frames, what was seen of them, what was guessed.
+    """A picture uint8 [H, W, 3] with three rows for each sample of a batch.
 
-    raw: a batch of `ProcedureBatches`. All three rows are decoded from tokens; what was seen is
-    kept in the third.
+    The rows are the frames, the visible parts of them, and the frames with the masked tokens
+    predicted. All are decoded from tokens. raw: a batch of `ProcedureBatches`.
     """
     device = next(network.parameters()).device
     tensors = {name: value.to(device) for name, value in raw.items() if isinstance(value, Tensor)}

@@ -1,4 +1,4 @@
-"""A patch discriminator: one verdict for every patch of an image.
+"""A patch discriminator: one logit for every patch of an image.
 
 Source: Isola et al., "Image-to-Image Translation with Conditional Adversarial Networks", 2017, as
 taming-transformers uses it.

