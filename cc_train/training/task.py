@@ -37,11 +37,11 @@ class Request:
 class Task:
     """A system ready to be trained.
 
-    objective: the network and its losses. source: the micro-batches. items: how many items an epoch
-        has, as the source counts them: where it pairs scenes, a scene is one. about: what identifies
-        the training besides its settings, as JSON; a run goes on only with the same, and no key is
-        also a setting. files: the content, by name, of the files that the network needs beside its
-        checkpoints.
+    objective: the network and its losses. source: the micro-batches. items: how many items an
+        epoch has, as the source counts them: where it pairs scenes, a scene is one. about: what
+        identifies the training besides its settings, as JSON; a run goes on only with the same,
+        and no key is also a setting. files: the content, by name, of the files that the network
+        needs beside its checkpoints.
     """
 
     objective: Objective
