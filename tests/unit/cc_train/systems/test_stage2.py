@@ -1,4 +1,4 @@
-"""What both stages make of their settings: how long an epoch is, and whose switches count."""
+"""Stage 2, and what it takes of its stage 1: how long an epoch is, and whose switches count."""
 
 from __future__ import annotations
 
