@@ -24,7 +24,7 @@ from cc_prep.storage import sha256
 from cc_train import captioner as captioners
 from cc_train import systems
 from cc_train.data.sequence_index import read_index
-from cc_train.evaluation import evaluation, protocol
+from cc_train.evaluation import evaluation, fact_scores, protocol
 from cc_train.training import checkpoints, runs
 
 CARD_NAME = "README.md"
@@ -109,18 +109,24 @@ def _pack_captioner(stored: runs.Run, shards: Sequence[str], name: str, out: Pat
         entries, items = protocol.items(shards)
         scores, captions = protocol.score(captioner, entries, items, 1, Console(stderr=True))
         evaluation.write(folder / evaluation.FOLDER, scores, items, captions)
-        corpus = scores.groups[evaluation.TOTAL].corpus
+        total = {**_right(scores), **scores.groups[evaluation.TOTAL].corpus}
         measured = {
             "about": f"A change captioner, trained by `cc-train {stored.system}`. Captions two "
             f"images: `cc-train caption {name} before.png after.png`.",
             "measured_on": f"On {len(items)} pairs that training did not see, greedy captions.",
-            "measures": {measure: f"{value:.2f}" for measure, value in corpus.items()},
+            "measures": {measure: f"{value:.2f}" for measure, value in total.items()},
             "remarks": "",
         }
         text = _card(stored, name, folder / checkpoints.MODEL, measured)
         storage.write_bytes(str(folder / CARD_NAME), text.encode())
         folder.replace(target)
     return target
+
+
+def _right(scores: evaluation.Evaluation) -> dict[str, float]:
+    """The shares of right captions, × 100; none where no facts are known."""
+    facts = scores.facts
+    return {} if facts is None else fact_scores.by_group(facts.to_json())[evaluation.TOTAL]
 
 
 def _save(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path) -> None:

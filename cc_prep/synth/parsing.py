@@ -173,12 +173,12 @@ def _of_grammar(words: Sequence[str]) -> Reading | None:
             continue
         groups = match.groupdict()
         facts_at = {match.start(f): f for f in (*FEATURES, NEW) if groups.get(f)}
+        of_object = range(*match.span("it")) if "it" in groups else range(0)
         facts, start = {}, 0
         for number, word in enumerate(words):
-            of_object = groups.get("it") and match.start("it") <= start < match.end("it")
             if start in facts_at:
                 facts[number] = facts_at[start]
-            elif not of_object and word not in FILLERS:
+            elif start not in of_object and word not in FILLERS:
                 facts[number] = TYPE
             start += len(word) + 1
         return kind, facts

@@ -141,6 +141,8 @@ def test_the_tables_are_whole() -> None:
         ("next to the red ball, a tiny grey cylinder was added",
          "type=add size=small color=gray shape=cylinder"),
         ("the small ball turned into shiny", "type=material size=small shape=sphere new=metal"),
+        ("between the red ball and the blue block, a cube appeared", "type=add shape=cube"),
+        ("red, moved to", "type=move color=red"),
         ("they painted the tiny cube blue", "type=color size=small shape=cube new=blue"),
         ("the red block changed from red to blue", "type=color color=red shape=cube new=blue"),
         ("the red blue cube moved", "type=move color=several shape=cube"),
