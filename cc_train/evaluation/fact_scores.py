@@ -197,8 +197,8 @@ def _total(shares: Iterable[Share]) -> Share:
 
 def _if_said(share: Mapping[str, int]) -> str:
     """Percent right of the captions that say the fact, where some leave it out."""
-    said = share["right"] + share["wrong"]
-    return f"{100 * share['right'] / said:.1f}" if said and share["not said"] else ""
+    stated = share["right"] + share["wrong"]
+    return f"{100 * share['right'] / stated:.1f}" if stated and share["not said"] else ""
 
 
 def _percent(share: Mapping[str, float]) -> str:

@@ -54,12 +54,12 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
     """
     claims, truth = parsing.parse(caption), true_values(facts)
     outcomes = {fact: _outcome(claims.value(fact), value) for fact, value in truth.items()}
-    said = {fact for fact, outcome in outcomes.items() if outcome != "not said"}
+    stated = {fact for fact, outcome in outcomes.items() if outcome != "not said"}
     surplus = {mark.fact for mark in claims.marks} - truth.keys()
     exact = (
         "wrong" not in outcomes.values()
         and not surplus
-        and any(required <= said for required in _required(truth, references))
+        and any(required <= stated for required in _required(truth, references))
     )
     return Verdict(facts.type, claims.type, outcomes, exact)
 

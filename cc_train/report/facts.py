@@ -29,14 +29,14 @@ class Word:
 class Row:
     """A share and its 95 % interval, in percent. counts: right, wrong, not said, pairs.
 
-    said: percent right of those that say the fact; None where that is not asked.
+    if_said: percent right of those that say the fact; None where that is not asked.
     """
 
     name: str
     share: float
     low: float
     high: float
-    said: float | None = None
+    if_said: float | None = None
     counts: tuple[int, ...] = ()
 
 
@@ -130,6 +130,6 @@ def _row(name: str, share: Mapping[str, float]) -> Row:
     if "pairs" not in share:
         return Row(name, percent, low, high)
     right, wrong = int(share["right"]), int(share["wrong"])
-    said = 100 * right / (right + wrong) if right + wrong and name != EXACT else None
+    if_said = 100 * right / (right + wrong) if right + wrong and name != EXACT else None
     counts = (right, wrong, int(share["not said"]), int(share["pairs"]))
-    return Row(name, percent, low, high, said, counts)
+    return Row(name, percent, low, high, if_said, counts)

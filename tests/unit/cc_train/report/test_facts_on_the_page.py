@@ -113,7 +113,7 @@ def test_the_page(tmp_path: Path) -> None:
     names = [row.name for row in tables.rows]
     assert names[:4] == ["told apart", "changed pairs", "unchanged pairs", "type"]
     assert names[-2:] == ["new value", "exact"]
-    assert tables.rows[4].said == 100  # the color, of the two that say it
+    assert tables.rows[4].if_said == 100  # the color, of the two that say it
     assert tables.rows[4].counts == (2, 0, 1, 3)
 
 
