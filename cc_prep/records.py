@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -65,28 +65,41 @@ class Looks:
 
 @dataclass(frozen=True)
 class Facts:
-    """What truly changed in a rendered pair.
+    """What truly changed in a rendered pair, and what its two images show.
 
     type: `none`, `color`, `material`, `add`, `drop` or `move`. before, after: the looks of the
-    object that changed; None where it is not in that image, and for `none`.
+    object that changed; None where it is not in that image, and for `none`. objects_before,
+    objects_after: the looks of everything in the two images. reversed_captions: sentences about the
+    pair (after, before).
     """
 
     type: str
     before: Looks | None = None
     after: Looks | None = None
+    objects_before: tuple[Looks, ...] = ()
+    objects_after: tuple[Looks, ...] = ()
+    reversed_captions: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Facts:
         """Raises ValueError where a value is missing, surplus or of another type."""
-        if not isinstance(value, dict) or value.keys() != {"type", "before", "after"}:
-            raise ValueError("facts are type, before and after")
+        names = [one.name for one in fields(cls)]
+        if not isinstance(value, dict) or value.keys() != set(names):
+            raise ValueError(f"facts are {', '.join(names)}")
         if value["type"] not in FACT_TYPES:
             raise ValueError(f"{value['type']!r} is no type of change")
         before, after = (
             None if value[end] is None else Looks.from_json(value[end])
             for end in ("before", "after")
         )
-        return cls(value["type"], before, after)
+        objects_before, objects_after = (
+            tuple(Looks.from_json(looks) for looks in _listed(value[name]))
+            for name in ("objects_before", "objects_after")
+        )
+        captions = tuple(_listed(value["reversed_captions"]))
+        if not all(isinstance(caption, str) for caption in captions):
+            raise ValueError("reversed_captions are sentences")
+        return cls(value["type"], before, after, objects_before, objects_after, captions)
 
 
 @dataclass(frozen=True)
@@ -189,6 +202,12 @@ class FrameScores:
         if visual or not self.captions:
             return np.stack((self.bef_inter_visual[None], self.inter_aft_visual[None]))
         return np.stack((self.bef_inter_sim, self.inter_aft_sim))
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{str(value)[:40]!r} is no list")
+    return list(value)
 
 
 def _plain(text: str) -> str:

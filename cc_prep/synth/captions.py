@@ -135,6 +135,12 @@ def plain_caption(scene: Scene) -> str:
     return PLAIN[scene.change].format(it=it, new=new)
 
 
+def plain_captions(scene: Scene) -> list[str]:
+    """The plain sentence, or none where no expression singles the object out."""
+    there = scene.after if scene.change == "add" else scene.before
+    return [plain_caption(scene)] if referring_expressions(there, scene.changed) else []
+
+
 def no_change_captions(rng: np.random.Generator, count: int = 6) -> list[str]:
     """`count` different sentences that say that nothing changed."""
     return [str(s) for s in rng.choice(NO_CHANGE_SENTENCES, count, replace=False)]

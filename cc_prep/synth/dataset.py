@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -23,10 +23,11 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.media.images import encode_image
+from cc_prep.records import CHANGE, NO_CHANGE
 from cc_prep.synth import captions, scenes
 from cc_prep.synth import facts as scene_facts
 
-VERSION = 1
+VERSION = 2
 MOST_SCENES = 10**6  # six digits in a file name
 TRUE_FRAMES = 7
 SPLIT_SHARES = {"val": 0.05, "test": 0.10}
@@ -38,7 +39,10 @@ ORPHAN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides every byte of the data set, except how many scenes there are."""
+    """What decides every byte of the data set, except how many scenes there are.
+
+    wording decides the annotations alone: a folder gets the other one without rendering again.
+    """
 
     seed: int = 0
     size: int = 224
@@ -64,7 +68,7 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     yield from (index for index in range(count) if index in there)
     if missing:
         yield from _render_all(root, missing, settings, workers)
-    _write_annotations(root, count, settings.seed)
+    _write_annotations(root, count, settings)
 
 
 def _render_all(
@@ -154,8 +158,6 @@ def compose(
         mask = _visible_change(scene, settings.size) if len(sentences) >= 3 else None
         if mask is not None:
             unchanged = captions.no_change_captions(rng)
-            if settings.wording == "plain":  # the same scenes in other words
-                sentences, unchanged = [captions.plain_caption(scene)], [captions.PLAIN_NO_CHANGE]
             return scene, mask, {"change": sentences, "no_change": unchanged}
     raise JobFailed(f"scene {index}: no {change} in {MOST_TRIES} tries")
 
@@ -217,6 +219,9 @@ def _check_settings(root: str, settings: Settings) -> None:
     # What a folder does not say was not asked for when it was made: it has the default.
     recorded = {**asdict(Settings()), **settings_there} if isinstance(settings_there, dict) else {}
     different = {k for k in expected if recorded.get(k) != expected[k]}
+    if different == {"wording"}:
+        storage.write_json(place, expected)
+        return
     if different:
         raise UserError(
             f"{root} was made with other settings ({', '.join(sorted(different))})",
@@ -224,19 +229,41 @@ def _check_settings(root: str, settings: Settings) -> None:
         )
 
 
-def _write_annotations(root: str, count: int, seed: int) -> None:
-    captions_by_kind: dict[str, dict[str, list[str]]] = {"change": {}, "no_change": {}}
+def _write_annotations(root: str, count: int, settings: Settings) -> None:
+    captions_by_kind: dict[str, dict[str, list[str]]] = {CHANGE: {}, NO_CHANGE: {}}
     types: dict[str, list[str]] = {name: [] for name in scenes.CHANGE_TYPES}
-    true: dict[str, dict[str, Any]] = {"change": {}, "no_change": {}}
+    facts_by_kind: dict[str, dict[str, Any]] = {CHANGE: {}, NO_CHANGE: {}}
     for index in range(count):
-        facts = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
+        record = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
+        name = f"CLEVR_default_{index:06d}.png"
+        sentences, reversed_sentences = _sentences(record, index, settings)
         for kind, captions_by_image in captions_by_kind.items():
-            captions_by_image[f"CLEVR_default_{index:06d}.png"] = facts["captions"][kind]
-        types[facts["scene"]["change"]].append(f"{index:06d}.png")
-        for kind, of_kind in scene_facts.of_scene(facts["scene"]).items():
-            true[kind][f"CLEVR_default_{index:06d}.png"] = asdict(of_kind)
+            captions_by_image[name] = sentences[kind]
+        types[record["scene"]["change"]].append(f"{index:06d}.png")
+        for kind, facts in scene_facts.of_scene(record["scene"], reversed_sentences).items():
+            facts_by_kind[kind][name] = asdict(facts)
     for kind, captions_by_image in captions_by_kind.items():
         storage.write_json(storage.join(root, f"{kind}_captions.json"), captions_by_image)
     storage.write_json(storage.join(root, "type_mapping.json"), types)
-    storage.write_json(storage.join(root, "facts.json"), true)
-    storage.write_json(storage.join(root, "splits.json"), splits(count, seed))
+    storage.write_json(storage.join(root, "facts.json"), facts_by_kind)
+    storage.write_json(storage.join(root, "splits.json"), splits(count, settings.seed))
+
+
+def _sentences(
+    record: Mapping[str, Any], index: int, settings: Settings
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Captions of a scene's pairs by kind, forwards and backwards, in the wording asked for.
+
+    record: what `scenes/000000.json` holds, whose captions are the rich ones.
+    """
+    scene = scenes.from_json(record["scene"])
+    if settings.wording == "plain":
+        unchanged = [captions.PLAIN_NO_CHANGE]
+        return (
+            {CHANGE: captions.plain_captions(scene), NO_CHANGE: unchanged},
+            {CHANGE: captions.plain_captions(scene.reversed()), NO_CHANGE: unchanged},
+        )
+    rng = np.random.default_rng([settings.seed, 3, index])
+    backwards = captions.change_captions(scene.reversed(), rng)
+    unchanged = record["captions"][NO_CHANGE]
+    return record["captions"], {CHANGE: backwards, NO_CHANGE: unchanged}

@@ -13,17 +13,39 @@ from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Solid, height
 DIGITS = 4  # of a place: a tenth of a pixel at 1,000 px
 
 
-def of_scene(scene: Mapping[str, Any]) -> dict[str, Facts]:
+def of_scene(
+    scene: Mapping[str, Any], reversed_captions: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Facts]:
     """The facts of a scene's two pairs by kind.
 
-    scene: a `Scene` as `scenes/000000.json` holds it.
+    scene: a `Scene` as `scenes/000000.json` holds it. reversed_captions: of (after, before) and of
+    (distractor, before), by kind.
     """
+    cameras = [moment["camera"] for moment in scene["moments"]]
+    before, after, distractor = (
+        [_looks(solid, camera) for solid in solids]
+        for solids, camera in zip(
+            (scene["before"], scene["after"], scene["before"]), cameras, strict=True
+        )
+    )
+    captions = {kind: tuple(listed) for kind, listed in (reversed_captions or {}).items()}
     number = scene["changed"]
-    ends = [
-        _looks(solids[number], moment["camera"])
-        for solids, moment in zip((scene["before"], scene["after"]), scene["moments"], strict=False)
-    ]
-    return {CHANGE: Facts(scene["change"], *ends), NO_CHANGE: Facts("none")}
+    return {
+        CHANGE: Facts(
+            scene["change"],
+            before[number],
+            after[number],
+            _present(before),
+            _present(after),
+            captions.get(CHANGE, ()),
+        ),
+        NO_CHANGE: Facts(
+            "none",
+            objects_before=_present(before),
+            objects_after=_present(distractor),
+            reversed_captions=captions.get(NO_CHANGE, ()),
+        ),
+    }
 
 
 def place(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float]:
@@ -41,6 +63,10 @@ def place(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float
     reach = 2 * np.tan(np.radians(FIELD_OF_VIEW) / 2) * (ray @ forward)
     u, v = 0.5 + ray @ right / reach, 0.5 - ray @ up / reach
     return round(float(u), DIGITS), round(float(v), DIGITS)
+
+
+def _present(looks: Sequence[Looks | None]) -> tuple[Looks, ...]:
+    return tuple(one for one in looks if one is not None)
 
 
 def _looks(solid: Mapping[str, Any] | None, camera: Sequence[float]) -> Looks | None:

@@ -6,7 +6,9 @@ between are all moments; `between` moves every parameter along a straight line.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +99,17 @@ class Scene:
     after: tuple[Solid | None, ...]
     moments: tuple[Moment, Moment, Moment]  # before, after, distractor
 
+    def reversed(self) -> Scene:
+        """The change the other way round: after is before, and what was added is dropped."""
+        first, second, distractor = self.moments
+        return replace(
+            self,
+            change={"add": "drop", "drop": "add"}.get(self.change, self.change),
+            before=self.after,
+            after=self.before,
+            moments=(second, first, distractor),
+        )
+
 
 def sample(rng: np.random.Generator, index: int, change: str, jitter: float = 1.0) -> Scene | None:
     """A scene with a change of the given type; None where the dice left no room for it.
@@ -126,6 +139,35 @@ def sample(rng: np.random.Generator, index: int, change: str, jitter: float = 1.
         for shown_solids, view in zip((before, after, before), views, strict=True)
     )
     return Scene(index, change, changed, tuple(before), tuple(after), moments)  # type: ignore[arg-type]
+
+
+def from_json(value: Mapping[str, Any]) -> Scene:
+    """A scene as `scenes/000000.json` holds it."""
+
+    def solids(listed: Sequence[Mapping[str, Any] | None]) -> tuple[Solid | None, ...]:
+        return tuple(None if one is None else Solid(**one) for one in listed)
+
+    def point(values: Sequence[float]) -> Point:
+        x, y, z = values
+        return x, y, z
+
+    def moment(one: Mapping[str, Any]) -> Moment:
+        looks = (
+            None if look is None else Look(**{**look, "rgb": point(look["rgb"])})
+            for look in one["looks"]
+        )
+        lights = tuple(point(light) for light in one["lights"])
+        return Moment(tuple(looks), point(one["camera"]), lights)
+
+    before, after, distractor = (moment(one) for one in value["moments"])
+    return Scene(
+        value["index"],
+        value["change"],
+        value["changed"],
+        solids(value["before"]),
+        solids(value["after"]),
+        (before, after, distractor),
+    )
 
 
 def height(solid: Solid) -> float:

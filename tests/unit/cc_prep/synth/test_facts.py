@@ -13,7 +13,7 @@ from PIL import Image
 
 from cc_prep import datasets, manifest
 from cc_prep.errors import UserError
-from cc_prep.records import CHANGE, Facts, ImagePair
+from cc_prep.records import CHANGE, ImagePair
 from cc_prep.synth import dataset, facts, render, scenes
 
 SIZE = 160
@@ -56,7 +56,9 @@ def scene_of(change: str) -> dict:
 def test_each_type_says_what_differs(change: str) -> None:
     scene = scene_of(change)
     scene_facts = facts.of_scene(scene)
-    assert scene_facts["no_change"] == Facts("none")
+    unchanged = scene_facts["no_change"]
+    assert (unchanged.type, unchanged.before, unchanged.after) == ("none", None, None)
+    assert len(unchanged.objects_before) == len(unchanged.objects_after)
     before, after = scene_facts["change"].before, scene_facts["change"].after
     assert scene_facts["change"].type == change
     assert (before is None) == (change == "add")
@@ -76,8 +78,11 @@ def test_facts_are_read_with_their_pairs(synth_root: Path) -> None:
     for pair in all_pairs(synth_root):
         assert pair.facts is not None
         if pair.kind != CHANGE:
-            assert pair.facts == Facts("none")
+            assert pair.facts.type == "none"
+            assert len(pair.facts.reversed_captions) == 6
             continue
+        assert pair.facts.before is None or pair.facts.before in pair.facts.objects_before
+        assert pair.facts.after is None or pair.facts.after in pair.facts.objects_after
         assert pair.facts.type == pair.change_type
         scene = json.loads((synth_root / f"scenes/{pair.id}.json").read_text())["scene"]
         mask = np.asarray(Image.open(synth_root / f"masks/{pair.id}.png"))

@@ -125,14 +125,40 @@ def test_the_plain_sentence_says_all_in_few_words(seed: int, change: str) -> Non
     assert set(sentence.split()) - known <= set(rest.split())
 
 
-def test_plain_words_change_no_scene(tmp_path: Path) -> None:
+def test_other_words_need_no_rendering(tmp_path: Path) -> None:
+    """A folder gets the other wording, forwards and backwards, while no image is touched."""
+    root = tmp_path / "synth"
     rich, plain = (
         dataset.Settings(seed=3, size=32, samples=1, wording=w) for w in ("rich", "plain")
     )
-    for index in range(3):
-        one, other = dataset.compose(index, rich), dataset.compose(index, plain)
-        assert one[0] == other[0]
-        assert len(other[2]["change"]) == len(other[2]["no_change"]) == 1
+
+    def annotations() -> tuple[dict, dict]:
+        return tuple(
+            json.loads((root / name).read_text()) for name in ("change_captions.json", "facts.json")
+        )
+
+    list(dataset.make(str(root), 3, rich))
+    first, images = annotations(), {p: p.stat().st_mtime_ns for p in root.rglob("*.png")}
+    list(dataset.make(str(root), 3, plain))
+    captions_by_name, facts = annotations()
+    assert {len(listed) for listed in captions_by_name.values()} == {1}
+    assert json.loads((root / "synth.json").read_text())["wording"] == "plain"
+    for name, of_pair in facts["no_change"].items():
+        assert of_pair["reversed_captions"] == [captions.PLAIN_NO_CHANGE], name
+    list(dataset.make(str(root), 3, rich))
+    assert annotations() == first
+    assert images == {p: p.stat().st_mtime_ns for p in root.rglob("*.png")}
+
+
+@given(SEEDS, CHANGES)
+@settings(max_examples=50)
+def test_a_scene_is_read_back_and_turned_round(seed: int, change: str) -> None:
+    scene, _ = sampled(seed, change)
+    assert scenes.from_json(json.loads(json.dumps(asdict(scene)))) == scene
+    turned = scene.reversed()
+    assert (turned.before, turned.after) == (scene.after, scene.before)
+    assert turned.change == {"add": "drop", "drop": "add"}.get(change, change)
+    assert turned.reversed() == scene
 
 
 def test_twins_need_a_relation() -> None:
