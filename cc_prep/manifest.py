@@ -22,6 +22,7 @@ from cc_prep.settings import Section
 from cc_prep.steps.confidence import Strategy
 
 Positive = Annotated[int, Field(ge=1)]
+NONE = "none"  # in place of weights: the step is left out
 
 
 class Video(Section):
@@ -50,7 +51,7 @@ class Interpolate(Section):
 
     method: Literal["rife", "dis", "crossfade", "imported"] = "rife"
     weights: str = "rife-v4.0"
-    depth: Annotated[int, Field(ge=1, le=6)] = 3
+    depth: Annotated[int, Field(ge=0, le=6)] = 3
     pad_multiple: Annotated[int, Field(ge=32, multiple_of=32)] = 32
     refine: bool = False
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -62,7 +63,7 @@ class Interpolate(Section):
 
 
 class Score(Section):
-    """How frames are scored."""
+    """How frames are scored; with the weights `none` they are not."""
 
     weights: str = "clip4idc-mini"
     intra_layers: Positive | None = None
@@ -80,10 +81,25 @@ class Keyframes(Section):
 
 
 class Tokenize(Section):
-    """How frames become tokens. config: a YAML file, or its content."""
+    """How frames become tokens; with the weights `none` they do not.
+
+    config: a YAML file, or its content.
+    """
 
     weights: str = "vqgan-mini"
     config: str | dict[str, Any] | None = None
+    threads: Positive = 2
+
+
+class Features(Section):
+    """Features of a frozen backbone, stored in the training shards.
+
+    weights: a name or a file; null takes the backbone's own. frames: whose features are stored.
+    """
+
+    backbone: Literal["none", "efficientnet-lite0", "resnet101", "vqgan"] = "none"
+    weights: str | None = None
+    frames: Literal["ends", "keyframes", "all"] = "ends"
     threads: Positive = 2
 
 
@@ -115,6 +131,7 @@ class Manifest(Section):
     score: Score = Score()
     keyframes: Keyframes = Keyframes()
     tokenize: Tokenize = Tokenize()
+    features: Features = Features()
     shards: Shards = Shards()
     # The trainer's part, a section for each system: it changes no prepared byte, and `cc-train`
     # alone knows its keys.

@@ -13,7 +13,7 @@ from cc_prep.formats import scores as score_rows
 from cc_prep.formats import sequences, training_shards
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import NONE, Manifest
 from cc_prep.media import images
 from cc_prep.models.cpu import allocator
 from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
@@ -194,7 +194,7 @@ class Score(Networks):
 class Build(Networks):
     """Pairs or stored sequences → training samples: what is not there yet is made on the way.
 
-    The three networks sit in one actor, so frames never leave it. makes: the steps before
+    All networks sit in one actor, so frames never leave it. makes: the steps before
     tokenising that are to be done here, of `interpolate` and `score`. scorer: the name of the
     weights that the scores are of.
     """
@@ -207,6 +207,7 @@ class Build(Networks):
         scorer: str,
         device: str,
     ) -> None:
+        from cc_prep.steps.features import FeatureExtractor
         from cc_prep.steps.tokenization import Tokenizer
         from cc_prep.weights import networks
 
@@ -217,15 +218,20 @@ class Build(Networks):
             self.pairs_per_batch = self.interpolate.pairs_per_batch
         if "score" in makes:
             self.score = Score(manifest, digests, device)
-        use_threads(manifest.tokenize.threads)
-        network, file, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
-        self.tokenizer = Tokenizer(network, device)
-        self.meta: dict[str, Any] = {
-            "scorer": scorer,
-            "tokenizer": self.check(file).name,
-            "tokenizer_sha256": file.sha256,
-            "codes": network.config.codes,
-        }
+        self.meta: dict[str, Any] = {"scorer": scorer}
+        self.tokenizer, self.extractor = None, None
+        if manifest.tokenize.weights != NONE:
+            use_threads(manifest.tokenize.threads)
+            network, file, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+            self.tokenizer = Tokenizer(network, device)
+            self.meta["tokenizer"] = self.check(file).name
+            self.meta["tokenizer_sha256"] = file.sha256
+            self.meta["codes"] = network.config.codes
+        settings = manifest.features
+        if settings.backbone != NONE:
+            use_threads(settings.threads)
+            backbone, file = networks.backbone(settings.backbone, settings.weights)
+            self.extractor = FeatureExtractor(settings.backbone, backbone, self.check(file), device)
 
     def __call__(
         self, items: Sequence[ImagePair] | Sequence[StoredSequence]
@@ -261,33 +267,58 @@ class Build(Networks):
         self, sequence: FrameSequence, scores: FrameScores | None, interpolator: Mapping[str, Any]
     ) -> Members | RejectedPair:
         rule, frames = self.manifest.keyframes, sequence.frames
-        if scores is None:
-            if self.score is None:
-                return RejectedPair(Reason.UNREADABLE_SEQUENCE, "no scores of this sequence")
+        if scores is None and self.score is not None:
             scores = self.score.score(frames, sequence.pair.captions)
-        use_threads(self.manifest.tokenize.threads)
         try:
-            tokens = self.tokenizer(frames)
+            similarities, scored_by = self._similarities(scores, len(frames))
+            tokens = self._tokens(frames)
+            penalty = confidence.penalties(*similarities)
+            chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
+            features = self._features(frames, chosen)
         except RejectedPair as error:
             return error
-        visual = rule.strategy == "visual" or not scores.captions
-        if visual and not len(scores.bef_inter_visual):
-            return RejectedPair(
-                Reason.UNREADABLE_SEQUENCE,
-                "imported scores lack image similarity; run score-frames",
-            )
-        similarities = scores.similarities(visual)
-        penalty = confidence.penalties(*similarities)
-        keyframes = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
-        image_frames = {"keyframes": keyframes, "all": list(range(len(frames))), "none": []}[
-            rule.images
-        ]
+        shown = {"keyframes": chosen, "all": list(range(len(frames))), "none": []}[rule.images]
         meta = {
             **self.meta,
             "interpolator": dict(interpolator),
-            "scored_by": "likeness" if visual else "captions",
-            "keyframes": keyframes,
+            "scored_by": scored_by,
+            "keyframes": chosen,
         }
         return training_shards.encode(
-            sequence, tokens, similarities, image_frames, rule.quality, meta
+            sequence, tokens, similarities, shown, rule.quality, meta, features
         )
+
+    def _similarities(self, scores: FrameScores | None, count: int) -> tuple[np.ndarray, str]:
+        """What keyframes are drawn from, float32 [2, captions, F], and what it is of.
+
+        Raises RejectedPair where it is missing.
+        """
+        if scores is None:
+            if self.manifest.score.weights != NONE:
+                raise RejectedPair(Reason.UNREADABLE_SEQUENCE, "no scores of this sequence")
+            return np.zeros((2, 0, count), np.float32), NONE
+        visual = self.manifest.keyframes.strategy == "visual" or not scores.captions
+        if visual and not len(scores.bef_inter_visual):
+            raise RejectedPair(
+                Reason.UNREADABLE_SEQUENCE,
+                "imported scores lack image similarity; run score-frames",
+            )
+        return scores.similarities(visual), "likeness" if visual else "captions"
+
+    def _tokens(self, frames: np.ndarray) -> np.ndarray:
+        """Indices int16 [F, h, w], or [F, 0, 0] without a tokenizer. Raises RejectedPair."""
+        if self.tokenizer is None:
+            return np.zeros((len(frames), 0, 0), np.int16)
+        use_threads(self.manifest.tokenize.threads)
+        return self.tokenizer(frames)
+
+    def _features(
+        self, frames: np.ndarray, keyframes: list[int]
+    ) -> training_shards.Features | None:
+        """What the manifest asks for; None without a backbone. Raises RejectedPair."""
+        if self.extractor is None:
+            return None
+        settings, last = self.manifest.features, len(frames) - 1
+        use_threads(settings.threads)
+        frames_of = {"ends": [0, last], "keyframes": keyframes, "all": list(range(last + 1))}
+        return self.extractor(frames, frames_of[settings.frames])

@@ -10,7 +10,8 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences, training_shards
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import NONE, Manifest
+from cc_prep.models import backbones
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.actors import Build
@@ -45,7 +46,10 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
         weights=digests,
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=max(
-            manifest.interpolate.threads, manifest.score.threads, manifest.tokenize.threads
+            manifest.interpolate.threads,
+            manifest.score.threads,
+            manifest.tokenize.threads,
+            manifest.features.threads,
         ),
         bytes_a_pair=estimates.training_bytes(manifest),
         memory=MEMORY,
@@ -57,11 +61,12 @@ def _plan(request: job.Request, source: str) -> tuple[Manifest, frozenset[str], 
     """The settings, which steps before tokenising are to be done here, and the shards to make."""
     manifest, splits, limit = request.manifest, request.splits, request.limit
     sequence_folder, score_folder = _input_folders(source)
+    scored = frozenset({"score"} if manifest.score.weights != NONE else ())
     if provenance.read(sequence_folder) is None:
-        return manifest, frozenset({"interpolate", "score"}), plan(manifest, splits, limit)
+        return manifest, scored | {"interpolate"}, plan(manifest, splits, limit)
     manifest = fingerprint.continue_from(manifest, sequence_folder)
-    if provenance.read(score_folder) is None:
-        return manifest, frozenset({"score"}), plan_from_sequences(sequence_folder, splits, limit)
+    if not scored or provenance.read(score_folder) is None:
+        return manifest, scored, plan_from_sequences(sequence_folder, splits, limit)
     # Another keyframe rule needs no new scores.
     manifest = fingerprint.continue_from(
         manifest, score_folder, (*fingerprint.SEQUENCE_KEYS, "score")
@@ -81,10 +86,21 @@ def _find_weights(
         interpolators = interpolate.find_weights(manifest)
     else:
         interpolators = (provenance.read(sequence_folder) or {})["weights"]
+    scorers = {}
     if "score" in makes:
         scorers = score_frames.find_weights(manifest)
-    else:
+    elif manifest.score.weights != NONE:
         scorers = (provenance.read(score_folder) or {})["weights"]
+    digests = {**interpolators, **scorers}
+    digests |= _tokenizer_weights(manifest, console) | _feature_weights(manifest)
+    unnamed = NONE if manifest.score.weights == NONE else fingerprint.IMPORTED
+    return digests, next(iter(scorers), unnamed)
+
+
+def _tokenizer_weights(manifest: Manifest, console: Console) -> dict[str, str]:
+    """SHA-256 of the tokenizer's weights by name; none where there are to be no tokens."""
+    if manifest.tokenize.weights == NONE:
+        return {}
     network, tokenizer, unused = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
     factor = network.config.factor
     if manifest.image_size is not None and manifest.image_size % factor:
@@ -95,8 +111,23 @@ def _find_weights(
     if unused:
         examples = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
         console.print(f"{tokenizer.name}: {len(unused)} tensors are not used ({examples})")
-    digests = {**interpolators, **scorers, tokenizer.name: tokenizer.sha256}
-    return digests, next(iter(scorers), fingerprint.IMPORTED)
+    return {tokenizer.name: tokenizer.sha256}
+
+
+def _feature_weights(manifest: Manifest) -> dict[str, str]:
+    """SHA-256 of the backbone's weights by name; none where there are to be no features."""
+    settings = manifest.features
+    if settings.backbone == NONE:
+        return {}
+    network, file = networks.backbone(settings.backbone, settings.weights)
+    multiple = backbones.multiple(settings.backbone, network)
+    if manifest.image_size is not None and manifest.image_size % multiple:
+        raise UserError(
+            f"image_size {manifest.image_size} is no multiple of {multiple} px, as "
+            f"{settings.backbone} takes it",
+            f"Set image_size={max(1, round(manifest.image_size / multiple)) * multiple}",
+        )
+    return {file.name: file.sha256}
 
 
 def _input_folders(source: str) -> tuple[str, str]:

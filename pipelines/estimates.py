@@ -12,6 +12,8 @@ from cc_prep.records import ImagePair
 # 224 px, the larger one. Of training shards, at quality 95: 0.10 of renders, 0.12 of videos.
 SEQUENCE_SHARE = {"png": 0.75, "jpg": 0.2, "webp": 0.15}
 TRAINING_JPG_SHARE = 0.13
+# Bytes of features a pixel: channels × 2 bytes over the square of the stride.
+FEATURE_SHARE = {"none": 0.0, "efficientnet-lite0": 7.75, "resnet101": 8.0, "vqgan": 2.0}
 SCORE_BYTES = 4000  # of a sequence; measured: 1.0 kB in a table of 20 rows, 3.0 kB in one of 2
 UNKNOWN_SIDE = 512  # px, where neither the manifest nor an image says how large frames are
 
@@ -35,7 +37,10 @@ def training_bytes(manifest: Manifest) -> int:
     stored_images = {"keyframes": rule.k + 2, "all": frames, "none": 0}[rule.images]
     pixels = (manifest.image_size or UNKNOWN_SIDE) ** 2
     tokens = 2 * frames * pixels // 256
-    return int(stored_images * 3 * pixels * TRAINING_JPG_SHARE) + tokens + 8000
+    features = {"ends": 2, "keyframes": rule.k + 2, "all": frames}[manifest.features.frames]
+    per_frame = int(FEATURE_SHARE[manifest.features.backbone] * pixels)
+    images_of = int(stored_images * 3 * pixels * TRAINING_JPG_SHARE)
+    return images_of + tokens + features * per_frame + 8000
 
 
 def _pixels(manifest: Manifest, reference: str) -> int:

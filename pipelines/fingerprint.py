@@ -12,13 +12,15 @@ from cc_prep import storage, weights
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import NONE, Manifest
 
 # The manifest's keys that decide the bytes of each kind of folder.
 SEQUENCE_KEYS = ("name", "layout", "image_size", "interpolate", "shards")
 SCORE_KEYS = (*SEQUENCE_KEYS, "score", "keyframes")
-TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize")
-SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize")
+TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize", "features")
+SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features")
+# Keyframe rules that look at no scores.
+UNSCORED = ("uniform", "random")
 # Stands where weights would, for what others made.
 IMPORTED = "imported"
 
@@ -31,7 +33,7 @@ def fingerprint(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
     included = {*keys, *(("video",) if manifest.layout == "video" else ())}
     settings = manifest.model_dump(mode="json", include=included)
     for section in SECTIONS_WITH_WEIGHTS:
-        if section in settings:
+        if section in settings and settings[section]["weights"] is not None:
             settings[section]["weights"] = _weights_identity(settings[section]["weights"])
     split = split_file.description(manifest)
     return settings if split is None else {**settings, "split": split}
@@ -44,6 +46,7 @@ def with_absolute_paths(manifest: Manifest) -> Manifest:
             update={"weights": _absolute_weights(getattr(manifest, section).weights)}
         )
         for section in SECTIONS_WITH_WEIGHTS
+        if getattr(manifest, section).weights is not None
     }
     root = storage.absolute(manifest.root)
     return manifest.model_copy(update={"root": root, **sections})
@@ -110,8 +113,13 @@ def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -
 
 
 def check_keyframes(manifest: Manifest) -> None:
-    """Raises UserError if a sequence has too few frames for the keyframe rule."""
-    interior = 2**manifest.interpolate.depth - 1
+    """Raises UserError if a sequence has too few frames or no scores for the keyframe rule."""
+    rule, interior = manifest.keyframes, 2**manifest.interpolate.depth - 1
+    if manifest.score.weights == NONE and rule.k and rule.strategy not in UNSCORED:
+        raise UserError(
+            f"keyframes.strategy {rule.strategy} needs scores, and score.weights is none",
+            "Set keyframes.k=0 or keyframes.strategy=uniform",
+        )
     if manifest.keyframes.k > interior:
         raise UserError(
             f"keyframes.k={manifest.keyframes.k}, but depth {manifest.interpolate.depth} gives "
@@ -126,7 +134,7 @@ def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
     places = {
         _weights_identity(file): _absolute_weights(file)
         for file in files
-        if not weights.is_known(file)
+        if file and not weights.is_known(file)
     }
     return {name: place for name, place in places.items() if name in set(digests)}
 
@@ -152,6 +160,6 @@ def _is_recorded(file: str, recorded: dict[str, Any]) -> bool:
 
 
 def _absolute_weights(name: str) -> str:
-    if weights.is_known(name) or name == IMPORTED:
+    if weights.is_known(name) or name in (IMPORTED, NONE):
         return name
     return storage.absolute(os.path.expanduser(name))

@@ -193,7 +193,7 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     if len(sample.tokens) != frames:
         faults.append(f"{key}: tokens of {len(sample.tokens)} frames, not {frames}")
     codes = sample.meta.get("codes", 0)
-    if sample.tokens.min() < 0 or sample.tokens.max() >= codes:
+    if sample.tokens.size and (sample.tokens.min() < 0 or sample.tokens.max() >= codes):
         faults.append(f"{key}: a token is outside the codebook of {codes}")
     if sample.features is not None and not np.isfinite(sample.features.values).all():
         faults.append(f"{key}: a feature is no number")

@@ -20,6 +20,8 @@ def penalties(bef_inter_sim: np.ndarray, inter_aft_sim: np.ndarray) -> np.ndarra
     """
     assert bef_inter_sim.shape == inter_aft_sim.shape
     assert bef_inter_sim.ndim == 2
+    if not len(bef_inter_sim):  # not scored: every frame tells as much
+        return np.zeros(bef_inter_sim.shape[1], np.float32)
     difference = bef_inter_sim.mean(axis=0) - inter_aft_sim.mean(axis=0)
     return np.square(difference).astype(np.float32)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import nn
 
 from cc_prep import weights
 from cc_prep.errors import UserError, prefix_error_with
+from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights.registry import Located
@@ -67,6 +69,20 @@ def vqgan(
                 "Give the YAML that belongs to these weights",
             )
     return network, file, unused
+
+
+def backbone(name: str, name_or_file: str | None = None) -> tuple[nn.Module, Located]:
+    """A frozen backbone for features, and its weights; None takes its own. Raises UserError."""
+    name_or_file = name_or_file or BACKBONES[name].weights
+    if name_or_file is None:
+        raise UserError(
+            f"features.backbone {name} comes without weights",
+            "Set features.weights to a local file with torchvision's tensors",
+        )
+    located = weights.locate(name_or_file)
+    tensors = weights.read_tensors(located.path)
+    with prefix_error_with(located.path):
+        return BACKBONES[name].make(tensors), located
 
 
 def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("interpolate: {dept: 2}", 'interpolate.dept: unknown key. Did you mean "depth"?'),
         ("bogus: 1", "bogus: unknown key. Known here: name, layout"),
         ("interpolate: {depth: three}", "interpolate.depth: input should be a valid integer"),
-        ("interpolate: {depth: 0}", "greater than or equal to 1, not 0"),
+        ("interpolate: {depth: -1}", "greater than or equal to 0, not -1"),
         ("interpolate: {depth: true}", "interpolate.depth: input should be a valid integer"),
         ("interpolate: {method: rive}", "interpolate.method"),
         ("layout: clever", "layout"),
@@ -93,6 +93,7 @@ def test_readme_lists_every_key_with_its_default() -> None:
         "score.": manifest.Score,
         "keyframes.": manifest.Keyframes,
         "tokenize.": manifest.Tokenize,
+        "features.": manifest.Features,
         "shards.": manifest.Shards,
     }
     for prefix, section in sections.items():

@@ -1,0 +1,109 @@
+"""Frozen networks whose grid features captioners read.
+
+Images [N, 3, H, W] in [0, 1] become features [N, C, h, w].
+
+Each is made from a checkpoint's tensors, in evaluation mode and without gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_prep.models.efficientnet import CHANNELS, TAPS, EfficientNetLite0
+from cc_prep.models.resnet import ResNet101
+from cc_prep.models.vqgan import VQGAN
+
+Name = Literal["efficientnet-lite0", "resnet101", "vqgan"]
+
+
+class Pyramid(nn.Module):
+    """EfficientNet-Lite0's features of three sizes on the grid of 1/8 of the image.
+
+    Stride 4 folded into channels, stride 8 as it is, stride 16 doubled. Colour and fine shape are
+    in the first, what a thing is in the last.
+    """
+
+    channels = 4 * CHANNELS[1] + CHANNELS[2] + CHANNELS[3]
+
+    def __init__(self, network: EfficientNetLite0) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(False)
+        # What follows the coarsest level takes no part, and would only be shipped.
+        del network._blocks[TAPS[-1] + 1 :], network._conv_head, network._bn1
+
+    def forward(self, images: Tensor) -> Tensor:
+        _, fine, middle, coarse = self.network.levels(images)
+        parts = (
+            F.pixel_unshuffle(fine, 2),
+            middle,
+            F.interpolate(coarse, size=middle.shape[2:], mode="nearest"),
+        )
+        return torch.cat(parts, dim=1)
+
+
+class Latents(nn.Module):
+    """A VQGAN's encoder output before its codebook."""
+
+    def __init__(self, network: VQGAN) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(False)
+        self.channels = network.config.latent
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network.features(images)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """weights: the name of its default weights, if there are any. multiple: the sides of an image
+    are multiples of it; None where that depends on the weights.
+    """
+
+    make: Callable[[Mapping[str, Tensor]], nn.Module]
+    weights: str | None
+    multiple: int | None
+
+
+def _pyramid(tensors: Mapping[str, Tensor]) -> nn.Module:
+    return Pyramid(EfficientNetLite0.from_tensors(tensors))
+
+
+def _latents(tensors: Mapping[str, Tensor]) -> nn.Module:
+    return Latents(VQGAN.from_tensors(tensors)[0])
+
+
+BACKBONES: dict[str, Backbone] = {
+    "efficientnet-lite0": Backbone(_pyramid, "efficientnet-lite0", 16),
+    "resnet101": Backbone(ResNet101.from_tensors, None, 16),
+    "vqgan": Backbone(_latents, "vqgan-mini", None),
+}
+
+
+def rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A backbone from its own `state_dict`. Raises RuntimeError and UserError for another's."""
+    network: nn.Module
+    if name == "efficientnet-lite0":
+        network = Pyramid(EfficientNetLite0())
+    elif name == "resnet101":
+        network = ResNet101()
+    else:
+        below = {n.removeprefix("network."): tensor for n, tensor in tensors.items()}
+        network = Latents(VQGAN.from_tensors(below)[0])
+    network.load_state_dict(dict(tensors))
+    return network.requires_grad_(False).eval()
+
+
+def multiple(name: str, network: nn.Module) -> int:
+    """What an image's sides must be multiples of, in px."""
+    fixed = BACKBONES[name].multiple
+    if fixed is not None:
+        return fixed
+    assert isinstance(network, Latents)
+    factor: int = network.network.config.factor
+    return factor

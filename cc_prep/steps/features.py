@@ -1,0 +1,44 @@
+"""Frames → grid features of a frozen backbone, which a captioner then never computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.formats.training_shards import Features
+from cc_prep.models import backbones
+from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.weights import Located
+
+
+class FeatureExtractor:
+    """A backbone at work on sequences: on a GPU some frames together, on a CPU each alone.
+
+    name: of the backbone. Float sums differ between batch sizes, so on a CPU it is always one.
+    """
+
+    def __init__(self, name: str, network: nn.Module, file: Located, device: str = "cpu") -> None:
+        self.name, self.file, self.device = name, file, device
+        self.network = network.to(device).eval()
+        self.multiple = backbones.multiple(name, network)
+
+    def __call__(self, frames: np.ndarray, numbers: Sequence[int]) -> Features:
+        """Features of some frames, by number, of uint8 [F, H, W, 3].
+
+        Raises RejectedPair if a side is no multiple of what the backbone takes.
+        """
+        height, width = frames.shape[1:3]
+        if height % self.multiple or width % self.multiple:
+            raise RejectedPair(
+                Reason.SIZE_NOT_DIVISIBLE,
+                f"{width}×{height} is not in steps of {self.multiple} px; set image_size",
+            )
+        chosen = sorted(set(numbers))
+        pixels = torch.tensor(frames[chosen], device=self.device).permute(0, 3, 1, 2).float() / 255
+        with torch.inference_mode():
+            values = image_by_image(self.network, pixels).to(torch.float16).cpu().numpy()
+        return Features(self.name, self.file.sha256, tuple(chosen), values)

@@ -1,0 +1,45 @@
+"""Backbones: where each channel comes from, and that a packed one is rebuilt bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_prep.models import backbones
+from cc_prep.models.efficientnet import EfficientNetLite0
+from cc_prep.weights import networks
+
+
+def test_the_pyramid_holds_three_levels_at_their_places() -> None:
+    backbone, located = networks.backbone("efficientnet-lite0")
+    images = torch.rand(2, 3, 48, 64)
+    features = backbone(images)
+    assert features.shape == (2, backbone.channels, 6, 8) == (2, 248, 6, 8)
+    whole = EfficientNetLite0.from_tensors(weights.read_tensors(located.path))
+    _, fine, middle, coarse = whole.levels(images)
+    # Each 2×2 of the fine level is four channels of one place.
+    assert torch.equal(features[:, 5, 3, 4], fine[:, 1, 3 * 2, 4 * 2 + 1])
+    assert torch.equal(features[:, 96:136], middle)
+    assert torch.equal(features[:, 136:, 3, 4], coarse[:, :, 1, 2])
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "vqgan"])
+def test_a_backbone_is_rebuilt_from_its_own_tensors(name: str) -> None:
+    backbone, _ = networks.backbone(name)
+    side = 2 * backbones.multiple(name, backbone)
+    images = torch.rand(1, 3, side, side)
+    again = backbones.rebuild(name, backbone.state_dict())
+    assert torch.equal(again(images), backbone(images))
+    assert not any(parameter.requires_grad for parameter in again.parameters())
+
+
+def test_only_what_takes_part_is_shipped() -> None:
+    backbone, _ = networks.backbone("efficientnet-lite0")
+    assert sum(parameter.numel() for parameter in backbone.parameters()) < 750_000
+
+
+def test_a_backbone_without_weights_says_what_to_give() -> None:
+    with pytest.raises(UserError, match="resnet101 comes without weights"):
+        networks.backbone("resnet101")

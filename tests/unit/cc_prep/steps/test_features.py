@@ -1,0 +1,47 @@
+"""Stored features are those of the frames asked for, and depend on nothing but the frame."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.steps.features import FeatureExtractor
+from cc_prep.weights import networks
+
+
+@pytest.fixture(scope="module")
+def extractor() -> FeatureExtractor:
+    return FeatureExtractor("efficientnet-lite0", *networks.backbone("efficientnet-lite0"))
+
+
+def frames(count: int, side: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), np.uint8)
+
+
+def test_frames_asked_for(extractor: FeatureExtractor) -> None:
+    four = frames(4)
+    features = extractor(four, [3, 0, 3])
+    assert features.frames == (0, 3)
+    assert features.values.dtype == np.float16
+    assert features.values.shape == (2, 248, 4, 4)
+    assert features.backbone == "efficientnet-lite0"
+    pixels = torch.tensor(four[3:]).permute(0, 3, 1, 2).float() / 255
+    expected = extractor.network(pixels)[0].numpy()
+    np.testing.assert_allclose(features.values[1], expected, rtol=2e-3, atol=2e-3)
+
+
+def test_a_frame_s_features_do_not_depend_on_its_neighbours(extractor: FeatureExtractor) -> None:
+    """Keeps away: float sums that differ with the batch, so that a resumed build differs."""
+    four = frames(4)
+    together = extractor(four, range(4)).values
+    for number in range(4):
+        np.testing.assert_array_equal(extractor(four, [number]).values[0], together[number])
+
+
+def test_sides_that_do_not_fit_are_rejected(extractor: FeatureExtractor) -> None:
+    with pytest.raises(RejectedPair) as caught:
+        extractor(frames(2, 40), [0])
+    assert caught.value.reason is Reason.SIZE_NOT_DIVISIBLE
+    assert "steps of 16 px" in str(caught.value)
