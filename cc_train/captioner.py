@@ -40,7 +40,8 @@ class Inputs:
     size: height and width of the images in px. reads: what it takes of a training shard's sample;
     images are taken in any case. mask: whether its training reads masks. tokenizer: SHA-256 of the
     VQGAN whose tokens it reads; None where it reads no tokens. backbone: SHA-256 of the network
-    whose features it reads; None where it reads no features.
+    whose features it reads; None where it reads no features. A captioner that reads features takes
+    images as well, and computes their features itself.
     """
 
     size: tuple[int, int]

@@ -84,9 +84,14 @@ class FactScores:
         )
         return mean, max(0.0, mean - below), min(1.0, mean + above)
 
+    @property
+    def exact_total(self) -> Share:
+        """Exact captions of all changed pairs."""
+        return _total(self.exact.values())
+
     def to_json(self) -> dict[str, Any]:
         """What scores.json holds."""
-        shares = {**self.facts, EXACT: _total(self.exact.values())}
+        shares = {**self.facts, EXACT: self.exact_total}
         apart = self.told_apart
         return {
             TOLD_APART: apart and {"share": apart[0], "low": apart[1], "high": apart[2]},

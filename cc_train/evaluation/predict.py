@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.captioner import Caption, Captioner, Inputs
-from cc_train.data.collate import before_after, stack
+from cc_train.data.collate import Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
 
 BATCH = 32
@@ -28,7 +27,9 @@ def predict(
     for start in range(0, len(entries), BATCH):
         part = entries[start : start + BATCH]
         samples = [_read(entry) for entry in part]
-        arrays = [_input(sample, captioner.inputs) for sample in samples]
+        reads = _reads(samples, captioner.inputs)
+        size = captioner.inputs.size
+        arrays = [before_after(sample, reads, size) for sample in samples]
         pairs = torch.from_numpy(stack(samples, arrays))
         pairs = pairs.flip(1) if swapped else pairs
         captions = captioner.caption(pairs.to(captioner.device), beams)
@@ -42,14 +43,26 @@ def _read(entry: Entry) -> TrainingSample:
         raise UserError(f"{entry.shard}: {error}", ADVICE) from None
 
 
-def _input(sample: TrainingSample, inputs: Inputs) -> np.ndarray:
-    """What a captioner reads of a sample. Raises UserError for features of another backbone."""
-    array = before_after(sample, inputs.reads, inputs.size)
-    features = sample.features if inputs.reads == "features" else None
-    if features is not None and inputs.backbone not in (None, features.sha256):
-        raise UserError(
-            f"{sample.key} holds features of {features.backbone} (SHA-256 "
-            f"{features.sha256[:12]}…), which is not the backbone of the captioner",
-            "Build these shards anew with the features that the captioner was trained on",
-        )
-    return array
+def _reads(samples: Sequence[TrainingSample], inputs: Inputs) -> Reads:
+    """What is taken of the samples: images where they lack the features that are to be read.
+
+    Raises UserError for a sample with neither.
+    """
+    if inputs.reads != "features":
+        return inputs.reads
+    others = [sample for sample in samples if not _has_features(sample, inputs)]
+    for sample in others:
+        if not {0, len(sample.tokens) - 1} <= set(sample.images):
+            raise UserError(
+                f"{sample.key} holds neither features of the captioner's backbone and image size "
+                "nor images of before and after",
+                "Build these shards anew with the features that the captioner was trained on",
+            )
+    return "pixels" if others else "features"
+
+
+def _has_features(sample: TrainingSample, inputs: Inputs) -> bool:
+    features, size = sample.features, (sample.meta.get("height"), sample.meta.get("width"))
+    if features is None or not {0, len(sample.tokens) - 1} <= set(features.frames):
+        return False
+    return inputs.backbone in (None, features.sha256) and size == inputs.size

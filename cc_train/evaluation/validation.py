@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.records import NO_CHANGE
+from cc_prep.records import NO_CHANGE, Facts
 from cc_train.captioner import Captioner
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
+from cc_train.evaluation import fact_scores
 from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.facts import judge
 from cc_train.evaluation.predict import predict
 
 MEASURES = ("CIDEr", "BLEU-4")
@@ -21,7 +23,8 @@ BEST = (MEASURES[0], True)
 class Validation:
     """CIDEr and BLEU-4, × 100, of greedy captions of held-out pairs; writes RUN/validation.json.
 
-    Pairs without captions are left out. Raises UserError if no pair is left.
+    Of rendered pairs also what is right in them, in % (`cc_train.evaluation.facts`). Pairs without
+    captions are left out. Raises UserError if no pair is left.
     """
 
     def __init__(self, entries: Sequence[Entry], run: Path) -> None:
@@ -30,6 +33,9 @@ class Validation:
         self.entries = [entry for entry, _ in captioned]
         self.references = {entry.key: meta["captions"] for entry, meta in captioned}
         self.unchanged = {e.key for e, meta in captioned if meta.get("kind") == NO_CHANGE}
+        facts = shard_index.facts(self.entries)
+        known = zip(self.entries, facts, strict=True)
+        self.facts = {e.key: Facts.from_json(value) for e, value in known if value is not None}
         self.run = run
         if not self.entries:
             raise UserError(
@@ -46,5 +52,17 @@ class Validation:
             if keys and keys != set(captions):
                 part = ({k: tokens[0][k] for k in keys}, {k: tokens[1][k] for k in keys})
                 figures[f"CIDEr_{name}"] = scorer.score_tokens(part, ["CIDEr"]).corpus["CIDEr"]
+        if self.facts:
+            figures |= self._right(captions)
         storage.write_json(str(self.run / "validation.json"), captions)
         return figures
+
+    def _right(self, captions: Mapping[str, str]) -> dict[str, float]:
+        scores = fact_scores.count(
+            judge(captions[key], facts, self.references[key]) for key, facts in self.facts.items()
+        )
+        apart = scores.told_apart
+        shares = {fact: share.share for fact, share in scores.facts.items()}
+        shares |= {"exact": scores.exact_total.share}
+        shares |= {"told_apart": apart[0]} if apart else {}
+        return {f"right_{name}": 100 * share for name, share in shares.items()}

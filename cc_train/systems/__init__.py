@@ -120,6 +120,22 @@ register(
 )
 register(
     System(
+        "pair",
+        "cc_train.systems.pair.recipe",
+        """Trains a pair captioner on training shards with features of a frozen backbone.
+
+        It compares the two images explicitly. Where the data was rendered, it also learns from what
+        the renderer knows: type of change, looks and places. The shards are built with
+        --set features.backbone=efficientnet-lite0.
+
+        \b
+        Example:
+          cc-train pair --shards 'out/pairs/shards/train-*.tar' --out out/pairs/captioner
+        """,
+    )
+)
+register(
+    System(
         "stage1",
         "cc_train.systems.procap.stage1",
         """Trains ProCap's procedure encoder on training shards.

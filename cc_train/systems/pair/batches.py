@@ -1,0 +1,213 @@
+"""Samples of training shards → batches of ordered pairs, several of each scene.
+
+Of a rendered scene there are before, after and a distractor, and so six ordered pairs: four with a
+change and two without. Each image's features stand in the batch once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.records import NO_CHANGE, Facts
+from cc_train.data.collate import before_after
+from cc_train.systems.pair import supervision
+from cc_train.systems.pair.supervision import OrderedPair
+from cc_train.text import TextCodec
+
+
+@dataclass
+class Scene:
+    """The images of one scene and all its ordered pairs.
+
+    features: float16 [C, h, w] by number. objects: facts that say what an image shows, by number.
+    """
+
+    features: list[np.ndarray] = field(default_factory=list)
+    objects: list[tuple[Any, ...]] = field(default_factory=list)
+    pairs: list[OrderedPair] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PairBatches:
+    """`PairBatches(…)(samples, rngs)` is a batch for PairObjective.
+
+    length: ids of a caption with its marks. pairs_per_scene: ordered pairs drawn of each scene, one
+    of them unchanged where the scene has both.
+    """
+
+    text: TextCodec
+    length: int
+    pairs_per_scene: int
+
+    def __call__(
+        self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
+    ) -> dict[str, Any]:
+        """features float16 [N, C, h, w]; of P pairs: first, second int64 [P], ids and labels int64
+        [P, length], facts int64 [P, 6], places int64 [P, 2]; of M objects: object_image int64 [M],
+        object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32 [N, h, w]."""
+        features: list[np.ndarray] = []
+        objects: list[tuple[Any, ...]] = []
+        pairs: list[OrderedPair] = []
+        chosen_rngs: list[np.random.Generator] = []
+        for scene, rng in scenes(samples, rngs):
+            offset = len(features)
+            features += scene.features
+            objects += scene.objects
+            for number in draw(scene.pairs, self.pairs_per_scene, rng):
+                pair = scene.pairs[number]
+                pairs.append(
+                    OrderedPair(
+                        pair.first + offset,
+                        pair.second + offset,
+                        pair.captions,
+                        pair.changed,
+                        pair.facts,
+                    )
+                )
+                chosen_rngs.append(rng)
+        stacked = np.stack(features)
+        return {
+            "features": torch.from_numpy(stacked),
+            **self._captions(pairs, chosen_rngs),
+            **_facts(pairs, stacked.shape[2:]),
+            **_objects(objects, stacked.shape[2:]),
+        }
+
+    def _captions(
+        self, pairs: Sequence[OrderedPair], rngs: Sequence[np.random.Generator]
+    ) -> dict[str, torch.Tensor]:
+        encoded = [
+            self.text.encode(pair.captions[int(rng.integers(len(pair.captions)))], self.length)
+            for pair, rng in zip(pairs, rngs, strict=True)
+        ]
+        ids, labels = (np.stack(part) for part in zip(*encoded, strict=True))
+        return {"ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+
+
+def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> list[int]:
+    """Numbers of at most `count` pairs; one is unchanged where there are both and count allows."""
+    changed = [number for number, pair in enumerate(pairs) if pair.changed]
+    unchanged = [number for number, pair in enumerate(pairs) if not pair.changed]
+    spare = 1 if changed and unchanged and count > 1 else 0
+    main, others = (changed, unchanged) if changed else (unchanged, changed)
+    chosen = [main[i] for i in rng.permutation(len(main))[: count - spare]]
+    return chosen + [others[i] for i in rng.permutation(len(others))[:spare]]
+
+
+def scenes(
+    samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
+) -> Iterator[tuple[Scene, np.random.Generator]]:
+    """Samples that lie side by side and are of one scene, with the dice of the first."""
+
+    def scene_of(item: tuple[TrainingSample, np.random.Generator]) -> str:
+        return item[0].key.rpartition("-")[0] or item[0].key
+
+    for _, group in groupby(zip(samples, rngs, strict=True), key=scene_of):
+        together = list(group)
+        yield ordered_pairs([sample for sample, _ in together]), together[0][1]
+
+
+def ordered_pairs(samples: Sequence[TrainingSample]) -> Scene:
+    """All ordered pairs that the samples of a scene allow.
+
+    A pair is turned round where there are captions for that, or where nothing changed. The view
+    without a change stands in for the first image, as in SCORER's training.
+    """
+    scene, numbers = Scene(), dict[str, int]()
+    known: list[tuple[OrderedPair, TrainingSample]] = []
+    for sample in samples:
+        facts = _facts_of(sample)
+        shown = (facts.objects_before, facts.objects_after) if facts else ((), ())
+        ends = [
+            _add(scene, numbers, name or f"{sample.key}{place}", features, objects)
+            for place, (name, features, objects) in enumerate(
+                zip(
+                    (sample.meta.get("before"), sample.meta.get("after")),
+                    before_after(sample, "features"),
+                    shown,
+                    strict=True,
+                )
+            )
+        ]
+        changed = sample.meta.get("kind") != NO_CHANGE
+        captions = tuple(str(caption) for caption in sample.meta.get("captions") or [""])
+        known.append((OrderedPair(ends[0], ends[1], captions, changed, facts), sample))
+    pairs = [pair for pair, _ in known]
+    for pair in list(pairs):
+        views = [p.second for p in pairs if not p.changed and p.first == pair.first]
+        if pair.changed and views:
+            facts = pair.facts
+            if facts is not None:
+                facts = supervision.seen_from(facts, scene.objects[views[0]])
+            pairs.append(OrderedPair(views[0], pair.second, pair.captions, True, facts))
+    scene.pairs = [turned for pair in pairs for turned in _both_ways(pair)]
+    return scene
+
+
+def _both_ways(pair: OrderedPair) -> Iterator[OrderedPair]:
+    yield pair
+    captions = pair.facts.reversed_captions if pair.facts is not None else ()
+    if not pair.changed:
+        captions = captions or pair.captions
+    if captions:
+        facts = supervision.reversed_facts(pair.facts) if pair.facts is not None else None
+        yield OrderedPair(pair.second, pair.first, captions, pair.changed, facts)
+
+
+def _add(
+    scene: Scene, numbers: dict[str, int], name: str, features: np.ndarray, objects: tuple[Any, ...]
+) -> int:
+    """The number of an image of the scene, which is added where it is new."""
+    if name not in numbers:
+        numbers[name] = len(scene.features)
+        scene.features.append(features)
+        scene.objects.append(objects)
+    return numbers[name]
+
+
+def _facts_of(sample: TrainingSample) -> Facts | None:
+    facts = sample.meta.get("facts")
+    return None if facts is None else Facts.from_json(facts)
+
+
+def _facts(pairs: Sequence[OrderedPair], grid: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    rows, columns = grid
+    places = [
+        [
+            supervision.cell(looks, (rows, columns))
+            for looks in (pair.facts.before, pair.facts.after)
+        ]
+        if pair.facts is not None
+        else [supervision.UNKNOWN] * 2
+        for pair in pairs
+    ]
+    return {
+        "first": torch.tensor([pair.first for pair in pairs]),
+        "second": torch.tensor([pair.second for pair in pairs]),
+        "facts": torch.tensor([supervision.fact_classes(pair.facts) for pair in pairs]),
+        "places": torch.tensor(places),
+    }
+
+
+def _objects(objects: Sequence[tuple[Any, ...]], grid: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    rows, columns = grid
+    listed = [(image, looks) for image, shown in enumerate(objects) for looks in shown]
+    centres = np.zeros((len(objects), rows, columns), np.float32)
+    for image, looks in listed:
+        row, column = supervision.cell_at(looks, (rows, columns))
+        centres[image, row, column] = 1
+    classes = [supervision.look_classes(looks) for _, looks in listed]
+    return {
+        "object_image": torch.tensor([image for image, _ in listed], dtype=torch.long),
+        "object_place": torch.tensor([looks.place for _, looks in listed]).view(-1, 2),
+        "object_looks": torch.tensor(classes, dtype=torch.long).view(-1, len(supervision.LOOKS)),
+        "centres": torch.from_numpy(centres),
+        "has_objects": torch.tensor([len(shown) > 0 for shown in objects]),
+    }

@@ -1,0 +1,90 @@
+"""The pair captioner: frozen backbone, pair encoder, caption decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cc_train.captioner import EncoderDecoder, Inputs
+from cc_train.decoding.cached_decoder import CachedDecoder
+from cc_train.layers import caption_decoder
+from cc_train.layers.caption_decoder import CaptionDecoder
+from cc_train.systems.pair import encoder
+from cc_train.systems.pair.encoder import Changes, PairEncoder
+from cc_train.text import TextCodec
+
+SUMMARIES = 7
+
+
+class PairCaptioner(EncoderDecoder):
+    """Two images, or their stored features → a sentence.
+
+    backbone: frozen; it is packed with the rest, so that images need no shards. digest: SHA-256 of
+    its weights, by which stored features are checked. attend_grid: the decoder sees the differences
+    at every place besides their summaries.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        digest: str,
+        size: tuple[int, int],
+        config: encoder.Config,
+        decoder: caption_decoder.Config,
+        text: TextCodec,
+        attend_grid: bool = True,
+    ) -> None:
+        super().__init__(Inputs(size, "features", backbone=digest), text, decoder.length)
+        self.backbone = backbone.requires_grad_(False)
+        self.encoder = PairEncoder(config)
+        self.attend_grid = attend_grid
+        self.bridge = nn.Sequential(
+            nn.LayerNorm(config.width), nn.Linear(config.width, decoder.width)
+        )
+        self.kinds = nn.Parameter(0.02 * torch.randn(SUMMARIES + 1, decoder.width))
+        self.decoder = CaptionDecoder(decoder)
+
+    def features(self, before_after: Tensor) -> Tensor:
+        """Features float32 [B, 2, C, h, w] of images uint8 [B, 2, H, W, 3], or of stored ones."""
+        if before_after.dtype != torch.uint8:
+            return before_after.float()
+        pixels = before_after.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
+        with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
+            features: Tensor = self.backbone(pixels)
+        return features.unflatten(0, before_after.shape[:2])
+
+    def changes(self, before_after: Tensor) -> Changes:
+        """What is seen of pairs."""
+        features = self.features(before_after)
+        images = self.encoder.images(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+        changes: Changes = self.encoder(images[:, 0], images[:, 1])
+        return changes
+
+    def attended(self, changes: Changes) -> Tensor:
+        """What the decoder attends to, [B, N, width]."""
+        summaries = self.bridge(changes.summaries) + self.kinds[:SUMMARIES]
+        if not self.attend_grid:
+            return summaries
+        places = self.bridge(changes.grid + self.encoder.position) + self.kinds[SUMMARIES]
+        return torch.cat((summaries, places), dim=1)
+
+    def memory(self, before_after: Tensor) -> Tensor:
+        """See `EncoderDecoder`."""
+        return self.attended(self.changes(before_after))
+
+    def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """Of the next word at each position, [B, L, words]."""
+        logits: Tensor = self.decoder(ids, memory)
+        return logits
+
+    def next_word(self) -> CachedDecoder:
+        """The decoder with kept keys and values."""
+        return CachedDecoder(self.decoder)
+
+    def train(self, mode: bool = True) -> Any:
+        """The backbone stays in evaluation."""
+        super().train(mode)
+        self.backbone.eval()
+        return self

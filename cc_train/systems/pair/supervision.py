@@ -1,0 +1,100 @@
+"""What a renderer knows of a pair, as numbers: classes of a change and of looks, places, objects.
+
+Of a pair without facts all is UNKNOWN, and no loss looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cc_prep.records import FACT_TYPES, Facts, Looks
+from cc_prep.synth.scenes import COLORS, MATERIALS, SHAPES, SIZES
+
+UNKNOWN = -1
+LOOKS: dict[str, tuple[str, ...]] = {
+    "color": tuple(COLORS),
+    "shape": SHAPES,
+    "material": MATERIALS,
+    "size": tuple(SIZES),
+}
+LOOK_CLASSES = tuple(len(names) for names in LOOKS.values())
+# Logits of a pair: the type of change, the four looks of the object, its new colour.
+FACT_CLASSES = (len(FACT_TYPES), *LOOK_CLASSES, len(COLORS))
+REVERSED = {"add": "drop", "drop": "add"}
+
+
+@dataclass(frozen=True)
+class OrderedPair:
+    """Two images of a scene in an order, with what is said and known of it.
+
+    first, second: numbers of the images. facts: None where nothing is known.
+    """
+
+    first: int
+    second: int
+    captions: tuple[str, ...]
+    changed: bool
+    facts: Facts | None = None
+
+
+def reversed_facts(facts: Facts) -> Facts:
+    """The facts of (after, before); its captions are those that stood in `reversed_captions`."""
+    return Facts(
+        REVERSED.get(facts.type, facts.type),
+        facts.after,
+        facts.before,
+        facts.objects_after,
+        facts.objects_before,
+    )
+
+
+def seen_from(facts: Facts, objects: Sequence[Looks]) -> Facts:
+    """The facts where the first image is another view of it, whose objects are `objects`.
+
+    They come in the order of `facts.objects_before`.
+    """
+    before = facts.before
+    if before is not None:
+        before = objects[facts.objects_before.index(before)]
+    return replace(facts, before=before, objects_before=tuple(objects))
+
+
+def fact_classes(facts: Facts | None) -> list[int]:
+    """Type, four looks and new colour as classes, UNKNOWN where there is none; six numbers."""
+    unknown = [UNKNOWN] * len(LOOK_CLASSES)
+    if facts is None:
+        return [UNKNOWN, *unknown, UNKNOWN]
+    kind = FACT_TYPES.index(facts.type)
+    looks = facts.after if facts.type == "add" else facts.before
+    recoloured = facts.type == "color" and facts.after is not None
+    return [
+        kind,
+        *(unknown if looks is None else look_classes(looks)),
+        LOOKS["color"].index(facts.after.color) if recoloured and facts.after else UNKNOWN,
+    ]
+
+
+def look_classes(looks: Looks) -> list[int]:
+    """Colour, shape, material and size as classes."""
+    return [names.index(getattr(looks, name)) for name, names in LOOKS.items()]
+
+
+def cell(looks: Looks | None, grid: tuple[int, int]) -> int:
+    """The cell of a grid [rows, columns], row by row, in which an object's centre lies."""
+    if looks is None:
+        return UNKNOWN
+    row, column = cell_at(looks, grid)
+    return row * grid[1] + column
+
+
+def cell_at(looks: Looks, grid: tuple[int, int]) -> tuple[int, int]:
+    """Row and column of an object's centre; the nearest cell for one beside the image."""
+    u, v = looks.place
+    rows, columns = grid
+    return (
+        int(np.clip(int(v * rows), 0, rows - 1)),
+        int(np.clip(int(u * columns), 0, columns - 1)),
+    )

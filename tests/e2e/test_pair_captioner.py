@@ -1,0 +1,95 @@
+"""A pair captioner from rendered scenes: features, training, evaluation, two images, a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cc_prep.formats import training_shards
+from cc_train import captioner as captioners
+from tests.commands import cc_train
+from tests.conftest import Command
+
+SETTINGS = ("image_size=64", "shards.pairs_per_shard=4", "features.threads=1")
+SMALL = (
+    "encoder.width=32", "decoder.width=32", "decoder.hidden=32", "loop.batch_size=2",
+    "loop.steps=4", "loop.validate_every=4", "loop.device=cpu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+    """Shards of `manifests/pairs.yaml`, and a run of four steps."""
+    out = tmp_path_factory.mktemp("pairs") / "out"
+    changes = [part for change in SETTINGS for part in ("--set", change)]
+    done = prep("build", "pairs", "--root", synth_root, "--out", out, *changes)
+    assert done.returncode == 0, done.stderr
+    changes = [part for change in SMALL for part in ("--set", change)]
+    done = cc_train("pair", "--shards", out / "shards/train-*.tar", "--valid",
+                    out / "shards/val-*.tar", "--out", out / "run", *changes)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "right_exact" in done.stdout
+    return out
+
+
+def test_shards_hold_features_and_no_more_than_asked_for(out: Path, prep: Command) -> None:
+    done = prep("verify", out)
+    assert done.returncode == 0, done.stdout
+    samples = [
+        s for f in sorted((out / "shards").glob("*.tar")) for s in training_shards.read(str(f))
+    ]
+    assert len(samples) == 12
+    for sample in samples:
+        assert sample.features is not None
+        assert sample.features.values.shape == (2, 248, 8, 8)
+        assert (sample.tokens.shape, sample.scores.shape) == ((2, 0, 0), (2, 0, 2))
+        assert sorted(sample.images) == [0, 1]
+    for command in ("stats", "report"):
+        done = prep(command, out)
+        assert done.returncode == 0, done.stderr
+
+
+def test_it_is_evaluated_packed_and_captions_images(
+    out: Path, synth_root: Path, tmp_path: Path
+) -> None:
+    test = out / "shards/test-*.tar"
+    done = cc_train("evaluate", out / "run", "--shards", test, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "facts" in json.loads(done.stdout)
+    done = cc_train("pack", out / "run", "--shards", test, "--name", "mini", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
+    captions = []
+    for place in (out / "run", tmp_path / "mini"):
+        done = cc_train("caption", place, *images)
+        assert done.returncode == 0, done.stderr
+        captions.append(done.stdout)
+    assert captions[0] == captions[1]
+    assert (tmp_path / "mini/model.safetensors").stat().st_size < 5e6
+
+
+def test_shards_without_features_are_captioned_from_their_images(out: Path, shards: str) -> None:
+    """The demo's shards have none: the captioner's own backbone computes them."""
+    done = cc_train("evaluate", out / "run", "--shards", shards, "--json")
+    assert done.returncode == 0, done.stderr
+    inputs = captioners.load(out / "run").inputs
+    assert (inputs.reads, inputs.size) == ("features", (64, 64))
+
+
+def test_training_without_features_says_what_to_build(shards: str, tmp_path: Path) -> None:
+    done = cc_train("pair", "--shards", shards, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "holds no features" in done.stderr
+    assert "Build the shards with features" in done.stderr
+
+
+def test_a_size_that_does_not_fit_says_which_does(
+    synth_root: Path, tmp_path: Path, prep: Command
+) -> None:
+    done = prep(
+        "build", "pairs", "--root", synth_root, "--out", tmp_path, "--set", "image_size=100"
+    )
+    assert done.returncode == 2
+    assert "Set image_size=96" in done.stderr

@@ -1,0 +1,113 @@
+"""Scenes in numbers: samples of training shards whose features say what their images show.
+
+A scene has three objects on a grid of 4 × 4. An image's features are the one-hot looks of each
+object at its place and nothing elsewhere, so that whatever a caption says can be read off them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from itertools import pairwise
+
+import numpy as np
+
+from cc_prep.formats.training_shards import Features, TrainingSample
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_train.systems.pair import supervision
+from cc_train.systems.pair.supervision import LOOKS
+
+GRID = 4
+SIDE = 8 * GRID
+CHANNELS = sum(map(len, LOOKS.values()))
+DIGEST = "0" * 64
+SENTENCES = {
+    "color": "the {it} turned {new}",
+    "material": "the {it} turned {new}",
+    "add": "the {it} appeared",
+    "drop": "the {it} disappeared",
+    "move": "the {it} moved",
+}
+
+
+def scene(number: int) -> list[TrainingSample]:
+    """The changed and the unchanged pair of a scene; the type of change goes round with numbers."""
+    rng = np.random.default_rng(number)
+    cells = [divmod(int(cell), GRID) for cell in rng.permutation(GRID * GRID)[:4]]
+    before = [_looks(rng, cell) for cell in cells[:3]]
+    kind = list(SENTENCES)[number % len(SENTENCES)]
+    _after, facts = _changed(before, cells[3], kind, rng)
+    if kind == "add":
+        before = before[1:]
+    unchanged = Facts("none", None, None, tuple(before), tuple(before), ("nothing changed",))
+    return [
+        _sample(number, CHANGE, facts, [facts_caption(facts)]),
+        _sample(number, NO_CHANGE, unchanged, ["nothing changed"]),
+    ]
+
+
+def facts_caption(facts: Facts) -> str:
+    """The plain sentence that is true of a change."""
+    looks = facts.after if facts.type == "add" else facts.before
+    assert looks is not None
+    it = f"{looks.size} {looks.color} {looks.material} {looks.shape}"
+    new = getattr(facts.after, facts.type, "")
+    return SENTENCES[facts.type].format(it=it, new=new)
+
+
+def _changed(
+    objects: list[Looks], free: tuple[int, int], kind: str, rng: np.random.Generator
+) -> tuple[list[Looks], Facts]:
+    first, rest = objects[0], objects[1:]
+    before: Looks | None = first
+    after: Looks | None = first
+    if kind == "move":
+        after = replace(first, place=_place(free))
+    elif kind in ("color", "material"):
+        others = [value for value in LOOKS[kind] if value != getattr(first, kind)]
+        after = replace(first, **{kind: str(rng.choice(others))})
+    elif kind == "add":
+        before = None
+    else:
+        after = None
+    shown = [tuple([one] if one else []) + tuple(rest) for one in (before, after)]
+    facts = Facts(kind, before, after, shown[0], shown[1])
+    backwards = facts_caption(supervision.reversed_facts(facts))
+    return list(shown[1]), replace(facts, reversed_captions=(backwards,))
+
+
+def _sample(number: int, kind: str, facts: Facts, captions: list[str]) -> TrainingSample:
+    values = np.stack([_features(facts.objects_before), _features(facts.objects_after)])
+    meta = {
+        "captions": captions,
+        "kind": kind,
+        "facts": asdict(facts),
+        "before": f"{number}.png",
+        "after": f"{number}-{kind}.png",
+        "height": SIDE,
+        "width": SIDE,
+    }
+    features = Features("planted", DIGEST, (0, 1), values)
+    empty = np.zeros((2, 0, 0), np.int16), np.zeros((2, 0, 2), np.float32)
+    return TrainingSample(f"planted-train-{number:06d}-{kind}", meta, *empty, {}, features)
+
+
+def _features(objects: tuple[Looks, ...]) -> np.ndarray:
+    values = np.zeros((CHANNELS, GRID, GRID), np.float16)
+    starts = [0, *np.cumsum([len(names) for names in LOOKS.values()])]
+    for looks in objects:
+        row, column = supervision.cell_at(looks, (GRID, GRID))
+        for (start, _), value in zip(
+            pairwise(starts), supervision.look_classes(looks), strict=True
+        ):
+            values[start + value, row, column] = 1
+    return values
+
+
+def _looks(rng: np.random.Generator, cell: tuple[int, int]) -> Looks:
+    words = {name: str(rng.choice(names)) for name, names in LOOKS.items()}
+    return Looks(**words, place=_place(cell))
+
+
+def _place(cell: tuple[int, int]) -> tuple[float, float]:
+    row, column = cell
+    return (column + 0.5) / GRID, (row + 0.5) / GRID

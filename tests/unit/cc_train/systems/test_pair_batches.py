@@ -1,0 +1,141 @@
+"""Batches of ordered pairs: which images, in which order, with what is said and known of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cc_prep.errors import UserError
+from cc_prep.records import FACT_TYPES
+from cc_train.systems.pair import supervision
+from cc_train.systems.pair.batches import PairBatches, draw, ordered_pairs
+from cc_train.text import Vocabulary
+from tests import pair_samples
+
+KINDS = {kind: number for number, kind in enumerate(pair_samples.SENTENCES)}
+WORDS = Vocabulary.of(
+    [
+        "nothing changed",
+        *(
+            pair_samples.facts_caption(ordered_pairs(pair_samples.scene(n)).pairs[0].facts)
+            for n in range(40)
+        ),
+    ],  # type: ignore[arg-type]
+    1,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_six_pairs_of_a_scene(kind: str) -> None:
+    """Before, after and the view without a change, each with each, both ways."""
+    scene = ordered_pairs(pair_samples.scene(KINDS[kind]))
+    before, after, view = range(3)
+    assert len(scene.features) == 3, "the image that both samples share stands there once"
+    orders = [(pair.first, pair.second) for pair in scene.pairs]
+    assert sorted(orders) == sorted(
+        [
+            (before, after),
+            (after, before),
+            (view, after),
+            (after, view),
+            (before, view),
+            (view, before),
+        ]
+    )
+    backwards = supervision.REVERSED.get(kind, kind)
+    for pair in scene.pairs:
+        assert pair.facts is not None
+        expected = {True: kind if pair.second == after else backwards, False: "none"}
+        assert pair.facts.type == expected[pair.changed]
+        assert pair.changed == (after in (pair.first, pair.second))
+        if pair.changed:
+            assert pair.captions == (pair_samples.facts_caption(pair.facts),)
+        else:
+            assert pair.captions == ("nothing changed",)
+
+
+def test_facts_are_those_of_the_pair_s_own_images() -> None:
+    """Keeps away: a place of the first view used in another one."""
+    changed, unchanged = pair_samples.scene(KINDS["color"])
+    moved = [
+        {**looks, "place": (looks["place"][0], 0.99)}
+        for looks in unchanged.meta["facts"]["objects_after"]
+    ]
+    unchanged.meta["facts"]["objects_after"] = moved
+    scene = ordered_pairs([changed, unchanged])
+    from_view = next(pair for pair in scene.pairs if (pair.first, pair.second) == (2, 1))
+    assert from_view.facts is not None
+    assert from_view.facts.before is not None
+    assert from_view.facts.before.place[1] == 0.99
+    assert from_view.facts.before.color == changed.meta["facts"]["before"]["color"]
+
+
+def test_without_facts_only_what_is_known_is_turned_round() -> None:
+    """A caption of a change is true in one order alone; that nothing changed, in both."""
+    samples = pair_samples.scene(0)
+    for sample in samples:
+        del sample.meta["facts"]
+    orders = [(pair.first, pair.second) for pair in ordered_pairs(samples).pairs]
+    assert sorted(orders) == [(0, 1), (0, 2), (2, 0), (2, 1)]
+    batch = PairBatches(WORDS, 12, 3)(samples, [np.random.default_rng(0)] * 2)
+    assert (batch["facts"] == supervision.UNKNOWN).all()
+    assert (batch["places"] == supervision.UNKNOWN).all()
+    assert len(batch["object_image"]) == 0
+    assert not batch["has_objects"].any()
+
+
+@given(st.integers(1, 6), st.integers(0, 10**6))
+def test_one_of_the_drawn_pairs_is_unchanged(count: int, seed: int) -> None:
+    pairs = ordered_pairs(pair_samples.scene(0)).pairs
+    numbers = draw(pairs, count, np.random.default_rng(seed))
+    assert len(numbers) == len(set(numbers)) == min(count, 5)
+    assert sum(not pairs[number].changed for number in numbers) == (1 if count > 1 else 0)
+
+
+def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
+    """Keeps away: features, captions or facts that belong to the neighbouring scene."""
+    samples = [sample for number in range(6) for sample in pair_samples.scene(number)]
+    rngs = [np.random.default_rng(i) for i in range(len(samples))]
+    batch = PairBatches(WORDS, 12, 3)(samples, rngs)
+    assert batch["features"].shape == (18, pair_samples.CHANNELS, 4, 4)
+    assert len(batch["first"]) == len(batch["ids"]) == 18
+    for pair in range(18):
+        first, second = int(batch["first"][pair]), int(batch["second"][pair])
+        assert first // 3 == second // 3 == pair // 3
+        kind, color, *_ = batch["facts"][pair].tolist()
+        text = WORDS.decode(batch["ids"][pair, 1:].tolist())
+        if FACT_TYPES[kind] == "none":
+            assert text == "nothing changed"
+            continue
+        assert supervision.LOOKS["color"][color] in text.split()
+        end = second if FACT_TYPES[kind] == "add" else first
+        row, column = divmod(int(batch["places"][pair, int(end == second)]), 4)
+        assert batch["features"][end, color, row, column] == 1
+    for image, place, looks in zip(
+        batch["object_image"], batch["object_place"], batch["object_looks"], strict=True
+    ):
+        column, row = (int(x) for x in place * 4)
+        assert batch["features"][image, int(looks[0]), row, column] == 1
+        assert batch["centres"][image, row, column] == 1
+    assert batch["has_objects"].all()
+    assert int(batch["centres"].sum()) == len(batch["object_image"])
+
+
+def test_the_same_dice_give_the_same_batch() -> None:
+    samples = [sample for number in range(3) for sample in pair_samples.scene(number)]
+    batches = [
+        PairBatches(WORDS, 12, 2)(samples, [np.random.default_rng(i) for i in range(6)])
+        for _ in range(2)
+    ]
+    for name, value in batches[0].items():
+        assert torch.equal(value, batches[1][name]), name
+
+
+def test_shards_without_features_say_what_to_build() -> None:
+    sample = pair_samples.scene(0)[0]
+    bare = type(sample)(sample.key, sample.meta, sample.tokens, sample.scores, {})
+    with pytest.raises(UserError, match="no features"):
+        PairBatches(WORDS, 12, 1)([bare], [np.random.default_rng(0)])

@@ -1,0 +1,114 @@
+"""The pair captioner learns: 32 planted scenes are said right, with facts or captions alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cc_train.layers import caption_decoder
+from cc_train.systems.pair import encoder
+from cc_train.systems.pair.batches import PairBatches
+from cc_train.systems.pair.captioner import PairCaptioner
+from cc_train.systems.pair.objective import Losses, PairObjective
+from cc_train.text import Vocabulary
+from tests import pair_samples
+
+SCENES = [pair_samples.scene(number) for number in range(32)]
+SAMPLES = [sample for scene in SCENES for sample in scene]
+CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
+TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
+WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
+SIZES = encoder.Config(pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID, 48, 4, 0.0)
+DECODER = caption_decoder.Config(len(WORDS), 48, 4, 96, 1, 12, 0.0)
+# What is left when captions alone teach: no facts, no places, no objects.
+CAPTIONS_ALONE = Losses(type=0, looks=0, new_color=0, place=0, objects=0, centres=0)
+
+
+def objective(weights: Losses, attend_grid: bool = True) -> PairObjective:
+    torch.manual_seed(0)
+    network = PairCaptioner(
+        nn.Identity(), pair_samples.DIGEST, (32, 32), SIZES, DECODER, WORDS, attend_grid
+    )
+    return PairObjective(network, lambda captioner: {}, weights, 0.0, 0.0, "cpu")
+
+
+def trained(weights: Losses, steps: int) -> tuple[PairObjective, dict[str, float]]:
+    one = objective(weights)
+    optimiser = torch.optim.AdamW(one.network.parameters(), lr=3e-3, weight_decay=0.0)
+    batches = PairBatches(WORDS, 12, 2)
+    losses: dict[str, torch.Tensor] = {}
+    for step in range(steps):
+        for group in optimiser.param_groups:
+            group["lr"] = 3e-3 * min(1, (step + 1) / 20) * (1 - step / steps)
+        rng = np.random.default_rng(step)
+        chosen = [sample for i in rng.permutation(32)[:16] for sample in SCENES[i]]
+        batch = batches(chosen, list(rng.spawn(len(chosen))))
+        losses = one.losses("model", batch, step, one.denominators(batch))
+        optimiser.zero_grad()
+        losses["total"].backward()
+        optimiser.step()
+    return one, {name: float(value.detach()) for name, value in losses.items()}
+
+
+def said(network: PairCaptioner) -> list[str]:
+    features = np.stack([sample.features.values for sample in SAMPLES])  # type: ignore[union-attr]
+    return [one.text for one in network.eval().caption(torch.from_numpy(features))]
+
+
+def test_it_overfits_what_the_renderer_knows() -> None:
+    """Keeps away: a loss that is wired to the wrong pair, place or class."""
+    one, losses = trained(Losses(), 260)
+    for name in ("type", "color", "shape", "material", "size", "new_color"):
+        assert losses[name] < 0.05, name
+    assert losses["place_before"] < 0.1
+    assert losses["objects"] < 0.1
+    assert losses["centres"] < 0.05
+    assert sum(a == b for a, b in zip(said(one.network), CAPTIONS, strict=True)) >= 62
+
+
+def test_captions_alone_teach_it_too() -> None:
+    one, losses = trained(CAPTIONS_ALONE, 400)
+    assert losses["caption"] < 0.1
+    assert sum(a == b for a, b in zip(said(one.network), CAPTIONS, strict=True)) >= 58
+
+
+@pytest.mark.parametrize("name", [name for name in Losses.model_fields if name != "caption"])
+def test_each_loss_is_left_out_by_its_weight(name: str) -> None:
+    """Its gradient is that of the others alone."""
+    batch = PairBatches(WORDS, 12, 2)(SAMPLES[:8], [np.random.default_rng(i) for i in range(8)])
+    totals = {}
+    for weight in (0.0, 1.0):
+        values = dict.fromkeys(Losses.model_fields, 0.0) | {name: weight}
+        one = objective(Losses(**values))
+        one.network.eval()
+        totals[weight] = float(one.losses("model", batch, 0, one.denominators(batch))["total"])
+    assert totals[0.0] == 0
+    assert totals[1.0] > 0
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    """Losses are sums over denominators, so any division into micro-batches gives the same step."""
+    one = objective(Losses())
+    one.network.eval()
+    rngs = [np.random.default_rng(i) for i in range(8)]
+    batches = PairBatches(WORDS, 12, 2)
+    whole = batches(SAMPLES[:8], rngs)
+    rngs = [np.random.default_rng(i) for i in range(8)]
+    halves = [batches(SAMPLES[:4], rngs[:4]), batches(SAMPLES[4:8], rngs[4:])]
+    denominators = one.denominators(whole)
+    total = one.losses("model", whole, 0, denominators)
+    parts = [one.losses("model", half, 0, denominators) for half in halves]
+    for name, value in total.items():
+        assert float(value) == pytest.approx(sum(float(part[name]) for part in parts), rel=1e-4)
+
+
+def test_unchanged_pairs_have_no_looks_to_learn() -> None:
+    """Keeps away: a class that stands for "none" pulling at the looks."""
+    batch = PairBatches(WORDS, 12, 1)([SAMPLES[1]], [np.random.default_rng(0)])
+    denominators = objective(Losses()).denominators(batch)
+    assert int(denominators["type"]) == 1
+    assert all(
+        int(denominators[name]) == 0 for name in ("color", "size", "new_color", "place_after")
+    )
