@@ -53,16 +53,25 @@ def _reads(samples: Sequence[TrainingSample], inputs: Inputs) -> Reads:
     others = [sample for sample in samples if not _has_features(sample, inputs)]
     for sample in others:
         if not {0, len(sample.tokens) - 1} <= set(sample.images):
+            features = sample.features
+            stored = "no features"
+            if features is not None:
+                stored = f"features of {features.backbone} (SHA-256 {features.sha256[:12]}…)"
             raise UserError(
-                f"{sample.key} holds neither features of the captioner's backbone and image size "
-                "nor images of before and after",
+                f"{sample.key} holds {stored} of {_size(sample)} images, not those that the "
+                "captioner reads, and no images of before and after",
                 "Build these shards anew with the features that the captioner was trained on",
             )
     return "pixels" if others else "features"
 
 
 def _has_features(sample: TrainingSample, inputs: Inputs) -> bool:
-    features, size = sample.features, (sample.meta.get("height"), sample.meta.get("width"))
-    if features is None or not {0, len(sample.tokens) - 1} <= set(features.frames):
+    features, ends = sample.features, {0, len(sample.tokens) - 1}
+    if features is None or not ends <= set(features.frames):
         return False
-    return inputs.backbone in (None, features.sha256) and size == inputs.size
+    same_size = _size(sample) == f"{inputs.size[1]}×{inputs.size[0]}"
+    return inputs.backbone in (None, features.sha256) and same_size
+
+
+def _size(sample: TrainingSample) -> str:
+    return f"{sample.meta.get('width')}×{sample.meta.get('height')}"

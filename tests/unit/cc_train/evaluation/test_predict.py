@@ -64,6 +64,9 @@ def test_tokens_of_mixed_sizes_are_refused(tmp_path: Path) -> None:
         list(predict(Looks(Inputs((8, 8), "tokens")), entries))
 
 
+SIZE = {"height": 8, "width": 8}
+
+
 @dataclass(frozen=True)
 class Stored:
     """A sample of a shard, read already."""
@@ -79,7 +82,9 @@ def test_features_of_another_backbone_are_refused() -> None:
     """Keeps away: scores of a captioner that saw the features of a network it does not know."""
     features = Features("net", "0" * 64, (0, 1), np.ones((2, 5, 1, 1), np.float16))
     empty = np.zeros((2, 1, 1), np.int16)
-    entries: Any = [Stored(TrainingSample("k", {}, empty, np.zeros((2, 1, 2)), {}, features, None))]
+    entries: Any = [
+        Stored(TrainingSample("k", SIZE, empty, np.zeros((2, 1, 2)), {}, features, None))
+    ]
     for backbone in (None, "0" * 64):
         captioner = Looks(Inputs((8, 8), "features", backbone=backbone))
         assert [one.text for _, one in predict(captioner, entries)] == ["(2, 5, 1, 1) 1"]
