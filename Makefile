@@ -5,6 +5,7 @@ PYTHON  ?= python3
 ARGS    ?=
 DEMO    ?= out/demo
 ASSETS  ?= out/assets
+MINI    ?= out/captioner-mini
 ABLATION ?= out/ablation
 TRIES   ?= 50
 VENV    := .venv
@@ -16,7 +17,7 @@ DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test faults mutants docs lint format check bench interpolate score shards \
-  stage1 stage2 evaluate ablation assets
+  stage1 stage2 evaluate ablation assets captioner-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -105,6 +106,9 @@ ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes;
 	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --table docs/results.md $(ARGS)
 
 # How the small default weights were made, on two cores in about four hours; see docs/weights.md.
+captioner-mini: $(SETUP)  ## train the captioner of the package anew: MINI/packed
+	BIN=$(BIN) MINI=$(MINI) sh cc_train/recipes/captioner-mini.sh
+
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
 	BIN=$(BIN) ASSETS=$(ASSETS) sh cc_train/recipes/assets.sh
 

@@ -6,7 +6,7 @@ stands here. `load` finds the system of a run, or of a packed folder, by its set
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cc_train.calibration import Calibration
 from cc_train.data.collate import Reads
 from cc_train.decoding.next_word import NextWord, Recomputing
-from cc_train.decoding.search import beam, greedy
+from cc_train.decoding.search import beam, scored_greedy
 from cc_train.text import TextCodec
 
 
@@ -26,11 +27,18 @@ class Caption:
 
     beams: (sentence, sum of log-probabilities) of beam search, best first; empty for greedy.
     mask: where something changed, class ids uint8 [H, W]; None for systems that do not say where.
+    score: the sum of log-probabilities of the sentence; None for systems that do not say it.
+    strangeness: how unlike the training data the pair is, about 1 for what is like it; None for
+    systems that do not say it. confidence: the chance that the sentence is right, 0 to 1; None
+    where the captioner is not calibrated (`cc_train.calibration`).
     """
 
     text: str
     beams: tuple[tuple[str, float], ...] = ()
     mask: np.ndarray | None = None
+    score: float | None = None
+    strangeness: float | None = None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,12 @@ class EncoderDecoder(nn.Module):
     def __init__(self, inputs: Inputs, text: TextCodec, length: int) -> None:
         super().__init__()
         self.inputs, self.text, self.length = inputs, text, length
+        self.calibration: Calibration | None = None
         self._next_word: NextWord | None = None
+
+    def strangeness(self, before_after: Tensor) -> list[float | None]:
+        """How unlike the training data each pair is; None where a system does not say it."""
+        return [None] * len(before_after)
 
     def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, …]. before_after: as `Captioner.caption` takes it."""
@@ -113,13 +126,29 @@ class EncoderDecoder(nn.Module):
         if self._next_word is None:
             self._next_word = self.next_word()
         if beams == 1:
-            rows = greedy(self._next_word, memory, self.text.marks)[:, 1:].tolist()
-            return [Caption(self.text.decode(row)) for row in rows]
-        captions = []
-        for hypotheses in beam(self._next_word, memory, beams, marks=self.text.marks):
-            ranked = tuple((self.text.decode(one.ids), one.score) for one in hypotheses)
-            captions.append(Caption(ranked[0][0], ranked))
-        return captions
+            ids, sums = scored_greedy(self._next_word, memory, self.text.marks)
+            sentences = [self.text.decode(row) for row in ids[:, 1:].tolist()]
+            captions = [
+                Caption(sentence, score=score)
+                for sentence, score in zip(sentences, sums.tolist(), strict=True)
+            ]
+        else:
+            captions = []
+            for hypotheses in beam(self._next_word, memory, beams, marks=self.text.marks):
+                ranked = tuple((self.text.decode(one.ids), one.score) for one in hypotheses)
+                captions.append(Caption(ranked[0][0], ranked, score=ranked[0][1]))
+        strangeness = self.strangeness(before_after)
+        return [
+            self._judged(caption, strange)
+            for caption, strange in zip(captions, strangeness, strict=True)
+        ]
+
+    def _judged(self, caption: Caption, strangeness: float | None) -> Caption:
+        """The caption with its strangeness, and its confidence where that was calibrated."""
+        confidence = None
+        if self.calibration is not None and caption.score is not None:
+            confidence = self.calibration.confidence(caption.score, strangeness)
+        return replace(caption, strangeness=strangeness, confidence=confidence)
 
     def train(self, mode: bool = True) -> Any:
         """Sets the mode; the next caption is decoded with the weights of that time."""
@@ -139,15 +168,20 @@ class EncoderDecoder(nn.Module):
 def load(place: str | Path, device: str = "cpu") -> Captioner:
     """The captioner of a run's folder (its best network) or of a packed one, in evaluation.
 
+    place: also the name of a captioner that comes with the package, such as `captioner-mini`.
+
     Raises UserError for a folder that is no run, is damaged, or is no captioner's.
     """
     from cc_prep.errors import UserError
     from cc_train import systems
     from cc_train.training import runs
 
-    run = runs.read(Path(place))
+    run = runs.read(runs.locate(place))
     recipe = systems.recipe(run.system)
     if not hasattr(recipe, "load"):
         raise UserError(f"{place}: a run of {run.system} is no captioner", "Give a captioner's run")
     captioner: Captioner = recipe.load(run, device)
+    calibration = run.settings.get("calibration")
+    if calibration is not None and isinstance(captioner, EncoderDecoder):
+        captioner.calibration = Calibration(**calibration)
     return captioner

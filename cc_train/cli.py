@@ -130,7 +130,15 @@ def _training(system: systems.System) -> click.Command:
 @click.option("--shards", multiple=True, required=True, metavar="SHARDS", help="Held-out shards.")
 @click.option("--name", required=True, help="Name of what is packed.")
 @click.option("--out", required=True, metavar="DIR", help="Where it goes.")
-def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
+@click.option(
+    "--calibrate",
+    multiple=True,
+    metavar="SHARDS",
+    help="Other held-out shards of rendered pairs, to give captions a confidence.",
+)
+def pack(
+    run: str, shards: tuple[str, ...], name: str, out: str, calibrate: tuple[str, ...]
+) -> None:
     """Packs RUN's best network as float16 safetensors, with a card of how good it is.
 
     A captioner becomes the folder DIR/NAME, which is used like a run; other networks become one
@@ -146,7 +154,7 @@ def pack(run: str, shards: tuple[str, ...], name: str, out: str) -> None:
 
     from cc_train import packing
 
-    for place in packing.pack(Path(run), shards, name, Path(out)):
+    for place in packing.pack(Path(run), shards, name, Path(out), calibrate):
         click.echo(place)
 
 
@@ -219,18 +227,26 @@ def compare(**options: Any) -> None:
 @click.option(
     "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see below."
 )
+@click.option(
+    "--shards", multiple=True, metavar="SHARDS", help="Samples of training shards, with references."
+)
+@click.option("--limit", type=click.IntRange(1), help="Of --shards: at most so many samples.")
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--json", "as_json", is_flag=True, help="A JSON line a pair, with all beams.")
 def caption(**options: Any) -> None:
     """Says what changed from BEFORE to AFTER.
 
+    RUN is a training's folder, a packed captioner, or `captioner-mini`, which comes with the
+    package. A calibrated captioner adds the chance that its sentence is right.
+
     With --pairs for many: a list with columns `before` and `after`, paths relative to it, or a
     folder with `before/NAME` and `after/NAME`, or with `NAME_before.*` and `NAME_after.*`.
 
     \b
-    Example:
-      cc-train caption out/clevr/stage2 before.png after.png
+    Examples:
+      cc-train caption captioner-mini before.png after.png
+      cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
     """
     from cc_train.commands import caption
 

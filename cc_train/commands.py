@@ -16,11 +16,12 @@ from cc_prep.errors import RejectedPair, UserError
 from cc_prep.media import images as image_files
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
-from cc_train.captioner import Caption
+from cc_train.captioner import Caption, Captioner
+from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation import evaluation, protocol
 from cc_train.evaluation.captions import coco
-from cc_train.evaluation.predict import BATCH
+from cc_train.evaluation.predict import BATCH, predict
 from cc_train.systems import System
 from cc_train.training.settings import pick_device
 from cc_train.training.task import Request
@@ -85,7 +86,7 @@ def evaluate(
     else:
         if run is None or not shards:
             raise UserError("what is to be scored?", "Give RUN and --shards, or --predictions")
-        place = Path(out or f"{run}/{evaluation.FOLDER}")
+        place = Path(out or evaluation.default_folder(run))
         entries, items = protocol.items(shards)
         items = coco.with_facts(items, facts) if facts else items
         captioner = captioners.load(run, pick_device(device))
@@ -100,11 +101,20 @@ def caption(
     run: str,
     images: tuple[str, ...],
     pairs: str | None,
+    shards: tuple[str, ...],
+    limit: int | None,
     beams: int,
     device: str,
     as_json: bool,
 ) -> None:
     """Prints a sentence for each pair. Raises UserError."""
+    if shards:
+        if images or pairs is not None:
+            raise UserError("--shards and other pairs are both given", "Give one of them")
+        _caption_samples(captioners.load(run, pick_device(device)), shards, limit, beams, as_json)
+        return
+    if limit is not None:
+        raise UserError("--limit without --shards", "Give --shards too")
     if pairs is None and len(images) != 2:
         raise UserError(f"{len(images)} images given", "Give BEFORE and AFTER, or --pairs")
     if pairs is not None and images:
@@ -119,12 +129,43 @@ def caption(
             click.echo(_line(before, after, one, as_json, len(listed) > 1))
 
 
+def _caption_samples(
+    captioner: Captioner, shards: tuple[str, ...], limit: int | None, beams: int, as_json: bool
+) -> None:
+    """Prints the captions of samples of training shards, each beside its references."""
+    entries = shard_index.read(shards)[:limit]
+    by_key = {entry.key: entry for entry in entries}
+    for key, one in predict(captioner, entries, beams):
+        references = list(by_key[key].captions)
+        if as_json:
+            row = {"key": key, **_row(one), "references": references}
+            click.echo(json.dumps(row, ensure_ascii=False))
+            continue
+        click.echo(f"{key}: {_text(one)}")
+        for reference in references:
+            click.echo(f"    reference: {reference}")
+
+
 def _line(before: str, after: str, caption: Caption, as_json: bool, many: bool) -> str:
     if not as_json:
-        return f"{before}\t{after}\t{caption.text}" if many else caption.text
-    beams = [{"caption": text, "score": score} for text, score in caption.beams]
-    row: dict[str, Any] = {"before": before, "after": after, "caption": caption.text}
-    return json.dumps({**row, "beams": beams} if beams else row, ensure_ascii=False)
+        return f"{before}\t{after}\t{_text(caption)}" if many else _text(caption)
+    return json.dumps({"before": before, "after": after, **_row(caption)}, ensure_ascii=False)
+
+
+def _text(caption: Caption) -> str:
+    """The sentence, and behind a tab its confidence where the captioner is calibrated."""
+    if caption.confidence is None:
+        return caption.text
+    return f"{caption.text}\t{100 * caption.confidence:.0f} %"
+
+
+def _row(caption: Caption) -> dict[str, Any]:
+    row: dict[str, Any] = {"caption": caption.text}
+    if caption.confidence is not None:
+        row["confidence"] = round(caption.confidence, 4)
+    if caption.beams:
+        row["beams"] = [{"caption": text, "score": score} for text, score in caption.beams]
+    return row
 
 
 def _load(before: str, after: str, size: tuple[int, int]) -> np.ndarray:

@@ -24,7 +24,7 @@ from cc_prep.storage import sha256
 from cc_train import captioner as captioners
 from cc_train import systems
 from cc_train.data.sequence_index import read_index
-from cc_train.evaluation import evaluation, fact_scores, protocol
+from cc_train.evaluation import calibrating, evaluation, fact_scores, protocol
 from cc_train.training import checkpoints, runs
 
 CARD_NAME = "README.md"
@@ -61,15 +61,20 @@ CARD = """\
 """
 
 
-def pack(run: Path, shards: Sequence[str], name: str, out: Path) -> list[Path]:
+def pack(
+    run: Path, shards: Sequence[str], name: str, out: Path, calibrate: Sequence[str] = ()
+) -> list[Path]:
     """Packs the best network of a run; the files or the folder. Raises UserError.
 
-    shards: samples that training did not see, to measure on.
+    shards: samples that training did not see, to measure on. calibrate: others, of rendered pairs,
+    by which a captioner's captions get a confidence.
     """
     stored = runs.read(run)
     recipe = systems.recipe(stored.system)
     if hasattr(recipe, "load"):
-        return [_pack_captioner(stored, shards, name, out)]
+        return [_pack_captioner(stored, shards, name, out, calibrate)]
+    if calibrate:
+        raise UserError(f"{run}: a run of {stored.system} is no captioner", "Leave out --calibrate")
     if not hasattr(recipe, "card"):
         raise UserError(f"{run}: a run of {stored.system} is not packed", "Give another run")
     return _pack_network(stored, recipe, shards, name, out)
@@ -92,7 +97,9 @@ def _pack_network(
     return [file, card]
 
 
-def _pack_captioner(stored: runs.Run, shards: Sequence[str], name: str, out: Path) -> Path:
+def _pack_captioner(
+    stored: runs.Run, shards: Sequence[str], name: str, out: Path, calibrate: Sequence[str]
+) -> Path:
     """A folder with the network, what it needs besides, and the card."""
     target = out / name
     if target.exists():
@@ -101,15 +108,19 @@ def _pack_captioner(stored: runs.Run, shards: Sequence[str], name: str, out: Pat
     with tempfile.TemporaryDirectory(dir=out) as temporary:
         folder = Path(temporary) / name
         folder.mkdir()
-        _save(stored.tensors, stored.settings, folder / checkpoints.MODEL)
-        storage.write_json(str(folder / runs.SETTINGS), stored.settings)
         for file in stored.settings.get("files", []):
             shutil.copyfile(stored.folder / file, folder / file)
-        captioner = captioners.load(folder)
+        settings = dict(stored.settings)
+        captioner = _loaded(stored, settings, folder)
+        if calibrate:
+            settings["calibration"] = calibrating.fit(captioner, calibrate).to_json()
+            captioner = _loaded(stored, settings, folder)
         entries, items = protocol.items(shards)
         scores, captions = protocol.score(captioner, entries, items, 1, Console(stderr=True))
         evaluation.write(folder / evaluation.FOLDER, scores, items, captions)
         total = {**_right(scores), **scores.groups[evaluation.TOTAL].corpus}
+        if calibrate and scores.facts is not None:
+            total["calibration error, %"] = 100 * calibrating.error(captioner, shards)
         measured = {
             "about": f"A change captioner, trained by `cc-train {stored.system}`. Captions two "
             f"images: `cc-train caption {name} before.png after.png`.",
@@ -121,6 +132,13 @@ def _pack_captioner(stored: runs.Run, shards: Sequence[str], name: str, out: Pat
         storage.write_bytes(str(folder / CARD_NAME), text.encode())
         folder.replace(target)
     return target
+
+
+def _loaded(stored: runs.Run, settings: Mapping[str, Any], folder: Path) -> captioners.Captioner:
+    """The captioner that a folder packs, with these settings."""
+    _save(stored.tensors, settings, folder / checkpoints.MODEL)
+    storage.write_json(str(folder / runs.SETTINGS), settings)
+    return captioners.load(folder)
 
 
 def _right(scores: evaluation.Evaluation) -> dict[str, float]:

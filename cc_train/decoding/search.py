@@ -24,7 +24,6 @@ class Hypothesis:
     score: float
 
 
-@torch.inference_mode()
 def greedy(
     decoder: NextWord, memory: Tensor, marks: Marks = WORD_MARKS, stop: bool = True
 ) -> Tensor:
@@ -33,22 +32,36 @@ def greedy(
     memory: what the decoder attends to of B pairs, [B, …]. stop: end when all sentences have ended;
     ProCap's code goes on, so what follows an end mark is then whatever the decoder says there.
     """
+    return scored_greedy(decoder, memory, marks, stop)[0]
+
+
+@torch.inference_mode()
+def scored_greedy(
+    decoder: NextWord, memory: Tensor, marks: Marks = WORD_MARKS, stop: bool = True
+) -> tuple[Tensor, Tensor]:
+    """See `greedy`; also the sum of log-probabilities of each sentence, float32 [B].
+
+    The sum goes up to and with the end mark.
+    """
     length, count = decoder.length, len(memory)
     ids = torch.full((count, length), marks.pad, dtype=torch.long, device=memory.device)
     ids[:, 0] = marks.begin
     ended = torch.zeros(count, dtype=torch.bool, device=memory.device)
+    scores = torch.zeros(count, device=memory.device)
     state = decoder.start(memory)
     for place in range(1, length):
         logits = decoder.step(ids[:, place - 1], memory, state)
         logits[:, list(marks.never)] = NEVER
         words = logits.argmax(-1)
+        chosen = logits.float().log_softmax(-1).gather(1, words[:, None])[:, 0]
+        scores += chosen.masked_fill(ended, 0.0)
         if stop:
             words = words.masked_fill(ended, marks.pad)
-            ended |= words == marks.end
+        ended |= words == marks.end
         ids[:, place] = words
         if stop and bool(ended.all()):
             break
-    return ids
+    return ids, scores
 
 
 @torch.inference_mode()

@@ -25,9 +25,17 @@ from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 from cc_train.evaluation.captions.scorer import Scores
 from cc_train.evaluation.fact_scores import FactScores
 from cc_train.evaluation.facts import Verdict, judge
+from cc_train.training import runs
 
 TOTAL = "total"
 FOLDER = "evaluation"  # of a run
+
+
+def default_folder(run: str) -> str:
+    """Where an evaluation of a run goes: RUN/evaluation, or NAME.evaluation in the current folder
+    for a captioner that comes with the package.
+    """
+    return f"{run}.{FOLDER}" if runs.is_shipped(run) else f"{run}/{FOLDER}"
 
 
 @dataclass

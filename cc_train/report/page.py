@@ -24,6 +24,7 @@ from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import scorer
 from cc_train.report import curves, facts
+from cc_train.training import runs
 from cc_train.training.metric_logger import PICTURES
 
 CAPTIONS_A_GROUP = 8
@@ -67,14 +68,17 @@ class Group:
 def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
     """Writes the page of a run to `out`, or RUN/report.html, and returns where.
 
+    Of a captioner that comes with the package: to NAME.report.html in the current folder.
+
     shards: those that were evaluated, for the images of pairs. Raises UserError if `run` is none.
     """
-    folder = Path(run)
+    folder = runs.locate(run)
+    evaluated = Path(evaluation.default_folder(run))
     settings = _read(folder / "settings.json")
     if not isinstance(settings, dict):
         raise UserError(f"{run}: no run", "Give the --out of a training")
     log = curves.read(folder)
-    scores = _read(folder / evaluation.FOLDER / "scores.json")
+    scores = _read(evaluated / "scores.json")
     pictures = sorted((folder / PICTURES).glob("*.png"))
     page = (
         environment()
@@ -90,12 +94,13 @@ def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
             scores=scores,
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
-            groups=_groups(folder / evaluation.FOLDER / "items.jsonl", _images(shards)),
+            groups=_groups(evaluated / "items.jsonl", _images(shards)),
             settings=json.dumps(values_without_folders(settings), indent=1),
             words=settings.get("text", {}).get("count", 0),
         )
     )
-    target = out or str(folder / "report.html")
+    default = f"{run}.report.html" if runs.is_shipped(run) else str(folder / "report.html")
+    target = out or default
     storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
     return target
 

@@ -24,6 +24,7 @@ from cc_prep.storage import sha256
 from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
+ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,21 @@ class Run:
     settings: dict[str, Any]
     tensors: dict[str, Tensor]
     step: int
+
+
+def shipped() -> list[str]:
+    """Names of the captioners that come with the package, which stand for a run's folder."""
+    return sorted(path.parent.name for path in ASSETS.glob(f"*/{checkpoints.MODEL}"))
+
+
+def is_shipped(place: str | Path) -> bool:
+    """Whether this is the name of such a captioner, and no folder here."""
+    return str(place) in shipped() and not Path(place).exists()
+
+
+def locate(place: str | Path) -> Path:
+    """The folder of a run, or of a captioner that comes with the package, by its name."""
+    return ASSETS / str(place) if is_shipped(place) else Path(place)
 
 
 def read(folder: Path, system: str | None = None) -> Run:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from cc_prep.formats import training_shards
@@ -58,16 +60,40 @@ def test_it_is_evaluated_packed_and_captions_images(
     done = cc_train("evaluate", out / "run", "--shards", test, "--json")
     assert done.returncode == 0, done.stderr
     assert "facts" in json.loads(done.stdout)
-    done = cc_train("pack", out / "run", "--shards", test, "--name", "mini", "--out", tmp_path)
+    done = cc_train("pack", out / "run", "--shards", test, "--name", "mini", "--out", tmp_path,
+                    "--calibrate", out / "shards/val-*.tar")  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "calibration error" in (tmp_path / "mini/README.md").read_text()
     images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
     captions = []
     for place in (out / "run", tmp_path / "mini"):
         done = cc_train("caption", place, *images)
         assert done.returncode == 0, done.stderr
         captions.append(done.stdout)
-    assert captions[0] == captions[1]
+    caption, confidence = captions[1].rstrip("\n").split("\t")
+    assert f"{caption}\n" == captions[0]
+    assert 0 <= int(confidence.removesuffix(" %")) <= 100
+    noise = [tmp_path / name for name in ("a.png", "b.png")]
+    for number, place in enumerate(noise):
+        pixels = np.random.default_rng(number).integers(0, 256, (64, 64, 3), np.uint8)
+        cv2.imwrite(str(place), pixels)
+    done = cc_train("caption", tmp_path / "mini", *noise, "--json")
+    assert json.loads(done.stdout)["confidence"] < 0.01, "it knows nothing of noise"
     assert (tmp_path / "mini/model.safetensors").stat().st_size < 5e6
+
+
+def test_samples_are_captioned_beside_their_references(out: Path) -> None:
+    shards = ("--shards", out / "shards/test-*.tar")
+    done = cc_train("caption", out / "run", *shards, "--limit", "1")
+    assert done.returncode == 0, done.stderr
+    caption, *references = done.stdout.splitlines()
+    assert caption.startswith("pairs-test-")
+    assert all(line.startswith("    reference: ") for line in references)
+    assert len(references) >= 1
+    done = cc_train("caption", out / "run", *shards, "--json")
+    assert {"key", "caption", "references"} <= json.loads(done.stdout.splitlines()[0]).keys()
+    done = cc_train("caption", out / "run", "a.png", "b.png", *shards)
+    assert (done.returncode, "Give one of them" in done.stderr) == (2, True)
 
 
 def test_shards_without_features_are_captioned_from_their_images(out: Path, shards: str) -> None:

@@ -62,6 +62,16 @@ class PairCaptioner(EncoderDecoder):
         changes: Changes = self.encoder(images[:, 0], images[:, 1])
         return changes
 
+    @torch.inference_mode()
+    def strangeness(self, before_after: Tensor) -> list[float | None]:
+        """Of each pair that of the stranger image: how far the means of its channels lie from those
+        of the training images, in their deviations, squared and averaged over channels.
+        """
+        features = self.features(before_after)
+        means = (features.mean((3, 4)) - self.encoder.mean) / self.encoder.spread
+        distances: list[float | None] = means.square().mean(2).amax(1).tolist()
+        return distances
+
     def attended(self, changes: Changes) -> Tensor:
         """What the decoder attends to, [B, N, width]."""
         summaries = self.bridge(changes.summaries) + self.kinds[:SUMMARIES]

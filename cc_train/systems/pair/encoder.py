@@ -84,11 +84,13 @@ class CrossAttention(nn.Module):
 class PairEncoder(nn.Module):
     """Features float [N, C, rows, columns] → changes of pairs of them.
 
-    mean, std: of each channel over the training data, which features are standardised by.
+    mean, std: of each channel over the training data, which features are standardised by. spread:
+    the deviation of a channel's mean over an image.
     """
 
     mean: Tensor
     std: Tensor
+    spread: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -96,6 +98,7 @@ class PairEncoder(nn.Module):
         width, looks = config.width, sum(LOOK_CLASSES)
         self.register_buffer("mean", torch.zeros(config.channels))
         self.register_buffer("std", torch.ones(config.channels))
+        self.register_buffer("spread", torch.ones(config.channels))
         self.adapter = nn.Sequential(nn.Conv2d(config.channels, width, 1), Residual(width))
         self.position = nn.Parameter(0.02 * torch.randn(config.rows * config.columns, width))
         self.norm = nn.LayerNorm(width)

@@ -182,6 +182,7 @@ def _standardise(network: PairCaptioner, entries: Sequence[Entry], console: Cons
         )
     network.encoder.mean.copy_(values.mean((0, 2, 3)))
     network.encoder.std.copy_(values.std((0, 2, 3)) + LEAST_DEVIATION)
+    network.encoder.spread.copy_(values.mean((2, 3)).std(0) + LEAST_DEVIATION)
 
 
 def _features_of(entry: Entry) -> Features:

@@ -1,0 +1,56 @@
+"""Captions of held-out rendered pairs, whether each is right, and what confidence follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cc_prep.errors import UserError
+from cc_train import calibration
+from cc_train.calibration import Calibration
+from cc_train.captioner import Caption, Captioner
+from cc_train.evaluation import protocol
+from cc_train.evaluation.facts import judge
+from cc_train.evaluation.predict import predict
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Captions of pairs whose facts are known, and whether each is right."""
+
+    captions: list[Caption]
+    right: list[bool]
+
+
+def judged(captioner: Captioner, shards: Sequence[str]) -> Judged:
+    """Greedy captions of the samples of training shards with facts. Raises UserError."""
+    entries, items = protocol.items(shards)
+    known = [pair for pair in zip(entries, items, strict=True) if pair[1].facts is not None]
+    if not known:
+        raise UserError(
+            "no sample of these shards says what truly changed", "Give shards of rendered pairs"
+        )
+    captions = [caption for _, caption in predict(captioner, [entry for entry, _ in known])]
+    right = [
+        judge(caption.text, item.facts, item.references).exact
+        for caption, (_, item) in zip(captions, known, strict=True)
+        if item.facts is not None
+    ]
+    return Judged(captions, right)
+
+
+def fit(captioner: Captioner, shards: Sequence[str]) -> Calibration:
+    """The calibration of a captioner on held-out rendered pairs. Raises UserError."""
+    held_out = judged(captioner, shards)
+    scores = [caption.score for caption in held_out.captions if caption.score is not None]
+    if len(scores) < len(held_out.captions):
+        raise UserError("this captioner gives its captions no probability", "Pack it without")
+    strangeness = [c.strangeness for c in held_out.captions if c.strangeness is not None]
+    return calibration.fit(scores, held_out.right, strangeness)
+
+
+def error(captioner: Captioner, shards: Sequence[str]) -> float:
+    """The calibration error of a calibrated captioner on other pairs, 0 to 1. Raises UserError."""
+    measured = judged(captioner, shards)
+    confidences = [caption.confidence or 0.0 for caption in measured.captions]
+    return calibration.calibration_error(confidences, measured.right)

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Trains `captioner-mini`, the captioner that comes with the package: `make captioner-mini`. Every
+# step can be stopped and goes on where it was. SHARE=1 STEPS=6 tries the whole way with 1 % of the
+# scenes and 6 steps, in some minutes.
+set -eu
+at=${MINI:-out/captioner-mini}
+prep=${BIN:-.venv/bin}/cc-prep
+train=${BIN:-.venv/bin}/cc-train
+scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
+
+# Scenes to train on; 500 that nobody trained or chose on, and the same under other conditions.
+$prep synth "$at/scenes" --scenes "$(scenes 12000)" --seed 7 --size 112 --wording plain
+$prep synth "$at/fresh" --scenes "$(scenes 500)" --seed 990 --size 112 --wording plain
+$prep synth "$at/still" --scenes "$(scenes 500)" --seed 991 --size 112 --wording plain --jitter 0
+$prep synth "$at/large" --scenes "$(scenes 500)" --seed 992 --size 224 --wording plain
+
+for set in scenes fresh still large; do
+  $prep build pairs --root "$at/$set" --out "$at/$set-shards"
+done
+
+$train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} \
+  --shards "$at/scenes-shards/shards/train-*.tar" --shards "$at/scenes-shards/shards/test-*.tar" \
+  --valid "$at/scenes-shards/shards/val-*.tar"
+for set in still large; do
+  $train evaluate "$at/run" --shards "$at/$set-shards/shards/*.tar" --out "$at/$set-evaluation"
+done
+rm -rf "$at/packed"
+$train pack "$at/run" --name captioner-mini --out "$at/packed" \
+  --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar"
+echo "To ship it: copy $at/packed/captioner-mini without its evaluation into cc_train/assets"

@@ -1,0 +1,47 @@
+"""Confidence: what was promised comes true, and strange pairs get less."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cc_train import calibration
+from cc_train.calibration import Calibration
+
+
+def planted(count: int, slope: float, offset: float) -> tuple[list[float], list[bool]]:
+    rng = np.random.default_rng(0)
+    scores = -rng.exponential(1.0, count)
+    chances = 1 / (1 + np.exp(-(slope * scores + offset)))
+    return scores.tolist(), (rng.random(count) < chances).tolist()
+
+
+def test_planted_chances_are_recovered() -> None:
+    scores, right = planted(20_000, 1.7, 2.5)
+    fitted = calibration.fit(scores, right)
+    assert (fitted.slope, fitted.offset) == pytest.approx((1.7, 2.5), abs=0.1)
+    confidences = [fitted.confidence(score) for score in scores]
+    assert calibration.calibration_error(confidences, right) < 0.01
+
+
+def test_overconfidence_is_measured() -> None:
+    assert calibration.calibration_error([0.99] * 100, [True] * 60 + [False] * 40) == (
+        pytest.approx(0.39)
+    )
+    assert calibration.calibration_error([1.0, 0.0], [True, False]) == 0
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_one_outcome_alone_stays_finite(right: bool) -> None:
+    """Keeps away: a slope without end where every held-out caption is right."""
+    fitted = calibration.fit([-0.1, -0.2, -3.0], [right] * 3)
+    assert np.isfinite([fitted.slope, fitted.offset]).all()
+    assert (fitted.confidence(-0.1) > 0.5) == right
+
+
+def test_strange_pairs_get_less() -> None:
+    fitted = Calibration(1.0, 4.0, strangest=2.0)
+    usual = fitted.confidence(-0.1, 1.5)
+    assert usual == fitted.confidence(-0.1) == fitted.confidence(-0.1, 2.0)
+    assert fitted.confidence(-0.1, 20.0) == pytest.approx(usual / 100)
+    assert Calibration(1.0, 4.0).confidence(-0.1, 20.0) == usual
