@@ -1,0 +1,167 @@
+"""Every loss can be learned: 32 planted pairs are overfitted from a fixed seed, on one core.
+
+A loss that stays at chance here is wired wrongly; one that falls here and not on real data lacks
+data, steps or inputs. The pair captioner's tests are in `test_pair_objective.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.models.vqgan import VQGAN
+from cc_prep.models.vqgan import Config as Codec
+from cc_train.data.collate import CaptionBatches
+from cc_train.layers import caption_decoder
+from cc_train.systems.clip4idc import objective as clip4idc
+from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
+from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.masking import Masks
+from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
+from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
+from cc_train.systems.procap.stage2_objective import Stage2Objective
+from cc_train.text import Vocabulary
+from cc_train.training.trainer import Objective
+
+PAIRS, FRAMES, GRID, CODES, TEXT = 32, 4, 2, 16, 8
+WORDS = ("red", "blue", "green", "gray", "cyan", "brown", "small", "large")
+CAPTIONS = [f"the {a} one by the {b} one" for a, b in itertools.permutations(WORDS, 2)][:PAIRS]
+ALL_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(1.0, 1.0))
+HALF_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(0.5, 0.5))
+
+
+def samples() -> list[TrainingSample]:
+    """Sequences of random tokens, each with a caption of its own."""
+    rng = np.random.default_rng(0)
+    scores = np.zeros((2, 1, FRAMES), np.float32)
+    return [
+        TrainingSample(
+            f"planted-{number}",
+            {"captions": [caption], "kind": "change"},
+            rng.integers(0, CODES, (FRAMES, GRID, GRID)).astype(np.int16),
+            scores,
+            {},
+        )
+        for number, caption in enumerate(CAPTIONS)
+    ]
+
+
+SAMPLES = samples()
+
+
+def features() -> FrameFeatures:
+    torch.manual_seed(1)
+    codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=16, codes=CODES, code_width=16))
+    codec.quantize.embedding.weight.data.normal_()
+    return FrameFeatures(codec.eval(), "tokens")
+
+
+def encoder(frames: int) -> ProcedureEncoder:
+    torch.manual_seed(0)
+    return ProcedureEncoder(
+        Config(
+            width=64,
+            layers=2,
+            latent=16,
+            codes=CODES,
+            frames=frames,
+            rows=GRID,
+            columns=GRID,
+            text_length=TEXT,
+        )
+    )
+
+
+def overfit(objective: Objective, batches: Iterator[dict], steps: int, rate: float) -> None:
+    """AdamW without decay, a short warm-up, then down to nothing."""
+    # The table of byte pairs stays as it was drawn: its update would take most of the time.
+    trained = [p for g in objective.groups("model") for p in g["params"] if p.numel() < 10**6]
+    optimiser = torch.optim.AdamW(trained, lr=rate, weight_decay=0.0)
+    objective.network.train()
+    for step, batch in enumerate(itertools.islice(batches, steps)):
+        torch.manual_seed(step)
+        for group in optimiser.param_groups:
+            group["lr"] = rate * min(1, (step + 1) / 30) * (1 - step / steps)
+        denominators = {n: v.clamp(min=1) for n, v in objective.denominators(batch).items()}
+        objective.network.zero_grad()
+        for chunk in objective.chunks(batch):
+            objective.losses("model", chunk, step, denominators)["total"].backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimiser.step()
+    objective.network.eval()
+
+
+def drawn(make: ProcedureBatches | CaptionBatches, size: int, seed: int) -> Iterator[dict]:
+    """Batches of random samples, without end."""
+    for step in itertools.count():
+        rng = np.random.default_rng([seed, step])
+        chosen = [SAMPLES[i] for i in rng.permutation(PAIRS)[:size]]
+        yield make(chosen, list(rng.spawn(size)))
+
+
+@pytest.mark.parametrize(
+    ("name", "masks", "chance", "learned"),
+    [
+        ("msm", HALF_SEEN, np.log(CODES), 0.5),
+        ("align", ALL_SEEN, 2 * np.log(2), 0.2),
+        ("consistency", ALL_SEEN, 2 * np.log(2), 0.7),
+    ],
+)
+def test_each_loss_of_stage_1(name: str, masks: Masks, chance: float, learned: float) -> None:
+    weights = {"msm": 0.0, "align": 0.0, "consistency": 0.0} | {name: 1.0}
+    make = ProcedureBatches("tokens", Keyframes(strategy="uniform", k=2), masks, TEXT)
+    held_out = [batch for _, batch in zip(range(2), drawn(make, PAIRS, 9), strict=False)]
+    objective = Stage1Objective(
+        encoder(FRAMES), features(), Losses(**weights), held_out, 0.0, "cpu"
+    )
+    with torch.inference_mode():
+        before = objective.validate(objective.network.eval())[0][name]
+    overfit(objective, drawn(make, 16, 0), 500, 2e-3)
+    with torch.inference_mode():
+        after = objective.validate(objective.network)[0][name]
+    assert before > 0.8 * chance
+    assert after < learned, f"{name} stays at {after:.3f} of {before:.3f}"
+
+
+def test_the_captioner_of_stage_2() -> None:
+    """Both ends and two procedure queries → the pair's own caption, word for word."""
+    words = Vocabulary.of(CAPTIONS, 1)
+    sizes = caption_decoder.Config(len(words), 64, 4, 128, 1, 12, 0.0)
+    network = ProCap(encoder(FRAMES), sizes, features(), words)
+    objective = Stage2Objective(network, lambda captioner: {}, 0.0, 0.0, "cpu", 1.0, False, False)
+    make = CaptionBatches("tokens", words, 12)
+    overfit(objective, drawn(make, 16, 0), 400, 2e-3)
+    ends = make(SAMPLES, [np.random.default_rng(0)] * PAIRS)["before_after"]
+    captions = [caption.text for caption in network.caption(ends)]
+    assert sum(a == b for a, b in zip(captions, CAPTIONS, strict=True)) >= PAIRS - 1
+
+
+def test_the_contrast_of_clip4idc() -> None:
+    """Every caption finds its own pair among 32."""
+    sizes = clip4idc.Network(
+        embedding=32, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
+        text_width=64, text_layers=1, context=16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    network = clip4idc.from_scratch(sizes)
+    images = torch.randn(2, PAIRS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    from cc_prep.models import clip_tokenizer
+
+    batch = {
+        "before": images[0],
+        "after": images[1],
+        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, sizes.context)),
+        "positives": torch.eye(PAIRS, dtype=torch.bool),
+    }
+    objective = clip4idc.Clip4idcObjective(network, [], 0.0, 1.0, "cpu")
+    overfit(objective, itertools.repeat(batch), 120, 1e-3)
+    with torch.inference_mode():
+        pairs, text = clip4idc.embed(network, batch)
+        best = network.similarity(text, pairs).argmax(1)
+    assert int((best == torch.arange(PAIRS)).sum()) >= PAIRS - 1
