@@ -105,10 +105,11 @@ evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/stage2/e
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
 	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --table docs/results.md $(ARGS)
 
-# How the small default weights were made, on two cores in about four hours; see docs/weights.md.
-captioner-mini: $(SETUP)  ## train the captioner of the package anew: MINI/packed
+# On two cores in less than four hours from nothing; see docs/pair.md.
+captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed
 	BIN=$(BIN) MINI=$(MINI) sh cc_train/recipes/captioner-mini.sh
 
+# How the small default weights were made, on two cores in about four hours; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
 	BIN=$(BIN) ASSETS=$(ASSETS) sh cc_train/recipes/assets.sh
 

@@ -12,18 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from cc_prep.errors import UserError
+
 STEPS = 100
 # Of slope and offset: keeps them finite where all held-out captions are right.
 PRIOR = 1e-2
 BINS = 10
+FAMILIAR = 0.99  # of the held-out pairs, which are not strange
 
 
 @dataclass(frozen=True)
 class Calibration:
     """The chance is σ(slope · s + offset) of the sum s of a caption's log-probabilities.
 
-    strangest: how unlike the training data the least familiar held-out pair was; None where the
-    captioner does not say. A pair of more, d, has its chance times (strangest / d)².
+    strangest: how unlike the training data one in a hundred held-out pairs is at least; None where
+    the captioner does not say. A pair of more, d, has its chance times (strangest / d)².
     """
 
     slope: float
@@ -36,6 +39,19 @@ class Calibration:
         if self.strangest is None or strangeness is None or strangeness <= self.strangest:
             return chance
         return chance * (self.strangest / strangeness) ** 2
+
+    @classmethod
+    def of(cls, value: Any, place: object) -> Calibration:
+        """From a run's settings. Raises UserError, which names `place`."""
+        try:
+            strangest = value["strangest"]
+            return cls(
+                float(value["slope"]),
+                float(value["offset"]),
+                None if strangest is None else float(strangest),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{place}: its calibration is damaged", "Pack it anew") from None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a run's settings."""
@@ -61,7 +77,8 @@ def fit(
         if np.abs(step).max() < 1e-9:
             break
     slope, offset = (float(weight) for weight in weights)
-    return Calibration(slope, offset, max(strangeness) if strangeness else None)
+    strangest = float(np.quantile(strangeness, FAMILIAR)) if len(strangeness) else None
+    return Calibration(slope, offset, strangest)
 
 
 def calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> float:

@@ -94,6 +94,12 @@ class EncoderDecoder(nn.Module):
         """How unlike the training data each pair is; None where a system does not say it."""
         return [None] * len(before_after)
 
+    def prepare(self, before_after: Tensor) -> Tensor:
+        """What `memory` and `strangeness` both need of pairs, computed once; the pairs themselves
+        where a system does not override it.
+        """
+        return before_after
+
     def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, …]. before_after: as `Captioner.caption` takes it."""
         raise NotImplementedError
@@ -122,6 +128,7 @@ class EncoderDecoder(nn.Module):
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
         """Captions of B pairs; see `Captioner.caption`. The network must be in evaluation mode."""
         assert not self.training, "eval() first: dropout would change the words"
+        before_after = self.prepare(before_after)
         memory = self.memory(before_after)
         if self._next_word is None:
             self._next_word = self.next_word()
@@ -168,7 +175,7 @@ class EncoderDecoder(nn.Module):
 def load(place: str | Path, device: str = "cpu") -> Captioner:
     """The captioner of a run's folder (its best network) or of a packed one, in evaluation.
 
-    place: also the name of a captioner that comes with the package, such as `captioner-mini`.
+    place: also the name of a captioner that comes with the package.
 
     Raises UserError for a folder that is no run, is damaged, or is no captioner's.
     """
@@ -183,5 +190,5 @@ def load(place: str | Path, device: str = "cpu") -> Captioner:
     captioner: Captioner = recipe.load(run, device)
     calibration = run.settings.get("calibration")
     if calibration is not None and isinstance(captioner, EncoderDecoder):
-        captioner.calibration = Calibration(**calibration)
+        captioner.calibration = Calibration.of(calibration, place)
     return captioner

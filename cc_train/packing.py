@@ -23,7 +23,7 @@ from cc_prep.errors import UserError
 from cc_prep.storage import sha256
 from cc_train import captioner as captioners
 from cc_train import systems
-from cc_train.data.sequence_index import read_index
+from cc_train.data.sequence_index import expand, read_index
 from cc_train.evaluation import calibrating, evaluation, fact_scores, protocol
 from cc_train.training import checkpoints, runs
 
@@ -113,6 +113,7 @@ def _pack_captioner(
         settings = dict(stored.settings)
         captioner = _loaded(stored, settings, folder)
         if calibrate:
+            _check_apart(shards, calibrate)
             settings["calibration"] = calibrating.fit(captioner, calibrate).to_json()
             captioner = _loaded(stored, settings, folder)
         entries, items = protocol.items(shards)
@@ -132,6 +133,15 @@ def _pack_captioner(
         storage.write_bytes(str(folder / CARD_NAME), text.encode())
         folder.replace(target)
     return target
+
+
+def _check_apart(shards: Sequence[str], calibrate: Sequence[str]) -> None:
+    """Raises UserError if a file is to be calibrated and measured on."""
+    shared = set(expand(shards)) & set(expand(calibrate))
+    if shared:
+        raise UserError(
+            f"{min(shared)} is in --shards and in --calibrate", "Measure on other pairs"
+        )
 
 
 def _loaded(stored: runs.Run, settings: Mapping[str, Any], folder: Path) -> captioners.Captioner:

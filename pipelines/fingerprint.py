@@ -13,14 +13,13 @@ from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.manifest import NONE, Manifest
+from cc_prep.steps import confidence
 
 # The manifest's keys that decide the bytes of each kind of folder.
 SEQUENCE_KEYS = ("name", "layout", "image_size", "interpolate", "shards")
 SCORE_KEYS = (*SEQUENCE_KEYS, "score", "keyframes")
 TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize", "features")
 SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features")
-# Keyframe rules that look at no scores.
-UNSCORED = ("uniform", "random")
 # Stands where weights would, for what others made.
 IMPORTED = "imported"
 
@@ -115,7 +114,7 @@ def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -
 def check_keyframes(manifest: Manifest) -> None:
     """Raises UserError if a sequence has too few frames or no scores for the keyframe rule."""
     rule, interior = manifest.keyframes, 2**manifest.interpolate.depth - 1
-    if manifest.score.weights == NONE and rule.k and rule.strategy not in UNSCORED:
+    if manifest.score.weights == NONE and rule.k and rule.strategy not in confidence.UNSCORED:
         raise UserError(
             f"keyframes.strategy {rule.strategy} needs scores, and score.weights is none",
             "Set keyframes.k=0 or keyframes.strategy=uniform",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from cc_prep import storage
+from cc_prep.errors import UserError
 from cc_prep.formats import scores, sequences
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import NONE, Manifest
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, job
 from pipelines.actors import Score
@@ -40,5 +41,7 @@ def score_frames(request: job.Request) -> job.Summary | None:
 
 def find_weights(manifest: Manifest) -> dict[str, str]:
     """SHA-256 of the scorer's weights by name, read and checked. Raises UserError."""
+    if manifest.score.weights == NONE:
+        raise UserError("score.weights is none: nothing is scored", "Set score.weights")
     _, file = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
     return {file.name: file.sha256}

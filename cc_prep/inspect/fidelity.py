@@ -22,6 +22,7 @@ from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
 from cc_prep import storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, sequences, training_shards
+from cc_prep.manifest import NONE
 from cc_prep.media.images import resize
 from cc_prep.models.efficientnet import EfficientNetLite0
 from cc_prep.progress import Progress, no_progress
@@ -137,7 +138,7 @@ def figures(
     if len(generated) >= FEWEST_IMAGES:
         results["interpolated against true frames"] = measure(generated, real, inception)
     tokens = folders.get(training_shards.FORMAT.name)
-    if tokens is not None:
+    if tokens is not None and _has_tokens(tokens):
         generated, real = _sides(_rebuilt(sequence_folder, tokens), progress)
         if len(generated) >= FEWEST_IMAGES:
             results["reconstructions against frames"] = measure(generated, real, inception)
@@ -170,6 +171,11 @@ def _interpolated(folder: str) -> Iterator[Pair]:
             for number, true in sorted(truth.items()):
                 assert frames is not None
                 yield frames[number], true
+
+
+def _has_tokens(folder: str) -> bool:
+    record = provenance.read(folder) or {}
+    return bool(record["settings"]["tokenize"]["weights"] != NONE)
 
 
 def _rebuilt(folder: str, tokens: str) -> Iterator[Pair]:

@@ -134,7 +134,9 @@ def token_figures(
     most: int | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """How the codebook is used. perplexity: 2 to the entropy of the codes' frequencies.
+    """How the codebook is used, or without tokens only how many samples there are.
+
+    perplexity: 2 to the entropy of the codes' frequencies.
 
     Raises DamagedShard.
     """
@@ -152,6 +154,9 @@ def token_figures(
             sample_counts = np.bincount(sample.tokens.ravel(), minlength=max(codes, len(counts)))
             counts = np.pad(counts, (0, len(sample_counts) - len(counts))) + sample_counts
         progress(done, len(shards))
+    samples = sum(facts["samples"] for facts in shard_records.values())
+    if not codes:  # built without a tokenizer
+        return {"training samples": samples, "samples looked at": sample_count}
     shares = counts[counts > 0] / max(int(counts.sum()), 1)
     return {
         "training samples": sum(facts["samples"] for facts in shard_records.values()),

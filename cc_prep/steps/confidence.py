@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
+UNSCORED: tuple[Strategy, ...] = ("uniform", "random")  # these look at no scores
 
 
 def penalties(bef_inter_sim: np.ndarray, inter_aft_sim: np.ndarray) -> np.ndarray:
@@ -60,6 +61,8 @@ def keyframes(
     """
     last = len(penalty) - 1
     interior = np.arange(1, last)
+    if k == 0:
+        return [0, last]
     if not 0 <= k <= len(interior):
         raise ValueError(f"{k} keyframes asked for, {len(interior)} interior frames there")
     if strategy == "top":

@@ -16,6 +16,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
 from cc_prep.formats.tar import DamagedShard, parts_of
 from cc_prep.formats.training_shards import INDEX_META, TrainingSample
+from cc_prep.records import Facts
 from cc_train.data.sequence_index import expand
 
 ADVICE = "Give shards that `cc-prep build` wrote, or make them anew"
@@ -110,6 +111,14 @@ def facts(entries: Sequence[Entry]) -> list[Any]:
             rendered.setdefault(entry.dataset, value is not None)
         listed.append(value)
     return listed
+
+
+def facts_of(meta: Mapping[str, Any]) -> Facts | None:
+    """What a sample's JSON says truly changed, if it does. Raises UserError for another form."""
+    try:
+        return None if meta.get("facts") is None else Facts.from_json(meta["facts"])
+    except ValueError as error:
+        raise UserError(f"{meta.get('key')}: {error}", "Build these shards anew") from None
 
 
 def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -> None:

@@ -10,6 +10,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.captioner import Caption, Captioner, Inputs
+from cc_train.data import shard_index
 from cc_train.data.collate import Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
 
@@ -24,16 +25,23 @@ def predict(
     Images are resized to the captioner's `inputs.size`. swapped: captions of (after, before).
     Raises UserError for a sample that cannot be read, or does not hold what the captioner reads.
     """
+    inputs = captioner.inputs
+    if inputs.reads == "tokens":
+        shard_index.require_tokenizer(entries, inputs.tokenizer, "the captioner's VQGAN")
     for start in range(0, len(entries), BATCH):
         part = entries[start : start + BATCH]
         samples = [_read(entry) for entry in part]
-        reads = _reads(samples, captioner.inputs)
-        size = captioner.inputs.size
-        arrays = [before_after(sample, reads, size) for sample in samples]
-        pairs = torch.from_numpy(stack(samples, arrays))
-        pairs = pairs.flip(1) if swapped else pairs
-        captions = captioner.caption(pairs.to(captioner.device), beams)
-        yield from zip([entry.key for entry in part], captions, strict=True)
+        kinds = [_reads(sample, inputs) for sample in samples]
+        captions: dict[str, Caption] = {}
+        # Each sample by itself: its caption does not depend on what its neighbours hold.
+        for reads in sorted(set(kinds)):
+            alike = [s for s, kind in zip(samples, kinds, strict=True) if kind == reads]
+            arrays = [before_after(sample, reads, inputs.size) for sample in alike]
+            pairs = torch.from_numpy(stack(alike, arrays))
+            pairs = pairs.flip(1) if swapped else pairs
+            spoken = captioner.caption(pairs.to(captioner.device), beams)
+            captions |= zip([sample.key for sample in alike], spoken, strict=True)
+        yield from ((entry.key, captions[entry.key]) for entry in part)
 
 
 def _read(entry: Entry) -> TrainingSample:
@@ -43,26 +51,23 @@ def _read(entry: Entry) -> TrainingSample:
         raise UserError(f"{entry.shard}: {error}", ADVICE) from None
 
 
-def _reads(samples: Sequence[TrainingSample], inputs: Inputs) -> Reads:
-    """What is taken of the samples: images where they lack the features that are to be read.
+def _reads(sample: TrainingSample, inputs: Inputs) -> Reads:
+    """What is taken of a sample: its images where it lacks the features that are to be read.
 
     Raises UserError for a sample with neither.
     """
-    if inputs.reads != "features":
+    if inputs.reads != "features" or _has_features(sample, inputs):
         return inputs.reads
-    others = [sample for sample in samples if not _has_features(sample, inputs)]
-    for sample in others:
-        if not {0, len(sample.tokens) - 1} <= set(sample.images):
-            features = sample.features
-            stored = "no features"
-            if features is not None:
-                stored = f"features of {features.backbone} (SHA-256 {features.sha256[:12]}…)"
-            raise UserError(
-                f"{sample.key} holds {stored} of {_size(sample)} images, not those that the "
-                "captioner reads, and no images of before and after",
-                "Build these shards anew with the features that the captioner was trained on",
-            )
-    return "pixels" if others else "features"
+    if {0, len(sample.tokens) - 1} <= set(sample.images):
+        return "pixels"
+    features, stored = sample.features, "no features"
+    if features is not None:
+        stored = f"features of {features.backbone} (SHA-256 {features.sha256[:12]}…)"
+    raise UserError(
+        f"{sample.key} holds {stored} of {_size(sample)} images, not those that the captioner "
+        "reads, and no images of before and after",
+        "Build these shards anew with the features that the captioner was trained on",
+    )
 
 
 def _has_features(sample: TrainingSample, inputs: Inputs) -> bool:

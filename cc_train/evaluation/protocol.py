@@ -45,8 +45,6 @@ def score(
     place: a folder into which the captions are written before they are scored, so that they are
     there whatever the scores then fail at.
     """
-    if captioner.inputs.reads == "tokens":
-        shard_index.require_tokenizer(entries, captioner.inputs.tokenizer, "the captioner's VQGAN")
     captions = _captions(captioner, entries, beams, False, console)
     if place is not None:
         coco.write(place, items, captions)

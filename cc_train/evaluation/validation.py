@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.records import NO_CHANGE, Facts
+from cc_prep.records import NO_CHANGE
 from cc_train.captioner import Captioner
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
@@ -34,8 +34,11 @@ class Validation:
         self.references = {entry.key: meta["captions"] for entry, meta in captioned}
         self.unchanged = {e.key for e, meta in captioned if meta.get("kind") == NO_CHANGE}
         facts = shard_index.facts(self.entries)
-        known = zip(self.entries, facts, strict=True)
-        self.facts = {e.key: Facts.from_json(value) for e, value in known if value is not None}
+        self.facts = {
+            entry.key: of_pair
+            for entry, value in zip(self.entries, facts, strict=True)
+            if (of_pair := shard_index.facts_of({"key": entry.key, "facts": value})) is not None
+        }
         self.run = run
         if not self.entries:
             raise UserError(

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
 
 EPS = 1e-6
@@ -39,6 +40,14 @@ class Config:
     length: int = 24
     dropout: float = 0.1
     reference_quirks: bool = False
+
+    def check(self) -> None:
+        """Raises UserError if the width cannot be divided among the heads, or is odd."""
+        if self.width % self.heads or self.width % 2:
+            raise UserError(
+                f"decoder.width {self.width} is not in {self.heads} even parts",
+                "Set decoder.width or decoder.heads",
+            )
 
     @classmethod
     def of(

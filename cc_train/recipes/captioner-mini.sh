@@ -1,5 +1,5 @@
 #!/bin/sh
-# Trains `captioner-mini`, the captioner that comes with the package: `make captioner-mini`. Every
+# Trains a small captioner of rendered pairs from nothing: `make captioner-mini`. Every
 # step can be stopped and goes on where it was. SHARE=1 STEPS=6 tries the whole way with 1 % of the
 # scenes and 6 steps, in some minutes.
 set -eu

@@ -17,7 +17,6 @@ import jinja2
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.records import Facts
 from cc_prep.redaction import values_without_folders
 from cc_train import systems
 from cc_train.data import shard_index
@@ -148,7 +147,8 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
 def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
     if not row.get("facts"):
         return {}
-    truth, caption = Facts.from_json(row["facts"]), str(row["caption"])
+    truth, caption = shard_index.facts_of({"key": row["id"], **row}), str(row["caption"])
+    assert truth is not None
     return {
         "exact": bool(row["exact"]),
         "words": tuple(facts.words(caption, truth)),

@@ -8,9 +8,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from cc_prep.formats import training_shards
 from cc_train import captioner as captioners
+from cc_train.training import runs
 from tests.commands import cc_train
 from tests.conftest import Command
 
@@ -80,6 +82,45 @@ def test_it_is_evaluated_packed_and_captions_images(
     done = cc_train("caption", tmp_path / "mini", *noise, "--json")
     assert json.loads(done.stdout)["confidence"] < 0.01, "it knows nothing of noise"
     assert (tmp_path / "mini/model.safetensors").stat().st_size < 5e6
+
+
+def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
+    """--init takes over what was learned, and refuses a run of another system."""
+    shards = ("--shards", out / "shards/train-*.tar", "--valid", out / "shards/val-*.tar")
+    changes = [part for change in SMALL for part in ("--set", change)]
+    at_rest = ("--set", "loop.learning_rate=1e-12", "--set", "loop.weight_decay=0")
+    done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "run", *changes,
+                    *at_rest)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    start, again = (runs.read(folder).tensors for folder in (out / "run", tmp_path / "run"))
+    assert all(torch.allclose(start[name], again[name], atol=1e-6) for name in start)
+    changes = [*changes, "--set", "encoder.width=16"]
+    done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "no", *changes)
+    assert (done.returncode, "has other sizes" in done.stderr) == (2, True)
+
+
+def test_what_is_calibrated_on_is_not_measured_on(out: Path, tmp_path: Path) -> None:
+    shards = out / "shards/val-*.tar"
+    done = cc_train("pack", out / "run", "--shards", shards, "--calibrate", shards,
+                    "--name", "x", "--out", tmp_path)  # fmt: skip
+    assert (done.returncode, "Measure on other pairs" in done.stderr) == (2, True)
+    assert not (tmp_path / "x").exists()
+
+
+def test_sizes_that_do_not_go_together_are_named(out: Path, tmp_path: Path) -> None:
+    for change in ("decoder.heads=5", "encoder.heads=3"):
+        done = cc_train("pair", "--shards", out / "shards/train-*.tar", "--out", tmp_path / "run",
+                        "--set", change)  # fmt: skip
+        assert (done.returncode, "even parts" in done.stderr) == (2, True), done.stderr
+
+
+def test_systems_that_need_tokens_or_scores_say_so(
+    out: Path, tmp_path: Path, prep: Command
+) -> None:
+    done = cc_train("stage1", "--shards", out / "shards/train-*.tar", "--out", tmp_path / "run")
+    assert (done.returncode, "the shards hold no tokens" in done.stderr) == (2, True)
+    done = prep("score-frames", "pairs", "--out", out)
+    assert done.returncode == 2
 
 
 def test_samples_are_captioned_beside_their_references(out: Path) -> None:

@@ -21,6 +21,7 @@ from cc_prep.formats import provenance, rejects, scores, sequences, training_sha
 from cc_prep.inspect import stats, verification
 from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import STRIP_PX, Strip
+from cc_prep.manifest import NONE
 from cc_prep.progress import Progress, no_progress
 from cc_prep.redaction import values_without_folders, without_folders
 
@@ -57,6 +58,8 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
         "scores": stats.score_figures(score_folder, MOST_LOOKED_AT) if score_folder else None,
         "tokens": stats.token_figures(token_folder, MOST_LOOKED_AT) if token_folder else None,
     }
+    if figures["tokens"] and "codes" not in figures["tokens"]:
+        figures["tokens"] = None
     rejected = [
         replace(reject, message=without_folders(reject.message))
         for folder in folders.values()
@@ -150,6 +153,8 @@ def _decoder(
 
     record = provenance.read(folder) or {}
     settings = record["settings"]["tokenize"]
+    if settings["weights"] == NONE:
+        return None, "The shards hold no tokens."
     try:
         network, file, _ = networks.vqgan(
             provenance.weights_at(record, settings["weights"]), settings["config"]

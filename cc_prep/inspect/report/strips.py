@@ -113,8 +113,9 @@ def with_scores(strip: Strip, row: score_rows.Row) -> Strip:
 
 def with_tokens(strip: Strip, sample: TrainingSample, rebuilt: np.ndarray | None) -> Strip:
     """The strip with penalties, keyframes, and what its tokens decode to, uint8 [F, H, W, 3]."""
-    penalty = confidence.penalties(*sample.scores)
-    strip = _with_penalties(strip, penalty, sample.meta.get("keyframes", []))
+    if sample.scores.shape[1]:
+        penalty = confidence.penalties(*sample.scores)
+        strip = _with_penalties(strip, penalty, sample.meta.get("keyframes", []))
     if rebuilt is None:
         return strip
     return replace(strip, rebuilt=[_frame(image, "from tokens") for image in rebuilt])

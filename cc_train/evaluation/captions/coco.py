@@ -20,6 +20,7 @@ from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
 from cc_prep.formats import coco
 from cc_prep.records import FACT_TYPES, NO_CHANGE, Facts
+from cc_train.data import shard_index
 
 CHANGE, STILL = "semantic change", "no change"
 SCORER_FILES = ("sc_results.json", "nsc_results.json")
@@ -71,15 +72,8 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
         tuple(groups),
         image_id,
         (*_aliases(image_id), "_".join(files)),
-        _facts(meta),
+        shard_index.facts_of(meta),
     )
-
-
-def _facts(meta: Mapping[str, Any]) -> Facts | None:
-    try:
-        return None if meta.get("facts") is None else Facts.from_json(meta["facts"])
-    except ValueError as error:
-        raise UserError(f"{meta['key']}: {error}", "Build these shards anew") from None
 
 
 def _aliases(image_id: str) -> list[str]:

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
-from cc_prep.records import NO_CHANGE, Facts
+from cc_prep.records import NO_CHANGE
+from cc_train.data import shard_index
 from cc_train.data.collate import before_after
 from cc_train.systems.pair import supervision
 from cc_train.systems.pair.supervision import OrderedPair
@@ -39,19 +41,30 @@ class PairBatches:
     """`PairBatches(…)(samples, rngs)` is a batch for PairObjective.
 
     length: ids of a caption with its marks. pairs_per_scene: ordered pairs drawn of each scene, one
-    of them unchanged where the scene has both.
+    of them unchanged where the scene has both. backbone: SHA-256 of the weights whose features are
+    taken; a sample with others is refused.
     """
 
     text: TextCodec
     length: int
     pairs_per_scene: int
+    backbone: str
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """features float16 [N, C, h, w]; of P pairs: first, second int64 [P], ids and labels int64
+        """A batch of the scenes of some samples, in order. Raises UserError for other features.
+
+        features float16 [N, C, h, w]; of P pairs: first, second int64 [P], ids and labels int64
         [P, length], facts int64 [P, 6], places int64 [P, 2]; of M objects: object_image int64 [M],
         object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32 [N, h, w]."""
+        for sample in samples:
+            if sample.features is not None and sample.features.sha256 != self.backbone:
+                raise UserError(
+                    f"{sample.key} holds features of other weights "
+                    f"({sample.features.backbone}, SHA-256 {sample.features.sha256[:12]}…)",
+                    "Build all shards with one backbone",
+                )
         features: list[np.ndarray] = []
         objects: list[tuple[Any, ...]] = []
         pairs: list[OrderedPair] = []
@@ -72,7 +85,7 @@ class PairBatches:
                     )
                 )
                 chosen_rngs.append(rng)
-        stacked = np.stack(features)
+        stacked = _stacked(features)
         return {
             "features": torch.from_numpy(stacked),
             **self._captions(pairs, chosen_rngs),
@@ -89,6 +102,17 @@ class PairBatches:
         ]
         ids, labels = (np.stack(part) for part in zip(*encoded, strict=True))
         return {"ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+
+
+def _stacked(features: Sequence[np.ndarray]) -> np.ndarray:
+    """float16 [N, C, h, w]. Raises UserError where images differ in size."""
+    shapes = sorted({array.shape for array in features})
+    if len(shapes) > 1:
+        raise UserError(
+            f"features of the shapes {shapes[0]} and {shapes[1]} are in these shards",
+            "Build the shards with one image_size",
+        )
+    return np.stack(features)
 
 
 def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> list[int]:
@@ -123,7 +147,7 @@ def ordered_pairs(samples: Sequence[TrainingSample]) -> Scene:
     scene, numbers = Scene(), dict[str, int]()
     known: list[tuple[OrderedPair, TrainingSample]] = []
     for sample in samples:
-        facts = _facts_of(sample)
+        facts = shard_index.facts_of({**sample.meta, "key": sample.key})
         shown = (facts.objects_before, facts.objects_after) if facts else ((), ())
         ends = [
             _add(scene, numbers, name or f"{sample.key}{place}", features, objects)
@@ -143,9 +167,7 @@ def ordered_pairs(samples: Sequence[TrainingSample]) -> Scene:
     for pair in list(pairs):
         views = [p.second for p in pairs if not p.changed and p.first == pair.first]
         if pair.changed and views:
-            facts = pair.facts
-            if facts is not None:
-                facts = supervision.seen_from(facts, scene.objects[views[0]])
+            facts = supervision.seen_from(pair.facts, scene.objects[views[0]])
             pairs.append(OrderedPair(views[0], pair.second, pair.captions, True, facts))
     scene.pairs = [turned for pair in pairs for turned in _both_ways(pair)]
     return scene
@@ -170,11 +192,6 @@ def _add(
         scene.features.append(features)
         scene.objects.append(objects)
     return numbers[name]
-
-
-def _facts_of(sample: TrainingSample) -> Facts | None:
-    facts = sample.meta.get("facts")
-    return None if facts is None else Facts.from_json(facts)
 
 
 def _facts(pairs: Sequence[OrderedPair], grid: tuple[int, ...]) -> dict[str, torch.Tensor]:

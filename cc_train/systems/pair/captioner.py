@@ -46,6 +46,10 @@ class PairCaptioner(EncoderDecoder):
         self.kinds = nn.Parameter(0.02 * torch.randn(SUMMARIES + 1, decoder.width))
         self.decoder = CaptionDecoder(decoder)
 
+    def prepare(self, before_after: Tensor) -> Tensor:
+        """The features: the backbone runs once."""
+        return self.features(before_after)
+
     def features(self, before_after: Tensor) -> Tensor:
         """Features float32 [B, 2, C, h, w] of images uint8 [B, 2, H, W, 3], or of stored ones."""
         if before_after.dtype != torch.uint8:

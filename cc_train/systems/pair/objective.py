@@ -118,10 +118,8 @@ class PairObjective:
     def _objects(self, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Summed loss of the looks of every object."""
         if not len(batch["object_image"]):
-            return images.sum() * 0
-        looks = self.network.encoder.looks_at(
-            images[batch["object_image"]], batch["object_place"].to(images.dtype)
-        )
+            return torch.zeros((), device=images.device)
+        looks = self.network.encoder.looks_at(images[batch["object_image"]], batch["object_place"])
         parts = looks.split(LOOK_CLASSES, dim=1)
         terms = [_cross_entropy(part, batch["object_looks"][:, i]) for i, part in enumerate(parts)]
         return torch.stack(terms).sum()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import Field
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
@@ -28,6 +29,7 @@ from cc_train.systems.pair.batches import PairBatches
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import TextCodec
+from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
@@ -97,8 +99,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     words = split.vocabulary(
         data.train, settings.vocabulary, settings.min_word_count, request.console
     )
-    first = _features_of(data.train[0])
-    channels, rows, columns = first.values.shape[1:]
+    first = _first_features(data.train)
     about = {
         "samples": data.about(),
         "text": words.describe(),
@@ -106,11 +107,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         "backbone": {
             "name": first.backbone,
             "sha256": first.sha256,
-            "grid": [channels, rows, columns],
+            "grid": list(first.values.shape[1:]),
         },
     }
     network = make(settings, about, words)
-    _standardise(network, data.train, request.console)
+    if request.init is not None:
+        _start_from(network, request.init, about)
+    else:
+        _standardise(network, data.train, request.console)
     objective = PairObjective(
         network,
         Validation(data.valid, request.run),
@@ -119,21 +123,47 @@ def prepare(settings: Settings, request: Request) -> Task:
         loop.weight_decay,
         request.device,
     )
-    batches = PairBatches(words, settings.decoder.length, settings.pairs_per_scene)
+    batches = PairBatches(words, settings.decoder.length, settings.pairs_per_scene, first.sha256)
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     return Task(objective, stream, len(stream.items), about, words.files())
 
 
 def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> PairCaptioner:
     """A captioner with its backbone and nothing learned. Raises UserError."""
-    known = about["backbone"]
-    backbone, file = networks.backbone(known["name"], settings.backbone_weights)
+    known, weights = about["backbone"], settings.backbone_weights
+    if known["name"] not in backbones.BACKBONES:
+        raise UserError(
+            f"the shards hold features of {known['name']}, which is no backbone of ours",
+            f"Known: {', '.join(backbones.BACKBONES)}",
+        )
+    if weights is None and backbones.BACKBONES[known["name"]].weights is None:
+        raise UserError(
+            f"{known['name']} comes without weights",
+            "Set backbone_weights to the file that the shards' features were made with",
+        )
+    backbone, file = networks.backbone(known["name"], weights)
     if file.sha256 != known["sha256"]:
         raise UserError(
             f"the shards hold features of other weights of {known['name']} than {file.path}",
             "Set backbone_weights to the file that they were made with",
         )
     return _network(settings, about, words, backbone)
+
+
+def _start_from(network: PairCaptioner, init: Path, about: Mapping[str, Any]) -> None:
+    """Takes over what another run of this system learned. Raises UserError."""
+    run = runs.read(runs.locate(init), "pair")
+    for name, what in (("text", "vocabulary"), ("backbone", "backbone or image size")):
+        if run.settings[name] != about[name]:
+            raise UserError(
+                f"{init} has another {what} than these shards",
+                "Set vocabulary to the file in that run, or leave out --init",
+            )
+    try:
+        network.load_state_dict(run.tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()
+        raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
 
 
 def load(run: Run, device: str) -> PairCaptioner:
@@ -162,35 +192,62 @@ def _network(
     height, width = about["size"]
     sizes = settings.decoder.model_dump()
     attend_grid = sizes.pop("attend_grid")
+    decoder = caption_decoder.Config(words=len(words), **sizes)
+    decoder.check()
     return PairCaptioner(
         backbone,
         about["backbone"]["sha256"],
         (height, width),
         encoder.Config(channels, rows, columns, **settings.encoder.model_dump()),
-        caption_decoder.Config(words=len(words), **sizes),
+        decoder,
         words,
         attend_grid,
     )
 
 
 def _standardise(network: PairCaptioner, entries: Sequence[Entry], console: Console) -> None:
-    """Sets mean and deviation of each channel over samples spread evenly over the data."""
+    """Sets each channel's statistics over samples spread evenly over the data.
+
+    Samples that cannot be read are left out: training decides how many may be (`stream.skip_bad`).
+    """
     step = max(1, len(entries) // SAMPLES_FOR_STATISTICS)
+    sums: dict[str, Tensor] = {}
     with console.status("reading features for their mean and deviation"):
-        values = torch.cat(
-            [torch.from_numpy(_features_of(entry).values).float() for entry in entries[::step]]
-        )
-    network.encoder.mean.copy_(values.mean((0, 2, 3)))
-    network.encoder.std.copy_(values.std((0, 2, 3)) + LEAST_DEVIATION)
-    network.encoder.spread.copy_(values.mean((2, 3)).std(0) + LEAST_DEVIATION)
+        for entry in entries[::step]:
+            features = _features_of(entry)
+            if features is None:
+                continue
+            values = torch.from_numpy(features.values).double()
+            means = values.mean((2, 3))
+            parts = {
+                "images": torch.tensor(float(len(values))),
+                "mean": means.sum(0),
+                "square": values.square().mean((2, 3)).sum(0),
+                "square of means": means.square().sum(0),
+            }
+            sums = {name: sums.get(name, 0) + part for name, part in parts.items()}
+    count = sums.pop("images")
+    mean, square, square_of_means = (total / count for total in sums.values())
+    network.encoder.mean.copy_(mean)
+    network.encoder.std.copy_((square - mean**2).clamp(min=0).sqrt() + LEAST_DEVIATION)
+    network.encoder.spread.copy_((square_of_means - mean**2).clamp(min=0).sqrt() + LEAST_DEVIATION)
 
 
-def _features_of(entry: Entry) -> Features:
-    """A sample's features. Raises UserError."""
+def _first_features(entries: Sequence[Entry]) -> Features:
+    """Those of the first sample that can be read. Raises UserError if none can."""
+    for entry in entries:
+        features = _features_of(entry)
+        if features is not None:
+            return features
+    raise UserError("not one sample of these shards can be read", ADVICE)
+
+
+def _features_of(entry: Entry) -> Features | None:
+    """A sample's features; None where it cannot be read. Raises UserError where it has none."""
     try:
         features = entry.read().features
-    except (DamagedShard, FileNotFoundError) as error:
-        raise UserError(f"{entry.shard}: {error}", ADVICE) from None
+    except (DamagedShard, FileNotFoundError):
+        return None
     if features is None:
         raise UserError(f"{entry.shard}: {entry.key} holds no features", NO_FEATURES)
     return features

@@ -51,12 +51,16 @@ def reversed_facts(facts: Facts) -> Facts:
     )
 
 
-def seen_from(facts: Facts, objects: Sequence[Looks]) -> Facts:
+def seen_from(facts: Facts | None, objects: Sequence[Looks]) -> Facts | None:
     """The facts where the first image is another view of it, whose objects are `objects`.
 
-    They come in the order of `facts.objects_before`.
+    They come in the order of `facts.objects_before`; None where they are not known.
     """
+    if facts is None or len(objects) != len(facts.objects_before):
+        return None
     before = facts.before
+    if before is not None and before not in facts.objects_before:
+        return None
     if before is not None:
         before = objects[facts.objects_before.index(before)]
     return replace(facts, before=before, objects_before=tuple(objects))

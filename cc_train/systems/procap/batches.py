@@ -99,6 +99,11 @@ class ProcedureBatches:
                 f"keyframes.k is {rule.k}, {sample.key} has {len(penalty) - 2} frames in between",
                 "Set keyframes.k lower, or interpolate deeper",
             )
+        if rule.k and rule.strategy not in confidence.UNSCORED and not sample.scores.shape[1]:
+            raise UserError(
+                f"keyframes.strategy {rule.strategy} needs scores, and {sample.key} has none",
+                "Build the shards with scores, or set keyframes.strategy=uniform",
+            )
         return confidence.keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
 
 

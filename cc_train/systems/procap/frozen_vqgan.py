@@ -24,7 +24,9 @@ def check(data: Split) -> None:
     first = data.first
     required = ("tokenizer", "tokenizer_sha256", "height", "width", "frames")
     if any(first.get(name) is None for name in required):
-        raise UserError("the shards hold no tokens", ADVICE)
+        raise UserError(
+            "the shards hold no tokens", "Build them with tokenize.weights, such as vqgan-mini"
+        )
     used = [*data.train, *data.valid]
     shard_index.require_tokenizer(used, first["tokenizer_sha256"], first["tokenizer"])
 

@@ -136,11 +136,7 @@ def make(settings: Settings, data: Split, words: TextCodec, init: Path | None) -
     else:
         encoder, features = _from_stage1(settings, data, init)
     config = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
-    if config.width % config.heads or config.width % 2:
-        raise UserError(
-            f"decoder.width {config.width} is not in {config.heads} even parts",
-            "Set decoder.width or decoder.heads",
-        )
+    config.check()
     features.cache_mb = settings.cache_mb
     quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None

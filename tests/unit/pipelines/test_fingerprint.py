@@ -11,6 +11,7 @@ import pytest
 from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
+from cc_prep.formats.base import VERSIONS
 from cc_prep.manifest import Manifest
 from pipelines import fingerprint
 from tests import small_weights
@@ -86,7 +87,7 @@ def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> No
     """A file that made stored sequences is known by its name where it is not on this machine."""
     weights = f"interpolate.weights={vqgan}"
     record = {
-        "format": "cc-sequences", "format_version": 2,
+        "format": "cc-sequences", "format_version": VERSIONS["cc-sequences"],
         "settings": fingerprint.fingerprint(settings(weights), fingerprint.SEQUENCE_KEYS),
     }  # fmt: skip
     provenance.write(str(tmp_path), record)

@@ -21,6 +21,8 @@ from cc_train.data import shard_index
 from cc_train.evaluation.predict import predict
 from cc_train.evaluation.validation import Validation
 
+TOKENIZER = "2" * 64
+
 
 class Looks:
     """Captions a pair by the shape and the mean of what it is shown."""
@@ -39,7 +41,7 @@ def write(place: Path, sides: list[int], captions: list[str]) -> str:
     with tar.write_shard(str(place)) as (writer, _):
         for number, side in enumerate(sides):
             meta = {"id": str(number), "captions": captions, "frames": 2, "height": side,
-                    "width": side}  # fmt: skip
+                    "width": side, "tokenizer": "t", "tokenizer_sha256": TOKENIZER}  # fmt: skip
             image = bytes(cv2.imencode(".png", np.full((side, side, 3), 7, np.uint8))[1])
             members = {
                 "json": json.dumps(meta).encode(),
@@ -61,7 +63,14 @@ def test_images_reach_a_captioner_in_its_own_size(tmp_path: Path) -> None:
 def test_tokens_of_mixed_sizes_are_refused(tmp_path: Path) -> None:
     entries = shard_index.read([write(tmp_path / "test-000000.tar", [8, 12], ["a"])])
     with pytest.raises(UserError, match=r"d-test-1-change has the shape \(2, 9\)"):
-        list(predict(Looks(Inputs((8, 8), "tokens")), entries))
+        list(predict(Looks(Inputs((8, 8), "tokens", tokenizer=TOKENIZER)), entries))
+
+
+def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
+    """Whoever asks: evaluation, captions of samples, calibration."""
+    entries = shard_index.read([write(tmp_path / "test-000000.tar", [8], ["a"])])
+    with pytest.raises(UserError, match="the captioner's VQGAN"):
+        list(predict(Looks(Inputs((8, 8), "tokens", tokenizer="3" * 64)), entries))
 
 
 SIZE = {"height": 8, "width": 8}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -80,7 +82,7 @@ def test_without_facts_only_what_is_known_is_turned_round() -> None:
         del sample.meta["facts"]
     orders = [(pair.first, pair.second) for pair in ordered_pairs(samples).pairs]
     assert sorted(orders) == [(0, 1), (0, 2), (2, 0), (2, 1)]
-    batch = PairBatches(WORDS, 12, 3)(samples, [np.random.default_rng(0)] * 2)
+    batch = PairBatches(WORDS, 12, 3, pair_samples.DIGEST)(samples, [np.random.default_rng(0)] * 2)
     assert (batch["facts"] == supervision.UNKNOWN).all()
     assert (batch["places"] == supervision.UNKNOWN).all()
     assert len(batch["object_image"]) == 0
@@ -99,7 +101,7 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
     """Keeps away: features, captions or facts that belong to the neighbouring scene."""
     samples = [sample for number in range(6) for sample in pair_samples.scene(number)]
     rngs = [np.random.default_rng(i) for i in range(len(samples))]
-    batch = PairBatches(WORDS, 12, 3)(samples, rngs)
+    batch = PairBatches(WORDS, 12, 3, pair_samples.DIGEST)(samples, rngs)
     assert batch["features"].shape == (18, pair_samples.CHANNELS, 4, 4)
     assert len(batch["first"]) == len(batch["ids"]) == 18
     for pair in range(18):
@@ -127,7 +129,9 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
 def test_the_same_dice_give_the_same_batch() -> None:
     samples = [sample for number in range(3) for sample in pair_samples.scene(number)]
     batches = [
-        PairBatches(WORDS, 12, 2)(samples, [np.random.default_rng(i) for i in range(6)])
+        PairBatches(WORDS, 12, 2, pair_samples.DIGEST)(
+            samples, [np.random.default_rng(i) for i in range(6)]
+        )
         for _ in range(2)
     ]
     for name, value in batches[0].items():
@@ -138,4 +142,28 @@ def test_shards_without_features_say_what_to_build() -> None:
     sample = pair_samples.scene(0)[0]
     bare = type(sample)(sample.key, sample.meta, sample.tokens, sample.scores, {})
     with pytest.raises(UserError, match="no features"):
-        PairBatches(WORDS, 12, 1)([bare], [np.random.default_rng(0)])
+        PairBatches(WORDS, 12, 1, pair_samples.DIGEST)([bare], [np.random.default_rng(0)])
+
+
+def test_features_of_two_backbones_are_refused() -> None:
+    """Keeps away: a captioner that is trained on features of two networks."""
+    with pytest.raises(UserError, match="holds features of other weights"):
+        PairBatches(WORDS, 12, 1, "1" * 64)(pair_samples.scene(0), [np.random.default_rng(0)] * 2)
+
+
+def test_images_of_two_sizes_are_refused() -> None:
+    one, other = pair_samples.scene(0), pair_samples.scene(1)
+    assert other[0].features is not None
+    small = replace(other[0].features, values=other[0].features.values[..., :2])
+    samples = [*one, replace(other[0], features=small)]
+    with pytest.raises(UserError, match="Build the shards with one image_size"):
+        PairBatches(WORDS, 12, 1, pair_samples.DIGEST)(samples, [np.random.default_rng(0)] * 3)
+
+
+def test_a_view_whose_objects_are_not_known_lends_no_facts() -> None:
+    """Keeps away: a traceback on shards of which only some pairs have facts."""
+    changed, unchanged = pair_samples.scene(KINDS["color"])
+    del unchanged.meta["facts"]
+    scene = ordered_pairs([changed, unchanged])
+    from_view = next(pair for pair in scene.pairs if (pair.first, pair.second) == (2, 1))
+    assert from_view.facts is None
