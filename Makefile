@@ -105,7 +105,7 @@ evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/stage2/e
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
 	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --table docs/results.md $(ARGS)
 
-# On two cores in less than four hours from nothing; see docs/pair.md.
+# The steps were run one by one, on fewer scenes; the whole recipe was not yet run.
 captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed
 	BIN=$(BIN) MINI=$(MINI) sh cc_train/recipes/captioner-mini.sh
 

@@ -52,6 +52,6 @@ def fit(captioner: Captioner, shards: Sequence[str]) -> Calibration:
 def error(captioner: Captioner, shards: Sequence[str]) -> float:
     """The calibration error of a calibrated captioner on other pairs, 0 to 1. Raises UserError."""
     measured = judged(captioner, shards)
-    confidences = [caption.confidence for caption in measured.captions]
-    assert None not in confidences, "calibrate it first"
-    return calibration.calibration_error([one for one in confidences if one], measured.right)
+    confidences = [c.confidence for c in measured.captions if c.confidence is not None]
+    assert len(confidences) == len(measured.captions), "calibrate it first"
+    return calibration.calibration_error(confidences, measured.right)
