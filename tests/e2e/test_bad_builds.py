@@ -136,24 +136,20 @@ def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
     mistaken(build(after), "was made with other settings (tokenize.weights: vqgan-test")
 
 
-def test_nothing_to_score(
-    workspace: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
-) -> None:
+def test_nothing_to_score(workspace: Path, tmp_path: Path, synth_root: Path, prep: Command) -> None:
     command_line = arguments(workspace, tmp_path, synth_root)
-    mistaken(cc_prep("score-frames", *command_line), "Run: cc-prep interpolate")
+    mistaken(prep("score-frames", *command_line), "Run: cc-prep interpolate")
 
 
-def test_foreign_weights(
-    workspace: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
-) -> None:
+def test_foreign_weights(workspace: Path, tmp_path: Path, synth_root: Path, prep: Command) -> None:
     small_weights.settings(workspace)
     swapped = ("--set", f"tokenize.weights={workspace}/clip4idc-test.safetensors")
     command_line = arguments(workspace, tmp_path, synth_root, *swapped)
-    mistaken(cc_prep("build", *command_line), "no VQGAN weights")
+    mistaken(prep("build", *command_line), "no VQGAN weights")
 
 
 def test_scores_of_other_sequences(
-    workspace: Path, tmp_path: Path, synth_root: Path, cc_prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
     """Keeps away: shards whose scores belong to frames that are no more."""
     shutil.copytree(workspace / "out", tmp_path / "out")
@@ -162,7 +158,7 @@ def test_scores_of_other_sequences(
     record["shards"]["train-000000"]["sha256"] = "0" * 64
     place.write_text(json.dumps(record))
     mistaken(
-        cc_prep("build", *arguments(workspace, tmp_path / "out", synth_root)), "of other sequences"
+        prep("build", *arguments(workspace, tmp_path / "out", synth_root)), "of other sequences"
     )
 
 

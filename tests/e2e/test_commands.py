@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cc_prep.datasets import sample_videos
+from tests import commands
 from tests.conftest import BIN, ROOT, Command
 
 COMMANDS = [
@@ -28,8 +29,8 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example(command: str, cc_prep: Command) -> None:
-    done = cc_prep(command, "--help")
+def test_help_has_an_example(command: str) -> None:
+    done = commands.cc_prep(command, "--help")
     assert done.returncode == 0
     assert f"cc-prep {command}" in done.stdout.split("Example:")[1]
 

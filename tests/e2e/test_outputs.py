@@ -77,23 +77,21 @@ def test_provenance_names_everything(out: Path) -> None:
     assert sum(s["samples"] for s in record["shards"].values()) == 11
 
 
-def test_stats(out: Path, cc_prep: Command) -> None:
-    stats = json.loads(cc_prep("stats", out, "--json").stdout)
+def test_stats(out: Path, prep: Command) -> None:
+    stats = json.loads(prep("stats", out, "--json").stdout)
     assert (stats["sequences"], stats["frames"]) == (11, 99)
     assert stats["by kind"] == {"change": 6, "no_change": 5}
     assert stats["rejects by reason"] == {"unreadable image": 1}
     assert sum(stats["motion in px"].values()) == 11
     assert stats["against true frames"]["PSNR"]["frames"] == 77
     assert stats["against true frames"]["PSNR"]["mean"] > 18
-    assert "PSNR" in cc_prep("stats", out).stdout
+    assert "PSNR" in prep("stats", out).stdout
 
 
 @pytest.mark.parametrize(
     "damage", ["flip", "cut", "remove", "extra", "rejects", "no parquet", "temporary"]
 )
-def test_verify_finds_every_damage(
-    out: Path, tmp_path: Path, cc_prep: Command, damage: str
-) -> None:
+def test_verify_finds_every_damage(out: Path, tmp_path: Path, prep: Command, damage: str) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
     shard = copy / "sequences/train-000000.tar"
@@ -113,17 +111,17 @@ def test_verify_finds_every_damage(
         (copy / "sequences/rejects.parquet").write_text("hello")
     else:
         (copy / "sequences/.train-000000.tar.0123456789ab.tmp").touch()
-    done = cc_prep("verify", copy, "--json")
+    done = prep("verify", copy, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["faults"]
     assert "Traceback" not in done.stderr
-    assert cc_prep("verify", out).returncode == 0
+    assert prep("verify", out).returncode == 0
 
 
-def test_report_in_a_real_browser(out: Path, tmp_path: Path, cc_prep: Command) -> None:
+def test_report_in_a_real_browser(out: Path, tmp_path: Path, prep: Command) -> None:
     """Every picture is loaded, nothing lies outside the page, and no caption runs."""
     page = tmp_path / "report.html"
-    done = cc_prep("report", out, "--out", page)
+    done = prep("report", out, "--out", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", text)

@@ -2,14 +2,17 @@
 
 Its own wrapper hangs or dies on what captions may hold. Here one process scores all captions, runs
 in plain English whatever the machine's locale, its input holds no line breaks nor separators, and
-every wait ends.
+every wait ends. To start it takes some eight seconds, so it stays for the next call of this
+process, and ends with it.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
@@ -32,32 +35,68 @@ def meteor(
 
     Scores are from 0 to 1. Raises Unavailable without Java, or if its process fails.
     """
-    java = find_java()
-    folder = resources.files("pycocoevalcap") / "meteor"
-    command = [java, "-Xmx2G", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
-    process = subprocess.Popen(
-        [*command, "-jar", JAR, "-", "-", "-stdio", "-l", "en", "-norm"],
-        cwd=str(folder),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "LC_ALL": "C"},
-        encoding="utf-8",
-    )
-    timer = threading.Timer(START_S + EACH_S * len(candidates), process.kill)
-    timer.start()
-    try:
-        return _ask(process, references, candidates, groups)
-    except (OSError, ValueError) as error:
-        process.kill()
-        last_words = (process.stderr.read() if process.stderr else "").strip().splitlines()
-        raise Unavailable(
-            f"METEOR's Java process failed: {last_words[-1] if last_words else error}"
-        ) from None
-    finally:
-        timer.cancel()
-        process.kill()
-        process.wait()
+    with _lock:
+        server = _server(find_java())
+        timer = threading.Timer(START_S + EACH_S * len(candidates), server.process.kill)
+        timer.start()
+        try:
+            return _ask(server.process, references, candidates, groups)
+        except (OSError, ValueError) as error:
+            _stop()
+            last_words = server.messages().strip().splitlines()
+            raise Unavailable(
+                f"METEOR's Java process failed: {last_words[-1] if last_words else error}"
+            ) from None
+        except BaseException:
+            _stop()  # what it still would answer is not for the next call
+            raise
+        finally:
+            timer.cancel()
+
+
+class _Server:
+    """METEOR's process, which answers line by line until its input ends."""
+
+    def __init__(self, java: str) -> None:
+        options = ("-Xmx2G", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
+        self.java = java
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 -- open while the process is
+        self.process = subprocess.Popen(
+            [java, *options, "-jar", JAR, "-", "-", "-stdio", "-l", "en", "-norm"],
+            cwd=str(resources.files("pycocoevalcap") / "meteor"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env={**os.environ, "LC_ALL": "C"},
+            encoding="utf-8",
+        )
+
+    def messages(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read().decode("utf-8", "replace")
+
+
+_lock = threading.Lock()
+_running: _Server | None = None
+
+
+def _server(java: str) -> _Server:
+    """The process that runs already, or a new one: if it ended, or another Java is asked for."""
+    global _running
+    if _running and (_running.java != java or _running.process.poll() is not None):
+        _stop()
+    if _running is None:
+        _running = _Server(java)
+    return _running
+
+
+@atexit.register
+def _stop() -> None:
+    global _running
+    if _running is not None:
+        _running.process.kill()
+        _running.process.wait()
+    _running = None
 
 
 def find_java() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_train.evaluation import comparison, evaluation
 from cc_train.evaluation.captions import coco, scorer
-from tests.conftest import BIN
+from tests.commands import Done, cc_train
 
 FACTS = [
     {"key": f"k{i}", "image_id": f"{i}.png", "kind": kind, "change_type": None,
@@ -117,11 +116,8 @@ def test_marks_and_details_are_shown(runs: list[str], tmp_path: Path) -> None:
     assert details["elsewhere"][0] == {"source": "procap", "table": "1", "scores": {"CIDEr": 61.8}}
 
 
-def compare(*options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BIN / "cc-train", "compare", *map(str, options)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+def compare(*options: object) -> Done:
+    return cc_train("compare", *options)
 
 
 def test_the_command(runs: list[str], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from cc_prep.datasets import splitting
 from cc_prep.datasets.layouts import folders, table
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, ImagePair
+from tests import commands
 from tests.conftest import Command
 from tests.miniatures import MAKERS, image, write
 
@@ -159,25 +160,25 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
         (["--set", "layout=levir_cc"], "levir_cc comes with its splits"),
     ],
 )
-def test_mistakes_of_split(
-    scenes: Path, cc_prep: Command, options: list[str], message: str
-) -> None:
-    done = cc_prep("split", "own", "--root", scenes, "--set", "layout=folders", *options)
+def test_mistakes_of_split(scenes: Path, options: list[str], message: str) -> None:
+    done = commands.cc_prep("split", "own", "--root", scenes, "--set", "layout=folders", *options)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_splits_that_are_there_are_kept(tmp_path: Path, cc_prep: Command) -> None:
+def test_splits_that_are_there_are_kept(tmp_path: Path) -> None:
     MAKERS["own"](tmp_path)
-    done = cc_prep("split", "own", "--root", tmp_path)
+    done = commands.cc_prep("split", "own", "--root", tmp_path)
     assert (done.returncode, "has splits already" in done.stderr) == (2, True)
 
 
-def test_reference_files(tmp_path: Path, cc_prep: Command) -> None:
+def test_reference_files(tmp_path: Path) -> None:
     MAKERS["clevr"](tmp_path)
     out = tmp_path / "test.json"
-    done = cc_prep("references", "clevr", "--root", tmp_path, "--split", "test", "--out", out)
+    done = commands.cc_prep(
+        "references", "clevr", "--root", tmp_path, "--split", "test", "--out", out
+    )
     assert done.returncode == 0, done.stderr
     written = json.loads(out.read_text())
     assert [row["id"] for row in written["images"]] == ["000003.png", "000003.png_n"]
@@ -185,5 +186,5 @@ def test_reference_files(tmp_path: Path, cc_prep: Command) -> None:
     assert len(written["annotations"]) == 3
     write(tmp_path / "change_captions.json", {})
     write(tmp_path / "no_change_captions.json", {})
-    none = cc_prep("references", "clevr", "--root", tmp_path, "--out", out)
+    none = commands.cc_prep("references", "clevr", "--root", tmp_path, "--out", out)
     assert (none.returncode, "no captions in it" in none.stderr) == (2, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from cc_prep.manifest import Manifest
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, scorer
 from tests import miniatures
-from tests.conftest import BIN, ROOT, golden
+from tests.commands import cc_train
+from tests.conftest import ROOT, golden
 
 
 def items_of(settings: Manifest) -> list[coco.Item]:
@@ -204,11 +204,10 @@ def check_a_real_systems_predictions(folder: Path) -> None:
     images = [{"id": row["image_id"], "filename": row["image_id"]} for row in rows]
     truth = {"type": "captions", "images": images, "annotations": annotations}
     (folder / "spot_total_change_captions_reformat.json").write_text(json.dumps(truth))
-    done = subprocess.run(
-        [BIN / "cc-train", "evaluate", "--json", "--predictions", folder / "hyp_ep_0.json",
-         "--references", folder / "spot_total_change_captions_reformat.json"],
-        capture_output=True, text=True, check=True, timeout=300,
-    )  # fmt: skip
+    files = ["--predictions", folder / "hyp_ep_0.json",
+             "--references", folder / "spot_total_change_captions_reformat.json"]  # fmt: skip
+    done = cc_train("evaluate", "--json", *files)
+    assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)["groups"]["total"]
     for name, value in known["corpus"].items():
         assert round(scores[name.replace("_", "-")] / 100, 4) == round(value, 4), name
