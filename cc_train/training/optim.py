@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 Schedule = Literal["cosine", "linear", "constant"]
 Optimizer = Literal["adamw", "bert_adam"]
@@ -34,6 +35,21 @@ def lr_multiplier(
         return (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
     return min_lr_ratio + (1 - min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+def running_average(decay: float) -> Callable[..., None]:
+    """For AveragedModel: an average over the last 1 / (1 - decay) steps, over fewer at first.
+
+    After n steps the decay is at most (1 + n) / (10 + n), so that the weights of the start are soon
+    forgotten, as in TensorFlow's ExponentialMovingAverage.
+    """
+
+    @torch.no_grad()
+    def update(averaged: Any, current: Any, count: torch.Tensor) -> None:
+        n = int(count)
+        get_ema_multi_avg_fn(min(decay, (1 + n) / (10 + n)))(averaged, current, count)
+
+    return update
 
 
 def param_groups(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
@@ -129,7 +129,7 @@ class Trainer:
         }
         self.averaged = None
         if settings.ema_decay:
-            average = get_ema_multi_avg_fn(settings.ema_decay)
+            average = optim.running_average(settings.ema_decay)
             self.averaged = AveragedModel(objective.network, multi_avg_fn=average)
         self.scaler = torch.amp.GradScaler(self.device, enabled=settings.precision == "float16")
         self.forward: nn.Module = _Forward(objective)

@@ -94,6 +94,17 @@ def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     start, again = (runs.read(folder).tensors for folder in (out / "run", tmp_path / "run"))
     assert all(torch.allclose(start[name], again[name], atol=1e-6) for name in start)
+    # Other words: those that both know keep what was learned of them.
+    known = json.loads((out / "run/vocabulary.json").read_text())
+    other = [*known[:5], "unheard", *reversed(known[5:])]
+    (tmp_path / "words.json").write_text(json.dumps(other))
+    words = ("--set", f"vocabulary={tmp_path / 'words.json'}")
+    done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "words", *changes,
+                    *at_rest, *words)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    moved = runs.read(tmp_path / "words").tensors["decoder.out.weight"]
+    rows = [other.index(word) for word in known]
+    assert torch.allclose(moved[rows], start["decoder.out.weight"], atol=1e-6)
     changes = [*changes, "--set", "encoder.width=16"]
     done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "no", *changes)
     assert (done.returncode, "has other sizes" in done.stderr) == (2, True)

@@ -28,7 +28,7 @@ from cc_train.systems.pair import encoder
 from cc_train.systems.pair.batches import PairBatches
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
-from cc_train.text import TextCodec
+from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
@@ -37,6 +37,7 @@ from cc_train.training.task import Request, Task
 SAMPLES_FOR_STATISTICS = 300
 LEAST_DEVIATION = 1e-4
 BACKBONE = "backbone."
+WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
 
 
 class Encoder(Section):
@@ -112,7 +113,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     }
     network = make(settings, about, words)
     if request.init is not None:
-        _start_from(network, request.init, about)
+        _start_from(network, request.init, about, words)
     else:
         _standardise(network, data.train, request.console)
     objective = PairObjective(
@@ -150,17 +151,30 @@ def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> Pair
     return _network(settings, about, words, backbone)
 
 
-def _start_from(network: PairCaptioner, init: Path, about: Mapping[str, Any]) -> None:
-    """Takes over what another run of this system learned. Raises UserError."""
+def _start_from(
+    network: PairCaptioner, init: Path, about: Mapping[str, Any], words: Vocabulary
+) -> None:
+    """Takes over what another run of this system learned. Raises UserError.
+
+    Of the words, those that both know; others begin as in a new run.
+    """
     run = runs.read(runs.locate(init), "pair")
-    for name, what in (("text", "vocabulary"), ("backbone", "backbone or image size")):
-        if run.settings[name] != about[name]:
-            raise UserError(
-                f"{init} has another {what} than these shards",
-                "Set vocabulary to the file in that run, or leave out --init",
-            )
+    if run.settings["backbone"] != about["backbone"]:
+        raise UserError(
+            f"{init} has another backbone or image size than these shards",
+            "Build the shards as it was trained, or leave out --init",
+        )
+    known = Vocabulary.read(runs.locate(init) / VOCABULARY)
+    rows = [known.ids.get(word) for word in words.words]
+    tensors, own = dict(run.tensors), network.state_dict()
+    for name in WORD_TENSORS:
+        if own[name].shape[1:] == tensors[name].shape[1:]:
+            moved = [
+                own[name][i] if row is None else tensors[name][row] for i, row in enumerate(rows)
+            ]
+            tensors[name] = torch.stack(moved)
     try:
-        network.load_state_dict(run.tensors)
+        network.load_state_dict(tensors)
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()
         raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.models.clip4idc import Config as ClipConfig
@@ -92,3 +93,21 @@ def test_schedule() -> None:
     assert rates[9] == rates[10] == 1
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_running_average_soon_forgets_the_start() -> None:
+    """After n steps it is over some n / 9 of them, until `decay` is over more."""
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    averaged = AveragedModel(network, multi_avg_fn=optim.running_average(0.99))
+    averaged.update_parameters(network)  # the first one is taken as it is
+    expected = 0.0
+    for step in range(1, 2000):
+        nn.init.constant_(network.weight, float(step))
+        averaged.update_parameters(network)
+        decay = min(0.99, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+        if step == 50:
+            assert expected > 40, "0.99 from the start on would have 10"
+    assert averaged.module.weight.item() == pytest.approx(expected, rel=1e-4)
+    assert 1899 < expected < 1901, "the last 100 steps"
