@@ -58,7 +58,7 @@ class ProcedureBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        texts, tokens, frames, visible = [], [], [], []
+        texts, tokens, frames, visible, masks = [], [], [], [], []
         for sample, rng in zip(samples, rngs, strict=True):
             chosen = self._keyframes(sample, rng)
             texts.append(draw_caption(sample, rng, self.first_caption))
@@ -66,7 +66,9 @@ class ProcedureBatches:
             pixels = images_of(sample, chosen) if self.kind == "pixels" else tokens[-1]
             frames.append(pixels if self.crop is None else cropped(pixels, self.crop, rng))
             shape = (len(chosen), *sample.tokens.shape[1:])
-            visible.append(masking.draw(shape, self.masks, rng)[1].reshape(-1))
+            mask, kept = masking.draw(shape, self.masks, rng)
+            masks.append(masking.NAMES.index(mask))
+            visible.append(kept.reshape(-1))
         negative_index = negative_indices(len(samples))
         damaged = [
             damage.damage(own, frames[other], rng)
@@ -82,6 +84,8 @@ class ProcedureBatches:
             "visible": torch.from_numpy(np.stack(visible)),
             "negative_index": torch.from_numpy(negative_index),
             "negative_is_valid": torch.tensor(valid),
+            "mask": torch.tensor(masks),
+            "changed": torch.tensor([s.meta.get("kind") != NO_CHANGE for s in samples]),
         }
 
     def _keyframes(self, sample: TrainingSample, rng: np.random.Generator) -> list[int]:

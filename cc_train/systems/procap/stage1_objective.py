@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from cc_prep.settings import Section
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
-from cc_train.systems.procap.procedure_encoder import REL, ProcedureEncoder
+from cc_train.systems.procap.masking import NAMES as MASKS
+from cc_train.systems.procap.procedure_encoder import REL, VID, ProcedureEncoder
 
 NAMES = ("msm", "align", "consistency")
 Variant = Literal["true", "align", "consistency"]  # the last two are the negatives
@@ -82,6 +83,16 @@ def sums(
 
     variants: only their terms; those of all variants add up to the whole.
     """
+    return losses_of(encoder, batch, settings, hidden_states(encoder, batch, settings, variants))
+
+
+def hidden_states(
+    encoder: ProcedureEncoder,
+    batch: Batch,
+    settings: Losses,
+    variants: Sequence[Variant] = VARIANTS,
+) -> dict[Variant, Tensor]:
+    """States: of `true` at all positions, [B, L + T · n, D]; of the others at one, [B, 1, D]."""
     variants = [name for name in variants if name in _needed(settings)]
     control = encoder.control(batch.text)
     texts = {
@@ -91,11 +102,17 @@ def sums(
         (texts[name], encoder.frames(getattr(batch, FRAMES_OF[name]), batch.visible))
         for name in variants
     ]
-    places = {"align": REL, "consistency": control.shape[1] - 1}  # the latter is [VID]
+    places = _places(batch)
     rows = [[places[name]] if name in places else None for name in variants]
-    hidden = dict(zip(variants, encoder.forward_variants(inputs, rows), strict=True))
+    return dict(zip(variants, encoder.forward_variants(inputs, rows), strict=True))
+
+
+def losses_of(
+    encoder: ProcedureEncoder, batch: Batch, settings: Losses, hidden: Mapping[Variant, Tensor]
+) -> dict[str, Tensor]:
+    """The sums of the losses that these states make."""
     losses: dict[str, Tensor] = {}
-    for name, place in places.items():
+    for name, place in _places(batch).items():
         if not getattr(settings, name):
             continue
         # Binary cross-entropy of 1 in the true pass, and of 0 in the other.
@@ -106,9 +123,41 @@ def sums(
             losses[name] = losses.get(name, 0) + negative
     if "true" in hidden:
         masked = ~batch.visible
-        logits = encoder.to_logits(hidden["true"][:, control.shape[1] :][masked])
+        logits = encoder.to_logits(_of_frames(batch, hidden["true"])[masked])
         losses["msm"] = F.cross_entropy(logits, batch.tokens[masked], reduction="sum")
     return losses
+
+
+def right_of(
+    encoder: ProcedureEncoder, batch: Batch, settings: Losses, hidden: Mapping[Variant, Tensor]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """How many decisions of each sample are right, and of how many, by figure; float32 [B] each.
+
+    accuracy: the codes of masked tokens. align_accuracy, consistency_accuracy: whether the true
+    input is taken for true and the other one for false, of samples that count.
+    """
+    masked = ~batch.visible
+    guessed = encoder.to_logits(_of_frames(batch, hidden["true"])).argmax(-1)
+    counts = {"accuracy": (((guessed == batch.tokens) & masked).sum(1), masked.sum(1))}
+    heads = {"align": encoder.to_logits_rel, "consistency": encoder.to_logits_vid}
+    weights = dict(zip(("consistency", "align"), _sample_weights(batch, settings), strict=True))
+    for name, place in _places(batch).items():
+        if name in hidden:
+            true = heads[name](hidden["true"][:, place])[:, 0] > 0
+            false = heads[name](hidden[name][:, 0])[:, 0] < 0
+            right = (true.float() + false.float()) * weights[name]
+            counts[f"{name}_accuracy"] = (right, 2 * weights[name])
+    return {name: (right.float(), count.float()) for name, (right, count) in counts.items()}
+
+
+def _places(batch: Batch) -> dict[Literal["align", "consistency"], int]:
+    """At which position a binary loss is read: [REL]; and [VID], after the text and [ST1]."""
+    return {"align": REL, "consistency": batch.text.shape[1] + VID}
+
+
+def _of_frames(batch: Batch, states: Tensor) -> Tensor:
+    """The states of the frames' tokens, [B, T · n, D]."""
+    return states[:, -batch.visible.shape[1] :]
 
 
 def _needed(settings: Losses) -> tuple[Variant, ...]:
@@ -148,10 +197,11 @@ class Stage1Objective:
     """`Objective` in `cc_train.training.trainer` says what the parts are.
 
     A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
-    [B, T, n], tokens (not where frames are cropped), visible, negative_index, negative_is_valid}; a
-    chunk of one has its `variants` besides. held_out: such batches for validation. picture: makes
-    the grid of a validation. max_activation_mb: on a CPU, variants that keep more than this for the
-    backward pass go one by one.
+    [B, T, n], tokens (not where frames are cropped), visible, negative_index, negative_is_valid,
+    mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its `variants` besides.
+    held_out: such batches for validation. picture: makes the grid of a validation.
+    max_activation_mb: on a CPU, variants that keep more than this for the backward pass go one by
+    one.
     """
 
     phases = ("model",)
@@ -204,19 +254,20 @@ class Stage1Objective:
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, ProcedureEncoder)
-        totals: dict[str, float] = {}
+        tally = Tally()
         for raw in self.held_out:
-            batch = self._batch({n: t.to(self.device) for n, t in raw.items()})
-            losses, own = sums(network, batch, self.settings), denominators(batch, self.settings)
-            right = accuracy(network, batch)
-            for name, value in {**losses, "accuracy": right}.items():
-                totals[name] = totals.get(name, 0.0) + float(value)
-                count = own["msm" if name == "accuracy" else name]
-                totals[f"of {name}"] = totals.get(f"of {name}", 0.0) + float(count)
-        means = {
-            n: totals[n] / max(totals[f"of {n}"], 1.0) for n in totals if not n.startswith("of ")
-        }
-        return means, self.picture(network)
+            on_device = {n: t.to(self.device) for n, t in raw.items()}
+            batch = self._batch(on_device)
+            hidden = hidden_states(network, batch, self.settings)
+            counts = denominators(batch, self.settings)
+            for name, value in losses_of(network, batch, self.settings, hidden).items():
+                tally.add(name, value, counts[name])
+            groups = _groups(on_device)
+            for name, (right, count) in right_of(network, batch, self.settings, hidden).items():
+                tally.add(name, right.sum(), count.sum())
+                for group, members in groups.items():
+                    tally.add(f"{name}_{group}", right[members].sum(), count[members].sum())
+        return tally.means(), self.picture(network)
 
     def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         total = sum(
@@ -250,10 +301,28 @@ class Stage1Objective:
         return self.features.indices(as_input(raw["frames"])).flatten(1)
 
 
-def accuracy(network: ProcedureEncoder, batch: Batch) -> Tensor:
-    """How many masked tokens are guessed right."""
-    guessed = predict(network, batch)
-    return (guessed == batch.tokens)[~batch.visible].sum()
+class Tally:
+    """Sums and what they are divided by, by name."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.counts: dict[str, float] = {}
+
+    def add(self, name: str, value: Tensor, count: Tensor) -> None:
+        """Adds a batch's sum and count."""
+        self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.counts[name] = self.counts.get(name, 0.0) + float(count)
+
+    def means(self) -> dict[str, float]:
+        """Those of which there is something."""
+        return {name: value / self.counts[name] for name, value in self.sums.items()
+                if self.counts[name]}  # fmt: skip
+
+
+def _groups(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Which samples have each mask, and which changed, bool [B] by name."""
+    masks = {name: raw["mask"] == number for number, name in enumerate(MASKS)}
+    return {**masks, "changed": raw["changed"], "unchanged": ~raw["changed"]}
 
 
 def predict(network: ProcedureEncoder, batch: Batch) -> Tensor:

@@ -110,6 +110,8 @@ def raw() -> dict[str, torch.Tensor]:
         "visible": torch.rand(2, 3 * 4, generator=generator) < 0.5,
         "negative_index": torch.tensor([1, 0]),
         "negative_is_valid": torch.tensor([True, True]),
+        "mask": torch.tensor([0, 2]),
+        "changed": torch.tensor([True, False]),
     }
 
 
@@ -154,12 +156,44 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
         total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
         number = sum(float(denominators(b, task.settings)[name]) for b in batches)
         assert measures[name] == pytest.approx(total / number, rel=1e-5)
-    right = masked = 0
-    for one in batches:
+    right, masked = torch.zeros(3), torch.zeros(3)
+    for one, rows in zip(batches, ([0, 1], [2]), strict=True):
         guessed = stage1.predict(encoder, one)
-        right += int(((guessed == one.tokens) & ~one.visible).sum())
-        masked += int((~one.visible).sum())
-    assert measures["accuracy"] == pytest.approx(right / masked)
+        right[rows] = ((guessed == one.tokens) & ~one.visible).sum(1).float()
+        masked[rows] = (~one.visible).sum(1).float()
+    assert measures["accuracy"] == pytest.approx(float(right.sum() / masked.sum()))
+    # The first and the third sample have random masks and changed.
+    for group, rows in {
+        "random": [0, 2],
+        "box_masked": [1],
+        "changed": [0, 2],
+        "unchanged": [1],
+    }.items():
+        expected = float(right[rows].sum() / masked[rows].sum())
+        assert measures[f"accuracy_{group}"] == pytest.approx(expected), group
+    assert "accuracy_full" not in measures, "there is none"
+
+
+@torch.inference_mode()
+def test_binary_decisions_are_counted_by_their_signs(encoder: ProcedureEncoder) -> None:
+    """Both decisions of each sample that counts, the true input's and the false one's."""
+    one, settings = batch(), Losses()
+    hidden = stage1.hidden_states(encoder, one, settings)
+    words = encoder.control(one.text).shape[1]
+    heads = {
+        "align": (encoder.to_logits_rel, REL),
+        "consistency": (encoder.to_logits_vid, words - 1),
+    }
+    counted = {"align": [1, 0, 0], "consistency": [1, 1, 0]}
+    for name, (head, place) in heads.items():
+        head[-1].bias.fill_(100.0)  # all is taken for true, so the false one is wrong
+        right, count = stage1.right_of(encoder, one, settings, hidden)[f"{name}_accuracy"]
+        assert right.tolist() == counted[name]
+        assert count.tolist() == [2 * number for number in counted[name]]
+        head[-1].bias.fill_(0.0)
+        right, _ = stage1.right_of(encoder, one, settings, hidden)[f"{name}_accuracy"]
+        true, false = head(hidden["true"][0, place]) > 0, head(hidden[name][0, 0]) < 0
+        assert right[0] == float(true) + float(false)
 
 
 def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
