@@ -56,7 +56,7 @@ class CaptionObjective:
     ) -> dict[str, Tensor]:
         logits = self.network(batch["before_after"], batch["ids"])
         loss = caption_loss(logits, batch["labels"], self.label_smoothing)
-        right = (logits.detach().argmax(-1) == batch["labels"]).sum()  # IGNORED is never chosen
+        right = right_words(logits, batch["labels"])
         return {
             "total": loss / denominators["captions"],
             "word_accuracy": right / denominators["words"],
@@ -68,3 +68,8 @@ class CaptionObjective:
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, EncoderDecoder)
         return self.score(network), None
+
+
+def right_words(logits: Tensor, labels: Tensor) -> Tensor:
+    """How often the likeliest word, of logits [B, L, words], is the label, of int64 [B, L]."""
+    return (logits.detach().argmax(-1) == labels).sum()  # IGNORED is never the likeliest

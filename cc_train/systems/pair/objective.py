@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -13,12 +12,11 @@ from torch import Tensor, nn
 
 from cc_prep.settings import Section
 from cc_train.captioner import Captioner
-from cc_train.evaluation.validation import BEST
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.supervision import FACT_CLASSES, LOOK_CLASSES, UNKNOWN
-from cc_train.text import IGNORED
 from cc_train.training import optim
+from cc_train.training.caption_objective import CaptionObjective, right_words
 
 FACT_NAMES = ("type", "color", "shape", "material", "size", "new_color")
 
@@ -39,15 +37,13 @@ class Losses(Section):
     centres: float = Field(2.5, ge=0)
 
 
-class PairObjective:
-    """An `Objective` (`cc_train.training.trainer`) on batches of `PairBatches`.
+class PairObjective(CaptionObjective):
+    """`CaptionObjective` on batches of `PairBatches`, with the losses of what a renderer knows.
 
-    validate: the captioner in evaluation → figures.
+    The loss of a caption is divided by its words.
     """
 
-    phases: tuple[str, ...] = ("model",)
-    best = BEST
-    over: Literal["sum", "batch"] = "sum"
+    network: PairCaptioner
 
     def __init__(
         self,
@@ -58,10 +54,8 @@ class PairObjective:
         weight_decay: float,
         device: str,
     ) -> None:
-        self.network, self.score, self.weights = network.to(device), score, weights
-        self.label_smoothing, self.weight_decay = label_smoothing, weight_decay
-        self.others: dict[str, nn.Module] = {}
-        self.buffers: dict[str, Tensor] = {}
+        super().__init__(network, score, label_smoothing, weight_decay, device)
+        self.weights = weights
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         network = self.network
@@ -74,16 +68,13 @@ class PairObjective:
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         known = batch["facts"] != UNKNOWN
         return {
-            "words": (batch["labels"] != IGNORED).sum(),
+            "words": super().denominators(batch)["words"],
             **{name: known[:, i].sum() for i, name in enumerate(FACT_NAMES)},
             "place_before": (batch["places"][:, 0] != UNKNOWN).sum(),
             "place_after": (batch["places"][:, 1] != UNKNOWN).sum(),
             "objects": torch.tensor(len(batch["object_image"]), device=known.device),
             "cells": batch["has_objects"].sum() * batch["centres"][0].numel(),
         }
-
-    def chunks(self, batch: Any) -> list[Any]:
-        return [batch]
 
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
@@ -112,8 +103,11 @@ class PairObjective:
             + weights.objects * losses["objects"]
             + weights.centres * losses["centres"]
         )
-        right = (logits.detach().argmax(-1) == batch["labels"]).sum()  # IGNORED is never chosen
-        return {"total": total, **losses, "word_accuracy": right / words}
+        return {
+            "total": total,
+            **losses,
+            "word_accuracy": right_words(logits, batch["labels"]) / words,
+        }
 
     def _objects(self, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Summed loss of the looks of every object."""
@@ -129,13 +123,6 @@ class PairObjective:
         logits = self.network.encoder.centre(images)[:, 0].float()
         terms = F.binary_cross_entropy_with_logits(logits, batch["centres"], reduction="none")
         return (terms * batch["has_objects"][:, None, None]).sum()
-
-    def after_step(self, step: int) -> None:
-        """Nothing to do."""
-
-    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
-        assert isinstance(network, PairCaptioner)
-        return self.score(network), None
 
 
 def _cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def test_each_loss_is_left_out_by_its_weight(name: str) -> None:
         values = dict.fromkeys(Losses.model_fields, 0.0) | {name: weight}
         one = objective(Losses(**values))
         one.network.eval()
-        totals[weight] = float(one.losses("model", batch, 0, one.denominators(batch))["total"])
+        totals[weight] = one.losses("model", batch, 0, one.denominators(batch))["total"].item()
     assert totals[0.0] == 0
     assert totals[1.0] > 0
 
