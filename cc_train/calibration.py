@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
 
 from cc_prep.errors import UserError
 
-STEPS = 100
 # Of slope and offset: keeps them finite where all held-out captions are right.
 PRIOR = 1e-2
 BINS = 10
@@ -35,7 +36,7 @@ class Calibration:
 
     def confidence(self, score: float, strangeness: float | None = None) -> float:
         """The chance that a caption is right, 0 to 1."""
-        chance = float(_sigmoid(np.array(self.slope * score + self.offset)))
+        chance = float(expit(self.slope * score + self.offset))
         if self.strangest is None or strangeness is None or strangeness <= self.strangest:
             return chance
         return chance * (self.strangest / strangeness) ** 2
@@ -61,22 +62,23 @@ class Calibration:
 def fit(
     scores: Sequence[float], right: Sequence[bool], strangeness: Sequence[float] = ()
 ) -> Calibration:
-    """The calibration of held-out captions, by Newton's method.
+    """The calibration of held-out captions, by the largest likelihood.
 
     scores: sums of log-probabilities. right: whether each caption is.
     """
-    x = np.stack((np.asarray(scores, float), np.ones(len(scores))), axis=1)
-    y = np.asarray(right, float)
-    weights = np.zeros(2)
-    for _ in range(STEPS):
-        p = _sigmoid(x @ weights)
-        gradient = x.T @ (p - y) + PRIOR * weights
-        hessian = (x * (p * (1 - p))[:, None]).T @ x + PRIOR * np.eye(2)
-        step = np.linalg.solve(hessian, gradient)
-        weights -= np.clip(step, -2, 2)
-        if np.abs(step).max() < 1e-9:
-            break
-    slope, offset = (float(weight) for weight in weights)
+    x, y = np.asarray(scores, float), np.asarray(right, float)
+    # Standardised, so that slope and offset hardly depend on each other.
+    mean, deviation = x.mean(), x.std() or 1.0
+    inputs = np.stack(((x - mean) / deviation, np.ones(len(x))), axis=1)
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = inputs @ weights
+        value = np.logaddexp(0, logits).sum() - y @ logits + PRIOR / 2 * weights @ weights
+        return float(value), inputs.T @ (expit(logits) - y) + PRIOR * weights
+
+    weights = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B").x
+    slope = float(weights[0] / deviation)
+    offset = float(weights[1] - slope * mean)
     strangest = float(np.quantile(strangeness, FAMILIAR)) if len(strangeness) else None
     return Calibration(slope, offset, strangest)
 
@@ -94,7 +96,3 @@ def calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> fl
         if (bins == one).any()
     ]
     return float(sum(gaps))
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-np.clip(x, -500, 500)))

@@ -23,6 +23,7 @@ from cc_train.evaluation import evaluation, protocol
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.predict import BATCH, predict
 from cc_train.systems import System
+from cc_train.training import runs
 from cc_train.training.settings import pick_device
 from cc_train.training.task import Request
 
@@ -43,7 +44,7 @@ def train(
     changes = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
     model = systems.recipe(system.name).Settings
     settings = configs.load(model, system.name, config, changes, console)
-    if init is not None and not Path(init).exists():
+    if init is not None and not runs.locate(init).exists():
         raise UserError(f"--init {init}: no such file or folder", "Look at the path")
     request = Request(
         shards, valid, Path(run), Path(init) if init is not None else None, resume, console

@@ -69,7 +69,7 @@ def pack(
     shards: samples that training did not see, to measure on. calibrate: others, of rendered pairs,
     by which a captioner's captions get a confidence.
     """
-    stored = runs.read(run)
+    stored = runs.read(runs.locate(run))
     recipe = systems.recipe(stored.system)
     if hasattr(recipe, "load"):
         return [_pack_captioner(stored, shards, name, out, calibrate)]
@@ -119,14 +119,17 @@ def _pack_captioner(
         entries, items = protocol.items(shards)
         scores, captions = protocol.score(captioner, entries, items, 1, Console(stderr=True))
         evaluation.write(folder / evaluation.FOLDER, scores, items, captions)
-        total = {**_right(scores), **scores.groups[evaluation.TOTAL].corpus}
+        corpus = scores.groups[evaluation.TOTAL].corpus
+        measures = {**_right(scores), **{name: f"{value:.2f}" for name, value in corpus.items()}}
         if calibrate and scores.facts is not None:
-            total["calibration error, %"] = 100 * calibrating.error(captioner, shards)
+            error = calibrating.error(captioner, shards)
+            measures["calibration error"] = f"{100 * error:.1f} %"
         measured = {
             "about": f"A change captioner, trained by `cc-train {stored.system}`. Captions two "
             f"images: `cc-train caption {name} before.png after.png`.",
-            "measured_on": f"On {len(items)} pairs that training did not see, greedy captions.",
-            "measures": {measure: f"{value:.2f}" for measure, value in total.items()},
+            "measured_on": f"On {len(items):,} pairs that training did not see, greedy captions."
+            + _of_which(scores),
+            "measures": measures,
             "remarks": "",
         }
         text = _card(stored, name, folder / checkpoints.MODEL, measured)
@@ -151,10 +154,28 @@ def _loaded(stored: runs.Run, settings: Mapping[str, Any], folder: Path) -> capt
     return captioners.load(folder)
 
 
-def _right(scores: evaluation.Evaluation) -> dict[str, float]:
-    """The shares of right captions, × 100; none where no facts are known."""
-    facts = scores.facts
-    return {} if facts is None else fact_scores.by_group(facts.to_json())[evaluation.TOTAL]
+def _right(scores: evaluation.Evaluation) -> dict[str, str]:
+    """The shares of right captions with their intervals; none where no facts are known."""
+    if scores.facts is None:
+        return {}
+    content = scores.facts.to_json()
+    shares = {fact_scores.TOLD_APART: content[fact_scores.TOLD_APART]}
+    shares |= {name: share for name, share in content["shares"].items() if share["pairs"]}
+    return {
+        name: f"{100 * one['share']:.1f} % ({100 * one['low']:.1f} … {100 * one['high']:.1f})"
+        for name, one in shares.items()
+        if one is not None
+    }
+
+
+def _of_which(scores: evaluation.Evaluation) -> str:
+    """What the shares of `_right` are over."""
+    if scores.facts is None:
+        return ""
+    return (
+        f" {scores.facts.changed.pairs:,} of the pairs changed; the shares of right types, looks, "
+        "new values and exact captions are over these. In brackets, 95 % intervals."
+    )
 
 
 def _save(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path) -> None:

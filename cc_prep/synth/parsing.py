@@ -59,7 +59,14 @@ FILLERS = frozenset((
     "one", "more", "two", "object", "objects", "scene", "scenes", "different",
 ))  # fmt: skip
 ARTICLES = frozenset(("a", "an", "the"))
-NEGATIONS = frozenset(("not", "never", "without"))
+# Cue words of one type that plain English uses of others as well.
+AMBIGUOUS = frozenset(("place", "put", "original", "location", "replaced"))
+NEGATIONS = frozenset((
+    "not", "never", "without", "no", "nothing", "none", "cannot",
+    # What "hasn't" and the like are cut to.
+    *("hasn", "haven", "hadn", "isn", "aren", "wasn", "weren", "doesn", "don", "didn"),
+))  # fmt: skip
+NO_LONGER = ("longer", "more")  # after "no": something ended, which is no negation
 # Further ways in which captions of others name a landmark.
 OTHER_RELATIONS = (
     "right of", "left of", "next to", "near", "beside", "between", "close to", "above", "below",
@@ -88,18 +95,19 @@ class Mark:
 class Claims:
     """What a caption claims of a change.
 
-    type: one of FACT_TYPES; None where it is not recognised. grammatical: whether the caption is a
-    sentence of the grammar.
+    type: one of FACT_TYPES; None where it is not recognised, or `several` are claimed. grammatical:
+    whether the caption is a sentence of the grammar.
     """
 
     type: str | None = None
     marks: tuple[Mark, ...] = ()
     grammatical: bool = False
+    several: bool = False
 
     def value(self, fact: str) -> str | None:
         """What is claimed of a fact: None where it is not said, SEVERAL for a contradiction."""
         if fact == TYPE:
-            return self.type
+            return SEVERAL if self.several else self.type
         values = {mark.value for mark in self.marks if mark.fact == fact}
         return next(iter(values), None) if len(values) < 2 else SEVERAL
 
@@ -118,7 +126,8 @@ def parse(caption: str) -> Claims:
             value = kind if facts[number] == TYPE else LOOK_WORDS[words[number]][1]
             assert value is not None
             marks.append(Mark(start, end, facts[number], value))
-    return Claims(kind, tuple(marks), sentence is not None)
+    several = kind == SEVERAL
+    return Claims(None if several else kind, tuple(marks), sentence is not None, several)
 
 
 Reading = tuple[str | None, dict[int, str]]  # the type, and the fact that each claiming word claims
@@ -153,7 +162,8 @@ def _cues() -> dict[str, str]:
     for kind, template in TEMPLATES:
         for word in _literals(template):
             types.setdefault(word, set()).add(kind)
-    return {w: next(iter(of)) for w, of in types.items() if len(of) == 1 and w not in FILLERS}
+    unclear = FILLERS | AMBIGUOUS
+    return {w: next(iter(of)) for w, of in types.items() if len(of) == 1 and w not in unclear}
 
 
 _PATTERNS = tuple((kind, _pattern(kind, template)) for kind, template in TEMPLATES)
@@ -198,29 +208,54 @@ def _recognised(words: Sequence[str]) -> Reading:
     # What the sentence is about comes first; a noun makes sure that it is an object at all.
     rest = [[number for number in run if number not in facts] for run in runs]
     rest = [run for run in rest if run]
-    about = next((run for run in rest if _has_noun(words, run)), rest[0] if rest else [])
-    for number in about:
-        feature = LOOK_WORDS[words[number]][0]
-        facts[number] = feature
-        if feature == FEATURES[-1]:
-            break
-    cues = {n: CUES[word] for n, word in enumerate(words) if word in CUES and n not in landmarks}
-    kind = None if NEGATIONS & set(words) else _type(words, set(cues.values()), facts)
-    facts.update({number: TYPE for number, of in cues.items() if of == kind})
+    objects = [run for run in rest if _has_noun(words, run)]
+    # Further objects are claimed to have changed too: their looks contradict those of the first.
+    for run in objects or rest[:1]:
+        for number in run:
+            feature = LOOK_WORDS[words[number]][0]
+            facts[number] = feature
+            if feature == FEATURES[-1]:
+                break
+    numbers = [n for n in range(len(words)) if n not in landmarks and _is_cue(words, n)]
+    cues = {number: CUES[words[number]] for number in numbers}
+    kind = _type(words, set(cues.values()), facts)
+    changing = set(cues.values()) - {UNCHANGED} if kind == SEVERAL else {kind}
+    facts.update({number: TYPE for number, of in cues.items() if of in changing})
     return kind, facts
 
 
-def _type(words: Sequence[str], types: set[str], facts: dict[int, str]) -> str | None:
-    """The one type that the cues name; else that of the new value; None where it is not clear.
+def _is_cue(words: Sequence[str], number: int) -> bool:
+    """Whether a word names a type of change; "new" does not in "a new color"."""
+    following = words[number + 1 : number + 2]
+    of_a_value = words[number] == "new" and following and following[0] in (*FEATURES, *AMBIGUOUS)
+    return words[number] in CUES and not of_a_value
 
-    `none` is clear only of a sentence about no object ("the only change is the red cube").
+
+def _type(words: Sequence[str], types: set[str], facts: dict[int, str]) -> str | None:
+    """The type that the cues name, or SEVERAL; else that of the new value; None if unclear.
+
+    `none` is clear only of a sentence about no object ("the only change is the red cube"), also
+    where a change is denied ("nothing moved").
     """
+    if _negated(words):
+        of_change = types or any(word.startswith(("chang", "differ")) for word in words)
+        return UNCHANGED if of_change and not facts else None
     changes = types - {UNCHANGED}
     if not changes:
         changes = {LOOK_WORDS[words[n]][0] for n, fact in facts.items() if fact == NEW}
     if not changes and not facts:
         changes = types
-    return next(iter(changes)) if len(changes) == 1 else None
+    if len(changes) > 1:
+        return SEVERAL
+    return next(iter(changes), None)
+
+
+def _negated(words: Sequence[str]) -> bool:
+    following = (*words[1:], "")
+    return any(
+        word in NEGATIONS and not (word == "no" and following[number] in NO_LONGER)
+        for number, word in enumerate(words)
+    )
 
 
 def _new_values(words: Sequence[str], run: Sequence[int]) -> Iterator[int]:

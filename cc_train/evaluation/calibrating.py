@@ -44,7 +44,9 @@ def fit(captioner: Captioner, shards: Sequence[str]) -> Calibration:
     held_out = judged(captioner, shards)
     scores = [caption.score for caption in held_out.captions if caption.score is not None]
     if len(scores) < len(held_out.captions):
-        raise UserError("this captioner gives its captions no probability", "Pack it without")
+        raise UserError(
+            "this captioner gives its captions no probability", "Pack it without --calibrate"
+        )
     strangeness = [c.strangeness for c in held_out.captions if c.strangeness is not None]
     return calibration.fit(scores, held_out.right, strangeness)
 
@@ -53,5 +55,6 @@ def error(captioner: Captioner, shards: Sequence[str]) -> float:
     """The calibration error of a calibrated captioner on other pairs, 0 to 1. Raises UserError."""
     measured = judged(captioner, shards)
     confidences = [c.confidence for c in measured.captions if c.confidence is not None]
-    assert len(confidences) == len(measured.captions), "calibrate it first"
+    if len(confidences) < len(measured.captions):
+        raise UserError("this captioner shows no confidence", "Pack it without --calibrate")
     return calibration.calibration_error(confidences, measured.right)

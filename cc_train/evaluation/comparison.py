@@ -97,7 +97,8 @@ def read(place: str) -> Row:
     Raises UserError if no scores are there, or they are damaged.
     """
     path = Path(place)
-    candidates = [path] if path.is_file() else [path / "evaluation" / "scores.json"]
+    evaluated = Path(evaluation.default_folder(place))
+    candidates = [path] if path.is_file() else [evaluated / "scores.json"]
     candidates += [path / "scores.json"]
     file = next((c for c in candidates if c.is_file()), None)
     if file is None:

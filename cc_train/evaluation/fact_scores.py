@@ -151,7 +151,7 @@ def by_group(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         if scores[pairs]["pairs"]:
             groups[group][TOLD_APART] = 100 * float(scores[pairs]["share"])
     for measure in (TYPE, EXACT):
-        if measure in scores["shares"]:
+        if scores["shares"].get(measure, {"pairs": 0})["pairs"]:
             share = 100 * float(scores["shares"][measure]["share"])
             groups["total"][measure] = groups[CHANGE][measure] = share
     for kind, share in scores["exact by type"].items():

@@ -6,7 +6,7 @@ an added object after it), and the new value of a change of color or material.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,8 +25,8 @@ class Verdict:
 
     type: the true type of change. claimed: the caption's; None where it is not recognised.
     outcomes: by fact; of an unchanged pair the type alone.
-    exact: nothing wrong is claimed, type and new value are right, and all looks are said that at
-        least one of the references says.
+    exact: nothing wrong is claimed, type and new value are right, and the looks that are said are
+        all that at least one of the references says, or fit only one object of the image.
     """
 
     type: str
@@ -59,7 +59,11 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
     exact = (
         "wrong" not in outcomes.values()
         and not surplus
-        and any(required <= stated for required in _required(truth, references))
+        and {TYPE, NEW} & truth.keys() <= stated
+        and (
+            any(required <= stated for required in _required(truth, references))
+            or _single_out(stated, facts)
+        )
     )
     return Verdict(facts.type, claims.type, outcomes, exact)
 
@@ -68,6 +72,15 @@ def _outcome(claimed: str | None, truth: str) -> Outcome:
     if claimed is None:
         return "not said"
     return "right" if claimed == truth else "wrong"
+
+
+def _single_out(stated: Set[str], facts: Facts) -> bool:
+    """Whether the true looks of these names fit one object of the image, as far as it is known."""
+    objects = facts.objects_after if facts.type == "add" else facts.objects_before
+    changed = facts.before or facts.after
+    looks = [name for name in LOOKS if name in stated]
+    fitting = [o for o in objects if all(getattr(o, n) == getattr(changed, n) for n in looks)]
+    return len(fitting) == 1 and bool(looks)
 
 
 def _required(truth: Mapping[str, str], references: Sequence[str]) -> list[set[str]]:

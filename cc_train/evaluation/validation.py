@@ -66,6 +66,6 @@ class Validation:
         )
         apart = scores.told_apart
         shares = {fact: share.share for fact, share in scores.facts.items()}
-        shares |= {"exact": scores.exact_total.share}
+        shares |= {"exact": scores.exact_total.share} if scores.exact_total.pairs else {}
         shares |= {"told_apart": apart[0]} if apart else {}
         return {f"right_{name}": 100 * share for name, share in shares.items()}

@@ -11,8 +11,8 @@ scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 # Scenes to train on; 500 that nobody trained or chose on, and the same under other conditions.
 $prep synth "$at/scenes" --scenes "$(scenes 12000)" --seed 7 --size 112 --wording plain
 $prep synth "$at/fresh" --scenes "$(scenes 500)" --seed 990 --size 112 --wording plain
-$prep synth "$at/still" --scenes "$(scenes 500)" --seed 991 --size 112 --wording plain --jitter 0
-$prep synth "$at/large" --scenes "$(scenes 500)" --seed 992 --size 224 --wording plain
+$prep synth "$at/still" --scenes "$(scenes 250)" --seed 991 --size 112 --wording plain --jitter 0
+$prep synth "$at/large" --scenes "$(scenes 250)" --seed 992 --size 224 --wording plain
 
 for set in scenes fresh still large; do
   $prep build pairs --root "$at/$set" --out "$at/$set-shards"

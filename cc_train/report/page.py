@@ -64,15 +64,21 @@ class Group:
     examples: list[Shown]
 
 
-def write(run: str, out: str | None, shards: Sequence[str] = ()) -> str:
+def write(
+    run: str, out: str | None, shards: Sequence[str] = (), evaluated_in: str | None = None
+) -> str:
     """Writes the page of a run to `out`, or RUN/report.html, and returns where.
 
     Of a captioner that comes with the package: to NAME.report.html in the current folder.
 
-    shards: those that were evaluated, for the images of pairs. Raises UserError if `run` is none.
+    shards: those that were evaluated, for the images of pairs. evaluated_in: the folder that
+    `cc-train evaluate` wrote; None for its default. Raises UserError if `run` is no run, or that
+    folder holds no evaluation.
     """
     folder = runs.locate(run)
-    evaluated = Path(evaluation.default_folder(run))
+    evaluated = Path(evaluated_in or evaluation.default_folder(run))
+    if evaluated_in is not None and not (evaluated / "scores.json").exists():
+        raise UserError(f"{evaluated_in}: no scores of cc-train evaluate", "Evaluate first")
     settings = _read(folder / "settings.json")
     if not isinstance(settings, dict):
         raise UserError(f"{run}: no run", "Give the --out of a training")
@@ -116,7 +122,8 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
     for name, rows in sorted(by_group.items()):
         stride = max(1, len(rows) // CAPTIONS_A_GROUP)
         examples = [_example(row, images) for row in rows[::stride][:CAPTIONS_A_GROUP]]
-        exact = sum(bool(row["exact"]) for row in rows) if "exact" in rows[0] else None
+        judged = [row for row in rows if row.get("facts")]
+        exact = sum(bool(row["exact"]) for row in judged) if judged else None
         groups.append(Group(name, len(rows), sum(map(_right, rows)), exact, examples))
     return groups
 

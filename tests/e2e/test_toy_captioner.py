@@ -48,6 +48,14 @@ def test_it_is_evaluated_reported_and_compared(tmp_path: Path, run: Path, shards
     page = (run / "report.html").read_text()
     assert "toy: run" in page
     assert page.count("data:image/jpeg") >= 2, "before and after of a pair"
+    place = tmp_path / "elsewhere"
+    done = cc_train("report", run, "--evaluation", place)
+    assert (done.returncode, "Evaluate first" in done.stderr) == (2, True)
+    (run / "evaluation").rename(place)
+    done = cc_train("report", run, "--evaluation", place, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "told apart" in (tmp_path / "page.html").read_text()
+    place.rename(run / "evaluation")
     done = cc_train("compare", run, run, "--out", tmp_path / "compare.html")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "compare.html").exists()

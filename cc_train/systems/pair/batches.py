@@ -116,10 +116,15 @@ def _stacked(features: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> list[int]:
-    """Numbers of at most `count` pairs; one is unchanged where there are both and count allows."""
+    """Numbers of at most `count` pairs; one is unchanged where there are both and count allows.
+
+    A count of 1 draws from all pairs.
+    """
+    if count == 1:
+        return [int(rng.integers(len(pairs)))]
     changed = [number for number, pair in enumerate(pairs) if pair.changed]
     unchanged = [number for number, pair in enumerate(pairs) if not pair.changed]
-    spare = 1 if changed and unchanged and count > 1 else 0
+    spare = 1 if changed and unchanged else 0
     main, others = (changed, unchanged) if changed else (unchanged, changed)
     chosen = [main[i] for i in rng.permutation(len(main))[: count - spare]]
     return chosen + [others[i] for i in rng.permutation(len(others))[:spare]]

@@ -24,6 +24,22 @@ def test_planted_chances_are_recovered() -> None:
     assert calibration.calibration_error(confidences, right) < 0.01
 
 
+@pytest.mark.parametrize("mean", [-3.0, -8.0, -40.0])
+def test_long_captions_are_fitted_as_well(mean: float) -> None:
+    """Keeps away: a fit that ends elsewhere where no score is near 0, as of rich captions."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = rng.normal(mean, 0.7, 600)
+        right = rng.random(600) < 1 / (1 + np.exp(-3 * (scores - mean)))
+        fitted = calibration.fit(scores.tolist(), right.tolist())
+        confidences = [fitted.confidence(score) for score in scores]
+        assert calibration.calibration_error(confidences, right.tolist()) < 0.06
+    separable = [-4.0, -3.0, -2.0, -5.0, -3.5, -6.0] * 100
+    fitted = calibration.fit(separable, [score > -4.5 for score in separable])
+    assert fitted.confidence(-2.0) > 0.99
+    assert fitted.confidence(-6.0) < 0.01
+
+
 def test_overconfidence_is_measured() -> None:
     assert calibration.calibration_error([0.99] * 100, [True] * 60 + [False] * 40) == (
         pytest.approx(0.39)

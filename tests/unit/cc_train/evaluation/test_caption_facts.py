@@ -90,6 +90,41 @@ def test_exact_asks_for_what_a_reference_says(
     assert judge(caption, PAINTED, references).exact == exact
 
 
+def test_looks_that_fit_one_object_are_enough() -> None:
+    """Keeps away: a caption that singles its object out, in other words than the references."""
+    others = (
+        Looks("red", "sphere", "rubber", "large", (0, 0)),
+        Looks("gray", "cube", "rubber", "small", (0, 0)),
+    )
+    scene = Facts("color", RED, BLUE, (RED, *others), (BLUE, *others))
+    assert judge("the shiny cube turned blue", scene, SHORT).exact
+    assert judge("the metal thing turned blue", scene, SHORT).exact
+    assert not judge("the cube turned blue", scene, SHORT).exact, "there are two"
+    assert not judge("it turned blue", scene, SHORT).exact
+    assert not judge("the shiny cube turned", scene, SHORT).exact, "into what?"
+
+
+def test_another_object_s_change_is_not_exact() -> None:
+    """Keeps away: a captioner that names two objects, one of which will be the right one."""
+    verdict = judge("the small red metal cube moved and the large blue ball moved", MOVED, ())
+    assert not verdict.exact
+    assert verdict.outcomes["color"] == "wrong"
+
+
+def test_two_types_are_a_wrong_one() -> None:
+    verdict = judge("the red cube moved and the red cube disappeared", MOVED, ())
+    assert verdict.outcomes["type"] == "wrong"
+    assert verdict.claimed is None
+
+
+def test_figures_over_no_pairs_are_left_out() -> None:
+    """Keeps away: 0 % exact of changed pairs, of which there were none."""
+    scores = fact_scores.count([judge("nothing changed", STILL, ())])
+    groups = fact_scores.by_group(scores.to_json())
+    assert groups["total"] == {}
+    assert groups["no change"] == {"told apart": 100}
+
+
 def test_a_new_value_where_there_is_none_is_not_exact() -> None:
     assert judge("the tiny red metal cube was added", ADDED, ()).exact
     verdict = judge("a tiny red metal cube was added and turned blue", ADDED, ())

@@ -94,7 +94,15 @@ def test_one_of_the_drawn_pairs_is_unchanged(count: int, seed: int) -> None:
     pairs = ordered_pairs(pair_samples.scene(0)).pairs
     numbers = draw(pairs, count, np.random.default_rng(seed))
     assert len(numbers) == len(set(numbers)) == min(count, 5)
-    assert sum(not pairs[number].changed for number in numbers) == (1 if count > 1 else 0)
+    if count > 1:
+        assert sum(not pairs[number].changed for number in numbers) == 1
+
+
+def test_single_draws_are_of_both_kinds() -> None:
+    """Keeps away: a captioner that never sees an unchanged pair."""
+    pairs = ordered_pairs(pair_samples.scene(0)).pairs
+    drawn = [draw(pairs, 1, np.random.default_rng(seed))[0] for seed in range(60)]
+    assert {pairs[number].changed for number in drawn} == {True, False}
 
 
 def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
