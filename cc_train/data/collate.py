@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from cc_prep.errors import UserError
-from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_train.text import TextCodec
 
 Reads = Literal["pixels", "tokens", "features"]
 NO_FEATURES = "Build the shards with features of both"
+NO_FEATURE_FRAMES = "Build the shards with features.backbone and --set features.frames=all"
 NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train on tokens"
 
 
@@ -26,17 +27,22 @@ class CaptionBatches:
     before_after: [B, …] of what `before_after` gives. ids, labels: int64 [B, length], as
     `TextCodec.encode` gives them. With `mask`, a batch also has `mask`, uint8 [B, H, W], 255 where
     something changed, and `has_mask`, bool [B], False where a sample has no mask and 0 stands for
-    it. Raises UserError if the shards do not hold what is read, or their images differ in size.
+    it. backbone: SHA-256 of the weights whose features are read. Raises UserError if the shards do
+    not hold what is read, or their images differ in size.
     """
 
     reads: Reads
     text: TextCodec
     length: int
     mask: bool = False
+    backbone: str | None = None
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
+        for sample in samples:
+            if self.reads == "features":
+                require_backbone(sample.key, sample.features, self.backbone)
         encoded = [
             self.text.encode(draw_caption(sample, rng), self.length)
             for sample, rng in zip(samples, rngs, strict=True)
@@ -67,8 +73,31 @@ def before_after(
         return images_of(sample, [0, last], size)
     if sample.features is None or not {0, last} <= set(sample.features.frames):
         raise UserError(f"{sample.key}: no features of before and after stored", NO_FEATURES)
-    rows = [sample.features.frames.index(frame) for frame in (0, last)]
-    return sample.features.values[rows]
+    return features_of(sample, [0, last])
+
+
+def features_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
+    """Features float16 [T, C, h, w] of the frames of these numbers.
+
+    Raises UserError if the shard does not hold those of a frame.
+    """
+    stored = () if sample.features is None else sample.features.frames
+    missing = [frame for frame in frames if frame not in stored]
+    if missing or sample.features is None:
+        raise UserError(
+            f"{sample.key}: no features of frame {missing[0]} stored", NO_FEATURE_FRAMES
+        )
+    return sample.features.values[[stored.index(frame) for frame in frames]]
+
+
+def require_backbone(key: str, features: Features | None, sha256: str | None) -> None:
+    """Raises UserError for a sample's features of other weights than those of this digest."""
+    if features is not None and sha256 not in (None, features.sha256):
+        raise UserError(
+            f"{key} holds features of other weights "
+            f"({features.backbone}, SHA-256 {features.sha256[:12]}…)",
+            "Build all shards with one backbone",
+        )
 
 
 def stack(samples: Sequence[TrainingSample], arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -18,7 +18,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import NO_CHANGE
 from cc_train.data import shard_index
-from cc_train.data.collate import before_after
+from cc_train.data.collate import before_after, require_backbone
 from cc_train.systems.pair import supervision
 from cc_train.systems.pair.supervision import OrderedPair
 from cc_train.text import TextCodec
@@ -59,12 +59,7 @@ class PairBatches:
         [P, length], facts int64 [P, 6], places int64 [P, 2]; of M objects: object_image int64 [M],
         object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32 [N, h, w]."""
         for sample in samples:
-            if sample.features is not None and sample.features.sha256 != self.backbone:
-                raise UserError(
-                    f"{sample.key} holds features of other weights "
-                    f"({sample.features.backbone}, SHA-256 {sample.features.sha256[:12]}…)",
-                    "Build all shards with one backbone",
-                )
+            require_backbone(sample.key, sample.features, self.backbone)
         features: list[np.ndarray] = []
         objects: list[tuple[Any, ...]] = []
         pairs: list[OrderedPair] = []

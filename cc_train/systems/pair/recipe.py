@@ -9,21 +9,17 @@ from typing import Any
 import torch
 from pydantic import Field
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from cc_prep.errors import UserError
-from cc_prep.formats.tar import DamagedShard
-from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones
 from cc_prep.settings import Section
-from cc_prep.weights import networks
 from cc_train import text
-from cc_train.data import split
-from cc_train.data.collate import NO_FEATURES
-from cc_train.data.shard_index import ADVICE, Entry
+from cc_train.data import feature_statistics, split
+from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import caption_decoder
+from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.systems.pair import encoder
 from cc_train.systems.pair.batches import PairBatches
 from cc_train.systems.pair.captioner import PairCaptioner
@@ -34,8 +30,6 @@ from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
-SAMPLES_FOR_STATISTICS = 300
-LEAST_DEVIATION = 1e-4
 BACKBONE = "backbone."
 WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
 
@@ -100,22 +94,18 @@ def prepare(settings: Settings, request: Request) -> Task:
     words = split.vocabulary(
         data.train, settings.vocabulary, settings.min_word_count, request.console
     )
-    first = _first_features(data.train)
+    first = feature_statistics.first(data.train)
     about = {
         "samples": data.about(),
         "text": words.describe(),
         "size": [data.first["height"], data.first["width"]],
-        "backbone": {
-            "name": first.backbone,
-            "sha256": first.sha256,
-            "grid": list(first.values.shape[1:]),
-        },
+        "backbone": frozen_backbone.about(first),
     }
     network = make(settings, about, words)
     if request.init is not None:
         _start_from(network, request.init, about, words)
     else:
-        _standardise(network, data.train, request.console)
+        _standardise(network, data.train, first.sha256, request.console)
     objective = PairObjective(
         network,
         Validation(data.valid, request.run),
@@ -131,23 +121,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> PairCaptioner:
     """A captioner with its backbone and nothing learned. Raises UserError."""
-    known, weights = about["backbone"], settings.backbone_weights
-    if known["name"] not in backbones.BACKBONES:
-        raise UserError(
-            f"the shards hold features of {known['name']}, which is no backbone of ours",
-            f"Known: {', '.join(backbones.BACKBONES)}",
-        )
-    if weights is None and backbones.BACKBONES[known["name"]].weights is None:
-        raise UserError(
-            f"{known['name']} comes without weights",
-            "Set backbone_weights to the file that the shards' features were made with",
-        )
-    backbone, file = networks.backbone(known["name"], weights)
-    if file.sha256 != known["sha256"]:
-        raise UserError(
-            f"the shards hold features of other weights of {known['name']} than {file.path}",
-            "Set backbone_weights to the file that they were made with",
-        )
+    backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
     return _network(settings, about, words, backbone)
 
 
@@ -219,49 +193,11 @@ def _network(
     )
 
 
-def _standardise(network: PairCaptioner, entries: Sequence[Entry], console: Console) -> None:
-    """Sets each channel's statistics over samples spread evenly over the data.
-
-    Samples that cannot be read are left out: training decides how many may be (`stream.skip_bad`).
-    """
-    step = max(1, len(entries) // SAMPLES_FOR_STATISTICS)
-    sums: dict[str, Tensor] = {}
-    with console.status("reading features for their mean and deviation"):
-        for entry in entries[::step]:
-            features = _features_of(entry)
-            if features is None:
-                continue
-            values = torch.from_numpy(features.values).double()
-            means = values.mean((2, 3))
-            parts = {
-                "images": torch.tensor(float(len(values))),
-                "mean": means.sum(0),
-                "square": values.square().mean((2, 3)).sum(0),
-                "square of means": means.square().sum(0),
-            }
-            sums = {name: sums.get(name, 0) + part for name, part in parts.items()}
-    count = sums.pop("images")
-    mean, square, square_of_means = (total / count for total in sums.values())
-    network.encoder.mean.copy_(mean)
-    network.encoder.std.copy_((square - mean**2).clamp(min=0).sqrt() + LEAST_DEVIATION)
-    network.encoder.spread.copy_((square_of_means - mean**2).clamp(min=0).sqrt() + LEAST_DEVIATION)
-
-
-def _first_features(entries: Sequence[Entry]) -> Features:
-    """Those of the first sample that can be read. Raises UserError if none can."""
-    for entry in entries:
-        features = _features_of(entry)
-        if features is not None:
-            return features
-    raise UserError("not one sample of these shards can be read", ADVICE)
-
-
-def _features_of(entry: Entry) -> Features | None:
-    """A sample's features; None where it cannot be read. Raises UserError where it has none."""
-    try:
-        features = entry.read().features
-    except (DamagedShard, FileNotFoundError):
-        return None
-    if features is None:
-        raise UserError(f"{entry.shard}: {entry.key} holds no features", NO_FEATURES)
-    return features
+def _standardise(
+    network: PairCaptioner, entries: Sequence[Entry], sha256: str, console: Console
+) -> None:
+    """Sets each channel's statistics over the training samples."""
+    statistics = feature_statistics.over(entries, sha256, console)
+    network.encoder.mean.copy_(statistics.mean)
+    network.encoder.std.copy_(statistics.std)
+    network.encoder.spread.copy_(statistics.spread)

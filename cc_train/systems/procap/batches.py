@@ -18,7 +18,15 @@ from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
 from cc_prep.steps import confidence
 from cc_prep.steps.confidence import Strategy
-from cc_train.data.collate import NO_STORED_FRAMES, draw_caption, images_of
+from cc_train.data.collate import (
+    NO_FEATURE_FRAMES,
+    NO_STORED_FRAMES,
+    draw_caption,
+    features_of,
+    images_of,
+    require_backbone,
+    stack,
+)
 from cc_train.systems.procap import damage, masking
 from cc_train.systems.procap.frame_features import Kind
 from cc_train.systems.procap.masking import Masks
@@ -32,7 +40,7 @@ class Keyframes(Section):
     strategy, k, threshold: as in `cc_prep.steps.confidence`; k is the number of frames.
 
     With pixels, shards that hold the images of their fixed keyframes only serve a rule that does
-    not draw; a rule that draws needs the images of all frames.
+    not draw; a rule that draws needs the images of all frames. The same holds of features.
     """
 
     strategy: Strategy = "confidence"
@@ -45,7 +53,8 @@ class ProcedureBatches:
     """Stage 1: `ProcedureBatches(…)(samples, rngs)` is a batch for Stage1Objective.
 
     text_length: byte pairs of a caption. first_caption: always the first, as the reference does
-    for the small data sets. crop: see `cropped`.
+    for the small data sets. crop: see `cropped`. backbone: SHA-256 of the weights whose features
+    are taken.
     """
 
     kind: Kind
@@ -54,6 +63,7 @@ class ProcedureBatches:
     text_length: int
     first_caption: bool = False
     crop: float | None = None
+    backbone: str | None = None
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -63,12 +73,13 @@ class ProcedureBatches:
             chosen = self._keyframes(sample, rng)
             texts.append(draw_caption(sample, rng, self.first_caption))
             tokens.append(sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64))
-            pixels = images_of(sample, chosen) if self.kind == "pixels" else tokens[-1]
-            frames.append(pixels if self.crop is None else cropped(pixels, self.crop, rng))
+            seen = self._seen(sample, chosen, tokens[-1])
+            frames.append(seen if self.crop is None else cropped(seen, self.crop, rng))
             shape = (len(chosen), *sample.tokens.shape[1:])
             mask, kept = masking.draw(shape, self.masks, rng)
             masks.append(masking.NAMES.index(mask))
             visible.append(kept.reshape(-1))
+        shown = stack(samples, frames)
         negative_index = negative_indices(len(samples))
         damaged = [
             damage.damage(own, frames[other], rng)
@@ -78,7 +89,7 @@ class ProcedureBatches:
         targets = {"tokens": torch.from_numpy(np.stack(tokens)).flatten(1)}
         return {
             "text": torch.from_numpy(np.stack([text_ids(t, self.text_length) for t in texts])),
-            "frames": torch.from_numpy(np.stack(frames)),
+            "frames": torch.from_numpy(shown),
             "damaged": torch.from_numpy(np.stack(damaged)),
             **(targets if self.crop is None else {}),  # the stored ones are of whole frames
             "visible": torch.from_numpy(np.stack(visible)),
@@ -88,15 +99,34 @@ class ProcedureBatches:
             "changed": torch.tensor([s.meta.get("kind") != NO_CHANGE for s in samples]),
         }
 
-    def _keyframes(self, sample: TrainingSample, rng: np.random.Generator) -> list[int]:
-        rule = self.keyframes
-        draws = rule.k > 0 and rule.strategy in DRAWING
-        if self.kind == "pixels" and draws and len(sample.images) < len(sample.tokens):
+    def _seen(self, sample: TrainingSample, chosen: list[int], tokens: np.ndarray) -> np.ndarray:
+        """What the encoder is to see of the frames of these numbers."""
+        if self.kind == "pixels":
+            return images_of(sample, chosen)
+        if self.kind == "features":
+            require_backbone(sample.key, sample.features, self.backbone)
+            return features_of(sample, chosen)
+        return tokens
+
+    def _check_drawn(self, sample: TrainingSample) -> None:
+        """Raises UserError where a rule that draws would not find all frames."""
+        if self.kind == "tokens" or not self.keyframes.k or self.keyframes.strategy not in DRAWING:
+            return
+        what, stored, remedy = "images", len(sample.images), NO_STORED_FRAMES
+        if self.kind == "features":
+            features = sample.features
+            what, stored = "features", 0 if features is None else len(features.frames)
+            remedy = NO_FEATURE_FRAMES
+        if stored < len(sample.tokens):
             raise UserError(
-                f"keyframes.strategy {rule.strategy} draws among {len(sample.tokens)} frames, and "
-                f"{sample.key} holds the images of {len(sample.images)}",
-                NO_STORED_FRAMES,
+                f"keyframes.strategy {self.keyframes.strategy} draws among {len(sample.tokens)} "
+                f"frames, and {sample.key} holds the {what} of {stored}",
+                remedy,
             )
+
+    def _keyframes(self, sample: TrainingSample, rng: np.random.Generator) -> list[int]:
+        self._check_drawn(sample)
+        rule = self.keyframes
         penalty = confidence.penalties(*sample.scores)
         if rule.k > len(penalty) - 2:
             raise UserError(

@@ -28,10 +28,10 @@ Queries = Literal["shared", "independent"]
 class ProCap(EncoderDecoder):
     """Two images → a sentence.
 
-    features: the frozen VQGAN; it is no part of the network's tensors. queries: `shared` takes the
-        encoder's mask vector for every query, told apart by their positions (the reference's code);
-        `independent` gives every query a vector of its own that starts from it (the paper). Their
-        number is that of the encoder's frames less two.
+    features: the frozen networks before the encoder; they are no part of the network's tensors.
+    queries: `shared` takes the encoder's mask vector for every query, told apart by their positions
+        (the reference's code); `independent` gives every query a vector of its own that starts from
+        it (the paper). Their number is that of the encoder's frames less two.
     reference_quirks: with two slips of the reference's second stage, which its published weights
         need: paddings take the ids of words, and the attention mask is one row off. The decoder's
         are in its own configuration.
@@ -49,7 +49,8 @@ class ProCap(EncoderDecoder):
     ) -> None:
         sizes, factor = encoder.config, features.vqgan.config.factor
         size = (sizes.rows * factor, sizes.columns * factor)
-        super().__init__(Inputs(size, features.kind, tokenizer=tokenizer), text, decoder.length)
+        inputs = Inputs(size, features.kind, tokenizer=tokenizer, backbone=features.digest)
+        super().__init__(inputs, text, decoder.length)
         self.intermediate_generator, self.reference_quirks = encoder, reference_quirks
         self._frozen = (features,)  # in a tuple, so that it is no submodule
         width = encoder.config.width
@@ -67,7 +68,7 @@ class ProCap(EncoderDecoder):
 
     @property
     def features(self) -> FrameFeatures:
-        """The frozen VQGAN before the encoder."""
+        """The frozen networks before the encoder."""
         return self._frozen[0]
 
     @property
@@ -94,7 +95,7 @@ class ProCap(EncoderDecoder):
                 f"{sizes.rows} × {sizes.columns}",
                 "Use shards of the image_size that it was trained on",
             )
-        embedded = encoder.conv_to_embedding(features)
+        embedded = encoder.embed(features)
         inner = (sizes.frames - 2) * sizes.frame_tokens
         queries = self.queries if self.queries is not None else encoder.image_mask
         middle = queries.expand(len(features), inner, -1)

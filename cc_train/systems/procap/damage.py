@@ -1,7 +1,7 @@
 """Damaged sequences of frames, which stage 1 learns to tell from true ones.
 
 Source: ProCap's code. A sequence is damaged in one of four ways with equal chance; where there are
-only tokens, in one of the first two.
+no images, only tokens or features, in one of the first two.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import torch
 import torch.nn.functional as F
 
 WAYS = ("swap", "shuffle", "colour", "affine")
-TOKEN_WAYS = WAYS[:2]
+WAYS_WITHOUT_IMAGES = WAYS[:2]
 MOST_DEGREES, MOST_SHIFT, MOST_SCALE, MOST_COLOUR = 30.0, 0.1, 0.1, 0.5
 
 
 def damage(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A damaged copy of a sequence.
 
-    frames: indices int [T, n], or images uint8 [T, H, W, 3]. other: frames of another sample.
+    frames: indices int [T, n], features float [T, C, h, w], or images uint8 [T, H, W, 3]. other:
+    frames of another sample.
     """
-    ways = TOKEN_WAYS if frames.ndim == 2 else WAYS
+    ways = WAYS if frames.dtype == np.uint8 else WAYS_WITHOUT_IMAGES
     way = ways[int(rng.integers(len(ways)))]
     if way == "swap":
         return swap(frames, other, rng)

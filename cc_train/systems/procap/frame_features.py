@@ -1,50 +1,105 @@
-"""What the procedure encoder sees of a frame, by a frozen VQGAN.
+"""What the procedure encoder sees of a frame, by frozen networks.
 
-`pixels`: the encoder's output before quantisation, as in the paper. `tokens`: the codebook vectors
-of the frame's indices: training shards hold these, so no convolution runs in training.
+`pixels`: the output of the VQGAN's encoder before quantisation, as in the paper. `tokens`: the
+codebook vectors of the frame's indices: training shards hold these, so no convolution runs in
+training. `features`: a frozen backbone's, which training shards hold as well.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from cc_prep.errors import UserError
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.models.vqgan import VQGAN
+from cc_train.layers import frozen_backbone
+from cc_train.layers.feature_grid import Pooling, fold, to_grid
 
-Kind = Literal["pixels", "tokens"]
+Kind = Literal["pixels", "tokens", "features"]
+
+
+class BackboneFeatures(nn.Module):
+    """Images, or their stored features → features float32 [N, n, channels] on the tokens' grid.
+
+    known: the backbone's name, its SHA-256 and its features' `grid` (channels, rows, columns).
+    grid: rows and columns of a frame's tokens. Raises UserError unless the features' are a whole
+    multiple of them.
+    """
+
+    def __init__(
+        self, network: nn.Module, known: Mapping[str, Any], grid: tuple[int, int], pooling: Pooling
+    ) -> None:
+        super().__init__()
+        self.network, self.known, self.grid, self.pooling = network, dict(known), grid, pooling
+        channels, rows, columns = known["grid"]
+        factor = fold((rows, columns), grid)
+        self.channels: int = channels * (factor**2 if pooling == "unshuffle" else 1)
+
+    def on_grid(self, features: Tensor) -> Tensor:
+        """Features float32 [N, channels, rows, columns] on the tokens' grid, of stored ones.
+
+        Raises UserError for features of another size.
+        """
+        if list(features.shape[1:]) != list(self.known["grid"]):
+            raise UserError(
+                f"features of the shape {list(features.shape[1:])}, where those of "
+                f"{list(self.known['grid'])} are wanted",
+                "Build all shards with one backbone and one image_size",
+            )
+        return to_grid(features.float(), self.grid, self.pooling)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """frames: images float32 [N, 3, H, W] in [0, 1], or features float16 [N, C, h, w]."""
+        stored = frames.dtype == torch.float16
+        features = frames if stored else frozen_backbone.compute(self.network, frames)
+        return self.on_grid(features).flatten(2).transpose(1, 2)
 
 
 class FrameFeatures(nn.Module):
-    """Frames → features float32 [B, T, n, channels]. The VQGAN is frozen.
+    """Frames → features float32 [B, T, n, channels]. The networks are frozen.
 
-    It runs outside autocast, so training, validation and evaluation see the same features.
+    They run outside autocast, so training, validation and evaluation see the same features.
 
     reference_quirks: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does;
     the indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are
     kept, since the VQGAN never changes, and a step has most images twice. Each image goes through
     it alone there: float sums differ between batch sizes, while a resumed run has seen other images
-    before.
+    before. backbone: for `features` alone.
     """
 
     def __init__(
-        self, vqgan: VQGAN, kind: Kind, reference_quirks: bool = False, cache_mb: int = 0
+        self,
+        vqgan: VQGAN,
+        kind: Kind,
+        reference_quirks: bool = False,
+        cache_mb: int = 0,
+        backbone: BackboneFeatures | None = None,
     ) -> None:
         super().__init__()
+        assert (kind == "features") == (backbone is not None)
         self.vqgan, self.kind, self.reference_quirks = vqgan, kind, reference_quirks
-        self.cache_mb = cache_mb
+        self.cache_mb, self.backbone = cache_mb, backbone
         self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
-        self.vqgan.requires_grad_(False)
+        self.requires_grad_(False)
 
     @property
     def channels(self) -> int:
         """Channels of the features."""
+        if self.backbone is not None:
+            return self.backbone.channels
         config = self.vqgan.config
         return config.latent if self.kind == "pixels" else config.code_width
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of the backbone's weights; None for the other kinds."""
+        return None if self.backbone is None else str(self.backbone.known["sha256"])
 
     def train(self, mode: bool = True) -> FrameFeatures:
         """Never trains."""
@@ -55,12 +110,17 @@ class FrameFeatures(nn.Module):
 
     @torch.no_grad()
     def forward(self, frames: Tensor) -> Tensor:
-        """frames: images [B, T, 3, H, W] in [0, 1], or indices int64 [B, T, n] for `tokens`."""
+        """frames: images [B, T, 3, H, W] in [0, 1]; or indices int64 [B, T, n] for `tokens`, stored
+        features float16 [B, T, C, h, w] for `features`.
+        """
         if self.kind == "tokens":
             indices = frames if frames.ndim == 3 else self.indices(frames)
             vectors: Tensor = self.vqgan.quantize.embedding(indices)
             return vectors
         flat = frames.flatten(0, 1)
+        if self.backbone is not None:
+            seen: Tensor = self.backbone(flat)
+            return seen.unflatten(0, frames.shape[:2])
         with torch.autocast(frames.device.type, enabled=False):
             features = self._through_cache(flat) if flat.is_cpu else self._encoded(flat)
         return features.unflatten(0, frames.shape[:2])
@@ -99,5 +159,7 @@ class FrameFeatures(nn.Module):
 
 
 def as_input(frames: Tensor) -> Tensor:
-    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; indices stay."""
-    return frames.movedim(-1, 2).float() / 255 if frames.ndim == 5 else frames.long()
+    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; indices and features stay."""
+    if frames.dtype == torch.uint8:
+        return frames.movedim(-1, 2).float() / 255
+    return frames if frames.is_floating_point() else frames.long()

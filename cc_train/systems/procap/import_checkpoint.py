@@ -19,7 +19,7 @@ from cc_prep.models.vqgan import VQGAN
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers import caption_decoder
-from cc_train.systems.procap import frozen_vqgan, procedure_encoder
+from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
@@ -114,7 +114,7 @@ def make_run(
         "losses": {"reference_quirks": True},
         "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
-    files = frozen_vqgan.files(vqgan)
+    files = frozen_networks.files(vqgan)
     if parts.decoder:
         if word2idx is None:
             raise UserError(f"{file} is a captioner", "Give its vocabulary with --word2idx")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cc_prep.models.clip import Transformer, count_layers
 from cc_prep.models.cpu.linear import Linear
+from cc_train.layers.feature_grid import Standardise
 
 REL, ST1, VID = 0, 1, 2
 SPECIAL = 5  # two of them are reserved
@@ -24,7 +25,10 @@ BYTE_PAIRS = 49408
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes. latent: channels of a frame's features; frames: of a sequence, both ends included."""
+    """Sizes. latent: channels of a frame's features; frames: of a sequence, both ends included.
+
+    standardised: the features' channels are standardised first.
+    """
 
     width: int = 768
     layers: int = 12
@@ -35,6 +39,7 @@ class Config:
     columns: int = 14
     text_length: int = 24
     text_vocabulary: int = BYTE_PAIRS
+    standardised: bool = False
 
     @property
     def frame_tokens(self) -> int:
@@ -58,6 +63,7 @@ class Config:
             columns=shapes["target_pos_emb.weights.2"][3],
             text_length=length,
             text_vocabulary=shapes["text_emb.weight"][0] - length - 1,
+            standardised="standardise.mean" in shapes,
         )
 
 
@@ -117,6 +123,7 @@ class ProcedureEncoder(nn.Module):
         for table in (self.text_emb, self.text_pos_emb, self.special_emb, self.special_pos_emb):
             nn.init.normal_(table.weight, std=position_std)
         self.image_mask = nn.Parameter(torch.zeros(width))
+        self.standardise = Standardise(config.latent) if config.standardised else None
         self.conv_to_embedding = nn.Sequential(
             nn.LayerNorm(config.latent), Linear(config.latent, width)
         )
@@ -142,13 +149,20 @@ class ProcedureEncoder(nn.Module):
         tokens = [special[i].expand(len(text), 1, -1) for i in (REL, ST1, VID)]
         return torch.cat((*tokens[: 1 if related else 0], words, *tokens[1:]), dim=1)
 
+    def embed(self, features: Tensor) -> Tensor:
+        """Embeddings [B, T, n, D] of frame features [B, T, n, latent], without positions."""
+        if self.standardise is not None:
+            features = self.standardise(features)
+        embedded: Tensor = self.conv_to_embedding(features)
+        return embedded
+
     def frames(self, features: Tensor, visible: Tensor | None = None) -> Tensor:
         """Embeddings [B, T · n, D] of frame features [B, T, n, latent].
 
         visible: bool [B, T · n]; elsewhere the mask vector stands instead. Positions are added to
         all.
         """
-        embedded = self.conv_to_embedding(features).flatten(1, 2)
+        embedded = self.embed(features).flatten(1, 2)
         if visible is not None:
             embedded = torch.where(visible[..., None], embedded, self.image_mask)
         return embedded + self.target_pos_emb()

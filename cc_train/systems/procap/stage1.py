@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 from pydantic import Field
+from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.clip import count_layers
 from cc_prep.settings import Section
 from cc_prep.weights.registry import read_tensors
-from cc_train.data import order, split
+from cc_train.data import feature_statistics, order, split
 from cc_train.data.shard_index import Entry
+from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.layers import mimetic
-from cc_train.systems.procap import frozen_vqgan
+from cc_train.layers.feature_grid import Pooling
+from cc_train.systems.procap import frozen_networks
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.frame_features import FrameFeatures, Kind
 from cc_train.systems.procap.masking import Masks
@@ -62,6 +65,7 @@ class Network(Section):
             rows=grid[0],
             columns=grid[1],
             text_length=self.text_length,
+            standardised=features.backbone is not None,
         )
         encoder = ProcedureEncoder(config, self.position_std)
         if self.sinusoidal_init:
@@ -76,8 +80,9 @@ class Settings(Section):
 
     cache_mb: see `FrameFeatures`. crop: train on random parts of the frames, of at least this share
     of their area; for pixels. vqgan: the file that the tokens were made with, if it has no name of
-    its own. max_activation_mb: see `Stage1Objective`. reference_quirks: the encoder sees images in
-    [0, 1], see `FrameFeatures`; stage 2 does as its stage 1.
+    its own; backbone_weights: the same of the features. feature_pooling: how features come to the
+    grid of the tokens, see `to_grid`. max_activation_mb: see `Stage1Objective`. reference_quirks:
+    the encoder sees images in [0, 1], see `FrameFeatures`; stage 2 does as its stage 1.
     """
 
     frames: Kind = "tokens"
@@ -86,6 +91,8 @@ class Settings(Section):
     max_activation_mb: int = Field(1000, ge=0)
     crop: float | None = Field(None, gt=0, le=1)
     vqgan: str | None = None
+    backbone_weights: str | None = None
+    feature_pooling: Pooling = "unshuffle"
     network: Network = Network()
     keyframes: Keyframes = Keyframes()
     masks: Masks = Masks()
@@ -111,10 +118,12 @@ def prepare(settings: Settings, request: Request) -> Task:
     loop = settings.loop
     _check(settings)
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
-    vqgan = frozen_vqgan.find(data, settings.vqgan)
-    features = FrameFeatures(vqgan, settings.frames, settings.reference_quirks, settings.cache_mb)
-    grid = frozen_vqgan.grid(data.first, vqgan)
-    encoder = settings.network.encoder(features, settings.keyframes.k + 2, grid)
+    files = (settings.vqgan, settings.backbone_weights)
+    features = frozen_networks.find_features(
+        data, settings.frames, *files, settings.feature_pooling
+    )
+    features.reference_quirks, features.cache_mb = settings.reference_quirks, settings.cache_mb
+    encoder = untrained(settings.network, features, settings.keyframes.k + 2, data, request.console)
     if request.init is not None:
         start_from_clip(encoder, request.init)
     make_batch = ProcedureBatches(
@@ -123,6 +132,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.masks,
         settings.network.text_length,
         settings.first_caption,
+        backbone=features.digest,
     )
     objective = Stage1Objective(
         encoder,
@@ -136,8 +146,22 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     trained = replace(make_batch, crop=settings.crop)
     stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, request.ranks)
-    about = {"samples": data.about(), **frozen_vqgan.about(data)}
-    return Task(objective, stream, len(stream.items), about, frozen_vqgan.files(vqgan))
+    about = {"samples": data.about(), **frozen_networks.about(data, features)}
+    kept = frozen_networks.files(features.vqgan, features.backbone)
+    return Task(objective, stream, len(stream.items), about, kept)
+
+
+def untrained(
+    network: Network, features: FrameFeatures, frames: int, data: Split, console: Console
+) -> ProcedureEncoder:
+    """An encoder that has learned nothing but the statistics of a backbone's features."""
+    encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
+    backbone = features.backbone
+    if backbone is not None and encoder.standardise is not None:
+        digest = str(backbone.known["sha256"])
+        seen = feature_statistics.over(data.train, digest, console, backbone.on_grid)
+        encoder.standardise.set(seen.mean, seen.std)
+    return encoder
 
 
 def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
@@ -153,8 +177,10 @@ def _check(settings: Settings) -> None:
     """Raises UserError for settings that do not go together."""
     if settings.loop.batch_size % 2 and (settings.losses.align or settings.losses.consistency):
         raise UserError("loop.batch_size: each sample needs a neighbour", "Give an even one")
-    if settings.crop is not None and settings.frames == "tokens":
-        raise UserError("crop: tokens cannot be cropped", "Set frames=pixels, or crop=null")
+    if settings.crop is not None and settings.frames != "pixels":
+        raise UserError(
+            f"crop: {settings.frames} cannot be cropped", "Set frames=pixels, or crop=null"
+        )
 
 
 def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:

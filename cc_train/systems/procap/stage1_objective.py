@@ -196,9 +196,10 @@ def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
 class Stage1Objective:
     """`Objective` in `cc_train.training.trainer` says what the parts are.
 
-    A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3] or indices
-    [B, T, n], tokens (not where frames are cropped), visible, negative_index, negative_is_valid,
-    mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its `variants` besides.
+    A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3], indices
+    [B, T, n] or features float16 [B, T, C, h, w], tokens (not where frames are cropped), visible,
+    negative_index, negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a
+    chunk has its `variants` besides.
     held_out: such batches for validation. picture: makes the grid of a validation.
     max_activation_mb: on a CPU, variants that keep more than this for the backward pass go one by
     one.

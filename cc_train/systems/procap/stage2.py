@@ -6,21 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
+from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import text
-from cc_train.data import split
+from cc_train.data import feature_statistics, split
 from cc_train.data.collate import CaptionBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import caption_decoder
-from cc_train.systems.procap import frozen_vqgan, procedure_encoder
+from cc_train.layers import caption_decoder, frozen_backbone
+from cc_train.layers.feature_grid import Pooling
+from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures, Kind
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
-from cc_train.systems.procap.stage1 import Network, read_encoder
+from cc_train.systems.procap.stage1 import Network, read_encoder, untrained
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import TextCodec
 from cc_train.training.runs import Run
@@ -55,9 +57,10 @@ class Decoder(Section):
 class Settings(Section):
     """All settings of `cc-train stage2`.
 
-    network and frames: only without --init; with it they are stage 1's. cache_mb: see
-    `FrameFeatures`. encoder_lr_scale: the encoder's share of the learning rate. freeze: the encoder
-    learns nothing. vocabulary: a file to use in place of the words of the training captions.
+    network, frames and feature_pooling: only without --init; with it they are stage 1's, as are the
+    networks that vqgan and backbone_weights name. cache_mb: see `FrameFeatures`. encoder_lr_scale:
+    the encoder's share of the learning rate. freeze: the encoder learns nothing. vocabulary: a file
+    to use in place of the words of the training captions.
     min_word_count: rarer words become [UNK].
     decay_norms: weight decay falls on norms too, as in the reference. reference_quirks: two slips
     of the reference's encoder in stage 2, see `ProCap`; the range of the images is stage 1's.
@@ -67,6 +70,8 @@ class Settings(Section):
     reference_quirks: bool = False
     cache_mb: int = Field(500, ge=0)
     vqgan: str | None = None
+    backbone_weights: str | None = None
+    feature_pooling: Pooling | None = None
     network: Network | None = None
     queries: QuerySettings = QuerySettings()
     decoder: Decoder = Decoder()
@@ -99,7 +104,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     words = split.vocabulary(
         data.train, settings.vocabulary, settings.min_word_count, request.console
     )
-    network = make(settings, data, words, request.init)
+    network = make(settings, data, words, request.init, request.console)
     objective = Stage2Objective(
         network,
         Validation(data.valid, request.run),
@@ -110,29 +115,40 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.freeze,
         settings.decay_norms,
     )
-    batches = CaptionBatches(network.inputs.reads, words, settings.decoder.length)
+    batches = CaptionBatches(
+        network.inputs.reads, words, settings.decoder.length, backbone=network.inputs.backbone
+    )
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     about = {
         "samples": data.about(),
-        **frozen_vqgan.about(data),
+        **frozen_networks.about(data, network.features),
         "encoder": {
             "frames": network.features.kind,
             "reference_quirks": network.features.reference_quirks,
         },
         "text": words.describe(),
     }
-    files = {**frozen_vqgan.files(network.features.vqgan), **words.files()}
+    seen = network.features
+    files = {**frozen_networks.files(seen.vqgan, seen.backbone), **words.files()}
     return Task(objective, stream, len(stream.items), about, files)
 
 
-def make(settings: Settings, data: Split, words: TextCodec, init: Path | None) -> ProCap:
+def make(
+    settings: Settings, data: Split, words: TextCodec, init: Path | None, console: Console
+) -> ProCap:
     """A captioner to be trained. Raises UserError."""
     k = settings.queries.k
     if init is None:
         network = settings.network or Network()
-        vqgan = frozen_vqgan.find(data, settings.vqgan)
-        features = FrameFeatures(vqgan, settings.frames or "tokens", settings.reference_quirks)
-        encoder = network.encoder(features, k + 2, frozen_vqgan.grid(data.first, vqgan))
+        features = frozen_networks.find_features(
+            data,
+            settings.frames or "tokens",
+            settings.vqgan,
+            settings.backbone_weights,
+            settings.feature_pooling or "unshuffle",
+        )
+        features.reference_quirks = settings.reference_quirks
+        encoder = untrained(network, features, k + 2, data, console)
     else:
         encoder, features = _from_stage1(settings, data, init)
     config = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
@@ -154,7 +170,8 @@ def load(run: Run, device: str) -> ProCap:
         settings = run.settings
         words = text.load(run.folder, settings["text"])
         range_quirk = bool(settings["encoder"]["reference_quirks"])
-        features = frozen_vqgan.read(run.folder, settings["encoder"]["frames"], range_quirk)
+        kind = settings["encoder"]["frames"]
+        features = frozen_networks.read(run.folder, settings, kind, range_quirk)
         # Runs from before these switches were there: stage 1's counted, the decoder's was on.
         quirks = bool(settings.get("reference_quirks", range_quirk))
         encoder = ProcedureEncoder(procedure_encoder.Config.of(below(ENCODER)))
@@ -165,9 +182,9 @@ def load(run: Run, device: str) -> ProCap:
             sizes["length"],
             bool(sizes.get("reference_quirks", True)),
         )
-        kind = settings["queries"]["kind"]
+        queries = settings["queries"]["kind"]
         digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
-        network = ProCap(encoder, decoder, features, words, kind, quirks, digest)
+        network = ProCap(encoder, decoder, features, words, queries, quirks, digest)
         network.load_state_dict(run.tensors)
     except (KeyError, TypeError, RuntimeError) as error:
         raise UserError(
@@ -179,7 +196,7 @@ def load(run: Run, device: str) -> ProCap:
 def _from_stage1(
     settings: Settings, data: Split, init: Path
 ) -> tuple[ProcedureEncoder, FrameFeatures]:
-    frozen_vqgan.check(data)
+    frozen_networks.check(data)
     first, (encoder, trained) = data.first, read_encoder(init)
     for key, value in (("frames", settings.frames), ("network", settings.network)):
         expected = value.model_dump(mode="json") if isinstance(value, Section) else value
@@ -190,14 +207,15 @@ def _from_stage1(
             )
     # Before it had a switch of its own, the range of the images went with the losses' slips.
     range_quirk = trained.get("reference_quirks", trained["losses"]["reference_quirks"])
-    features = frozen_vqgan.read(init, trained["frames"], bool(range_quirk))
+    features = frozen_networks.read(init, trained, trained["frames"], bool(range_quirk))
+    _check_backbone(settings, data, init, features)
     if features.kind == "tokens" and trained["tokenizer_sha256"] != first["tokenizer_sha256"]:
         raise UserError(
             f"{init} was trained on tokens of {trained['tokenizer']}, these shards hold those of "
             f"{first['tokenizer']}",
             "Use shards made with the same VQGAN",
         )
-    rows, columns = frozen_vqgan.grid(first, features.vqgan)
+    rows, columns = frozen_networks.grid(first, features.vqgan)
     if (rows, columns) != (encoder.config.rows, encoder.config.columns):
         raise UserError(
             f"{init} was trained on {encoder.config.rows} × {encoder.config.columns} tokens a "
@@ -205,6 +223,26 @@ def _from_stage1(
             "Use shards of the same image_size",
         )
     return resized(encoder, settings.queries.k + 2), features
+
+
+def _check_backbone(settings: Settings, data: Split, init: Path, features: FrameFeatures) -> None:
+    """Raises UserError where the shards, or the settings, are not those of stage 1's features."""
+    seen = features.backbone
+    if seen is None:
+        return
+    if settings.feature_pooling not in (None, seen.pooling):
+        raise UserError(
+            f"feature_pooling is {seen.pooling} in {init}, and {settings.feature_pooling} in the "
+            "settings",
+            "Leave feature_pooling out with --init",
+        )
+    theirs = frozen_backbone.about(feature_statistics.first(data.train))
+    if any(theirs[name] != seen.known[name] for name in theirs):
+        raise UserError(
+            f"{init} was trained on features of {frozen_backbone.words(seen.known)}, these shards "
+            f"hold those of {frozen_backbone.words(theirs)}",
+            "Use shards made with the same backbone and image_size",
+        )
 
 
 def resized(encoder: ProcedureEncoder, frames: int) -> ProcedureEncoder:

@@ -1,0 +1,60 @@
+"""Grid features on a coarser grid, and their channels standardised."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_prep.errors import UserError
+
+Pooling = Literal["unshuffle", "mean"]
+
+
+def fold(fine: tuple[int, int], coarse: tuple[int, int]) -> int:
+    """How many rows and columns of a fine grid [rows, columns] fall on one of a coarse grid.
+
+    Raises UserError where that is no whole number, or not the same for both.
+    """
+    factor = fine[0] // coarse[0]
+    if not factor or fine != (factor * coarse[0], factor * coarse[1]):
+        raise UserError(
+            f"features of {fine[0]} × {fine[1]} are no whole multiple of the {coarse[0]} × "
+            f"{coarse[1]} tokens of a frame",
+            "Build the shards with another image_size, features.backbone or tokenize.weights",
+        )
+    return factor
+
+
+def to_grid(features: Tensor, grid: tuple[int, int], pooling: Pooling) -> Tensor:
+    """Features [N, C, h, w] on a grid [rows, columns], of whose sides h and w are multiples by f.
+
+    unshuffle: [N, C · f², rows, columns], all values of a place, channels outermost. mean: [N, C,
+    rows, columns]. Raises UserError for other sizes.
+    """
+    factor = fold((features.shape[2], features.shape[3]), grid)
+    if pooling == "mean":
+        return F.avg_pool2d(features, factor)
+    return F.pixel_unshuffle(features, factor)
+
+
+class Standardise(nn.Module):
+    """x [..., C] → (x − mean) / std of each channel; both are buffers, float32 [C]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
+
+    def set(self, mean: Tensor, std: Tensor) -> None:
+        """Takes the statistics, [C] each."""
+        self.mean.copy_(mean)
+        self.std.copy_(std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std

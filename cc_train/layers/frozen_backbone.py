@@ -1,0 +1,88 @@
+"""The frozen backbone of the shards' features: located by name, kept in the run, never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import Features
+from cc_prep.models import backbones
+from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.weights import networks
+
+FILE = "backbone.safetensors"
+
+
+def about(features: Features) -> dict[str, Any]:
+    """Whose features these are, for a run's settings. grid: channels, rows, columns."""
+    return {
+        "name": features.backbone,
+        "sha256": features.sha256,
+        "grid": list(features.values.shape[1:]),
+    }
+
+
+def words(known: Mapping[str, Any]) -> str:
+    """The same, for a message."""
+    shape = " × ".join(map(str, known["grid"]))
+    return f"{known['name']} (SHA-256 {known['sha256'][:12]}…, {shape})"
+
+
+def find(known: Mapping[str, Any], file: str | None) -> nn.Module:
+    """The backbone that `about` tells of. Raises UserError for other weights.
+
+    file: where its weights have no name of their own.
+    """
+    name = known["name"]
+    if name not in backbones.BACKBONES:
+        raise UserError(
+            f"the shards hold features of {name}, which is no backbone of ours",
+            f"Known: {', '.join(backbones.BACKBONES)}",
+        )
+    if file is None and backbones.BACKBONES[name].weights is None:
+        raise UserError(
+            f"{name} comes without weights",
+            "Set backbone_weights to the file that the shards' features were made with",
+        )
+    network, located = networks.backbone(name, file)
+    if located.sha256 != known["sha256"]:
+        raise UserError(
+            f"the shards hold features of other weights of {name} than {located.path}",
+            "Set backbone_weights to the file that they were made with",
+        )
+    return network
+
+
+def files(network: nn.Module) -> dict[str, bytes]:
+    """The backbone as a file of a run, which then needs no other."""
+    return {FILE: save({name: t.contiguous() for name, t in network.state_dict().items()})}
+
+
+def read(run: Path, name: str) -> nn.Module:
+    """The backbone of a run. Raises UserError."""
+    place = run / FILE
+    if not place.exists():
+        raise UserError(f"{place}: not there", "Give the --out of a training")
+    try:
+        return backbones.rebuild(name, weights.read_tensors(place))
+    except RuntimeError:
+        raise UserError(
+            f"{place}: not the weights of {name}", "Restore it, or train anew"
+        ) from None
+
+
+@torch.no_grad()
+def compute(network: nn.Module, images: Tensor) -> Tensor:
+    """Features float16 [N, C, h, w] of images [N, 3, H, W] in [0, 1].
+
+    As `cc_prep.steps.features` stores them, so a captioner sees the same either way.
+    """
+    with torch.autocast(images.device.type, enabled=False):
+        return image_by_image(network, images).to(torch.float16)

@@ -1,0 +1,119 @@
+"""The frozen networks before the encoder: located by name, copied into the run, never trained.
+
+The VQGAN made the shards' tokens, and the backbone, where frames are seen by it, their features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_prep.models.vqgan import VQGAN
+from cc_prep.weights import networks
+from cc_train.data import feature_statistics, shard_index
+from cc_train.data.split import Split
+from cc_train.layers import frozen_backbone
+from cc_train.layers.feature_grid import Pooling
+from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures, Kind
+
+FILE = "vqgan.safetensors"
+ADVICE = "Give shards that `cc-prep build` wrote"
+
+
+def check(data: Split) -> None:
+    """Raises UserError if not all samples hold tokens of the same VQGAN."""
+    first = data.first
+    required = ("tokenizer", "tokenizer_sha256", "height", "width", "frames")
+    if any(first.get(name) is None for name in required):
+        raise UserError(
+            "the shards hold no tokens", "Build them with tokenize.weights, such as vqgan-mini"
+        )
+    used = [*data.train, *data.valid]
+    shard_index.require_tokenizer(used, first["tokenizer_sha256"], first["tokenizer"])
+
+
+def about(data: Split, features: FrameFeatures) -> dict[str, Any]:
+    """The networks, for a run's settings: the VQGAN of the shards' tokens, and the backbone."""
+    vqgan = {name: data.first[name] for name in ("tokenizer", "tokenizer_sha256")}
+    seen = features.backbone
+    if seen is None:
+        return vqgan
+    return {**vqgan, "backbone": {**seen.known, "tokens": list(seen.grid), "pooling": seen.pooling}}
+
+
+def find(data: Split, file: str | None) -> VQGAN:
+    """The VQGAN that made the shards' tokens. Raises UserError for another one.
+
+    file: where it has no name of its own.
+    """
+    check(data)
+    made_with = str(data.first["tokenizer"])
+    if file is None and not weights.is_known(made_with):
+        raise UserError(
+            f"the tokens were made with {made_with}, which is a file of somebody's",
+            "Name that file with --set vqgan=FILE",
+        )
+    network, located, _ = networks.vqgan(file or made_with)
+    if located.sha256 != data.first["tokenizer_sha256"]:
+        raise UserError(
+            f"the tokens were made with {made_with}, not with {located.name}: their digests differ",
+            "Name the file that they were made with: --set vqgan=FILE",
+        )
+    return network
+
+
+def grid(first: dict[str, Any], vqgan: VQGAN) -> tuple[int, int]:
+    """Rows and columns of a frame's tokens."""
+    factor = vqgan.config.factor
+    return int(first["height"]) // factor, int(first["width"]) // factor
+
+
+def find_features(
+    data: Split,
+    kind: Kind,
+    vqgan: str | None,
+    backbone: str | None = None,
+    pooling: Pooling = "unshuffle",
+) -> FrameFeatures:
+    """What the encoder is to see, by the networks that made the shards. Raises UserError.
+
+    vqgan, backbone: files of weights that have no name of their own.
+    """
+    codec = find(data, vqgan)
+    if kind != "features":
+        return FrameFeatures(codec, kind)
+    known = frozen_backbone.about(feature_statistics.first(data.train))
+    network = frozen_backbone.find(known, backbone)
+    seen = BackboneFeatures(network, known, grid(data.first, codec), pooling)
+    return FrameFeatures(codec, kind, backbone=seen)
+
+
+def files(vqgan: VQGAN, backbone: BackboneFeatures | None = None) -> dict[str, bytes]:
+    """The networks as files of a run, which then needs no other."""
+    tensors = {name: t.contiguous() for name, t in vqgan.state_dict().items()}
+    more = {} if backbone is None else frozen_backbone.files(backbone.network)
+    return {FILE: save(tensors), **more}
+
+
+def read(run: Path, settings: Mapping[str, Any], kind: Kind, quirks: bool) -> FrameFeatures:
+    """The frozen networks of a run with these settings. Raises UserError.
+
+    kind, quirks: see `FrameFeatures`.
+    """
+    place = run / FILE
+    if not place.exists():
+        raise UserError(f"{place}: not there", "Give the --out of a training")
+    tensors = {name: t.float() for name, t in weights.read_tensors(place).items()}
+    network, _ = VQGAN.from_tensors(tensors)
+    if kind != "features":
+        return FrameFeatures(network, kind, quirks).eval()
+    known = settings["backbone"]
+    backbone = frozen_backbone.read(run, known["name"])
+    rows, columns = known["tokens"]
+    seen = BackboneFeatures(backbone, known, (rows, columns), known["pooling"])
+    return FrameFeatures(network, kind, quirks, backbone=seen).eval()
