@@ -31,10 +31,11 @@ def write_clip4idc(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def write_vqgan(path: Path, seed: int = 0) -> Path:
+def write_vqgan(path: Path, seed: int = 0, levels: int = 3) -> Path:
+    """levels: of sizes; a token stands for a square of 2^(levels − 1) px a side."""
     torch.manual_seed(seed)
     config = vqgan.Config(
-        channels=32, multipliers=(1, 1, 1), blocks=1, latent=8, codes=CODES, code_width=8
+        channels=32, multipliers=(1,) * levels, blocks=1, latent=8, codes=CODES, code_width=8
     )
     network = vqgan.VQGAN(config)
     network.quantize.embedding.weight.data.normal_()

@@ -19,11 +19,11 @@ LOOP = ["loop.batch_size=2", "loop.threads=1", "loop.log_every=1", "loop.checkpo
 STEPS = 8
 
 
-def build(out: Path, weights: Path, synth_root: Path, prep: Command) -> str:
+def build(out: Path, weights: Path, synth_root: Path, prep: Command, *settings: str) -> str:
     """All splits of six scenes, with all frames as images; the pattern that names their shards."""
     values = [*small_weights.settings(weights), "image_size=32", "interpolate.depth=2"]
     more = ["interpolate.method=crossfade", "keyframes.images=all", "shards.pairs_per_shard=3"]
-    options = [part for value in (*values, *more) for part in ("--set", value)]
+    options = [part for value in (*values, *more, *settings) for part in ("--set", value)]
     done = prep("build", "synth", "--root", synth_root, "--out", out, *options)
     assert done.returncode == 0, done.stderr
     return f"{out}/shards/*.tar"

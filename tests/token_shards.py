@@ -1,4 +1,7 @@
-"""Training shards of tokens, with the VQGAN that they would come from, without any build."""
+"""Training shards of tokens, with the VQGAN that they would come from, without any build.
+
+They may hold random features of all frames besides, on a grid twice as fine as the tokens'.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,18 @@ from cc_prep.formats import training_shards
 from cc_prep.storage import sha256
 from tests import small_weights
 
+CHANNELS = 8
 FRAMES, GRID, FACTOR = 4, (2, 2), 4
 KINDS = ("change", "nochange")
 
 
-def write(folder: Path, scenes: int, split: str = "train") -> tuple[str, Path]:
-    """Shards of so many scenes of two pairs each: the pattern that names them, and the VQGAN."""
+def write(
+    folder: Path, scenes: int, split: str = "train", backbone: Path | None = None
+) -> tuple[str, Path]:
+    """Shards of so many scenes of two pairs each: the pattern that names them, and the VQGAN.
+
+    backbone: the file of a VQGAN whose features they are said to hold.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors")
     rng = np.random.default_rng(0)
@@ -32,6 +41,13 @@ def write(folder: Path, scenes: int, split: str = "train") -> tuple[str, Path]:
                     "tokens.npy": training_shards._npy(tokens),
                     "scores.npy": training_shards._npy(np.zeros((2, 1, FRAMES), np.float32)),
                 }
+                if backbone is not None:
+                    own["features"] = {"backbone": "vqgan", "sha256": sha256(backbone),
+                                       "frames": list(range(FRAMES))}  # fmt: skip
+                    members["json"] = json.dumps(own).encode()
+                    shape = (FRAMES, CHANNELS, 2 * GRID[0], 2 * GRID[1])
+                    values = rng.normal(3, 2, shape).astype(np.float16)
+                    members["features.npy"] = training_shards._npy(values)
                 writer.add(f"set-{split}-{scene:06d}-{kind}", members)
     training_shards.write_index(str(folder), {f"{split}-000000": written.index})
     return str(folder / f"{split}-*.tar"), vqgan

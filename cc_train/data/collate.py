@@ -15,7 +15,7 @@ from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_train.text import TextCodec
 
 Reads = Literal["pixels", "tokens", "features"]
-NO_FEATURES = "Build the shards with features of both"
+NO_FEATURES = "Build the shards with features (features.backbone): see docs/features.md"
 NO_FEATURE_FRAMES = "Build the shards with features.backbone and --set features.frames=all"
 NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train on tokens"
 

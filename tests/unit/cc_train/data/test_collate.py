@@ -8,7 +8,13 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features, TrainingSample
-from cc_train.data.collate import CaptionBatches, Reads, before_after, draw_caption
+from cc_train.data.collate import (
+    CaptionBatches,
+    Reads,
+    before_after,
+    draw_caption,
+    features_of,
+)
 from cc_train.text import MARKS, Vocabulary
 
 FRAMES, SIDE = 3, 4
@@ -48,6 +54,24 @@ def test_features_are_those_of_the_ends() -> None:
     three = sample(features=Features("net", "0" * 64, (0, 1, 2), values))
     assert before_after(three, "features")[:, 0, 0, 0].tolist() == [0, 2]
     assert before_after(sample(), "features").dtype == np.float16
+
+
+def test_features_of_frames_come_in_the_order_asked_for() -> None:
+    assert features_of(sample(), [2, 0])[:, 0, 0, 0].tolist() == [20, 0]
+    with pytest.raises(UserError, match=r"k: no features of frame 1 stored.*features\.frames=all"):
+        features_of(sample(), [0, 1])
+    with pytest.raises(UserError, match="k: no features of frame 0 stored"):
+        features_of(sample(features=None), [0])
+
+
+def test_batches_refuse_features_of_other_weights() -> None:
+    rngs = [np.random.default_rng(0)]
+    for backbone in ("0" * 64, None):
+        batch = CaptionBatches("features", WORDS, 6, backbone=backbone)([sample()], rngs)
+        assert batch["before_after"].shape == (1, 2, 5, 2, 2)
+    with pytest.raises(UserError, match="k holds features of other weights"):
+        CaptionBatches("features", WORDS, 6, backbone="1" * 64)([sample()], rngs)
+    CaptionBatches("tokens", WORDS, 6, backbone="1" * 64)([sample()], rngs)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,19 @@ def test_damage_of_tokens_is_swap_or_shuffle() -> None:
     assert 70 < swaps < 130
 
 
+def test_features_are_damaged_as_tokens_are() -> None:
+    """Keeps away: a colour shift or a warp of features, and frames that are mixed within."""
+    own = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype(np.float16)
+    other = own + 100
+    numbers = np.arange(4)[:, None]
+    for seed in range(100):
+        damaged = damage.damage(own, other, np.random.default_rng(seed))
+        rows = damage.damage(numbers, 100 + numbers, np.random.default_rng(seed))[:, 0]
+        expected = [other[row - 100] if row >= 100 else own[row] for row in rows]
+        assert damaged.dtype == np.float16
+        assert (damaged == np.stack(expected)).all()
+
+
 def test_damage_of_images_touches_one_frame() -> None:
     own = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3)).astype(np.uint8)
     for seed in range(40):

@@ -1,12 +1,20 @@
-"""The frozen VQGAN before the encoder: the same features wherever they are asked for."""
+"""The frozen networks before the encoder: the same features wherever they are asked for."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from cc_prep.errors import UserError
+from cc_prep.models.backbones import Latents
 from cc_prep.models.vqgan import VQGAN, Config
-from cc_train.systems.procap.frame_features import FrameFeatures, Kind
+from cc_train.layers.feature_grid import Pooling
+from cc_train.systems.procap.frame_features import (
+    BackboneFeatures,
+    FrameFeatures,
+    Kind,
+    as_input,
+)
 
 
 @pytest.mark.parametrize("kind", ["pixels", "tokens"])
@@ -77,3 +85,46 @@ def test_the_cache_stays_under_its_size(vqgan: VQGAN) -> None:
         keeping(images(count))
         assert len(keeping._cache) <= 20
     assert len(keeping._cache) == 20
+
+
+def backbone(vqgan: VQGAN, pooling: Pooling = "unshuffle") -> BackboneFeatures:
+    """Features of 8 channels on 8 × 8, for images of 16 px; 4 × 4 tokens."""
+    known = {"name": "vqgan", "sha256": "0" * 64, "grid": [8, 8, 8]}
+    return BackboneFeatures(Latents(vqgan), known, (4, 4), pooling)
+
+
+def test_stored_features_are_those_of_the_images(vqgan: VQGAN) -> None:
+    """Keeps away: captions of images that are not those of the shards' features."""
+    features = FrameFeatures(vqgan, "features", backbone=backbone(vqgan))
+    frames = images(3)
+    stored = torch.cat([vqgan.features(frame[None]) for frame in frames[0]])[None].half()
+    assert stored.shape == (1, 3, 8, 8, 8)
+    seen = features(as_input(stored))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(features(frames), seen)
+    assert (seen.shape, seen.dtype) == ((1, 3, 16, 32), torch.float32)
+    assert (features.channels, features.digest) == (32, "0" * 64)
+    # The token in the second row and third column, its eight channels of 2 × 2 places.
+    expected = stored[:, :, :, 2:4, 4:6].float().flatten(2)
+    assert torch.equal(seen[:, :, 1 * 4 + 2], expected)
+
+
+def test_pooled_features_have_the_backbone_s_channels(vqgan: VQGAN) -> None:
+    features = FrameFeatures(vqgan, "features", backbone=backbone(vqgan, "mean"))
+    assert features.channels == 8
+    assert features(images(2)).shape == (1, 2, 16, 8)
+
+
+def test_features_of_another_size_are_refused(vqgan: VQGAN) -> None:
+    features = FrameFeatures(vqgan, "features", backbone=backbone(vqgan))
+    with pytest.raises(UserError, match="one image_size"):
+        features(torch.zeros(1, 2, 8, 12, 12, dtype=torch.float16))
+    known = {"name": "vqgan", "sha256": "0" * 64, "grid": [8, 9, 8]}
+    with pytest.raises(UserError, match="no whole multiple of the 4 × 4 tokens"):
+        BackboneFeatures(Latents(vqgan), known, (4, 4), "unshuffle")
+
+
+def test_frozen_networks_never_train(vqgan: VQGAN) -> None:
+    features = FrameFeatures(vqgan, "features", backbone=backbone(vqgan)).train()
+    assert not any(p.requires_grad for p in features.parameters())
+    assert not any(module.training for module in features.modules())

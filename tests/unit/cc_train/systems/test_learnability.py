@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
 from cc_train.data.collate import CaptionBatches
@@ -21,7 +21,7 @@ from cc_train.layers import caption_decoder
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.captioner import ProCap
-from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures, Kind
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
@@ -32,14 +32,17 @@ from cc_train.training.trainer import Objective
 PAIRS, FRAMES, GRID, CODES, TEXT = 32, 4, 2, 16, 8
 WORDS = ("red", "blue", "green", "gray", "cyan", "brown", "small", "large")
 CAPTIONS = [f"the {a} one by the {b} one" for a, b in itertools.permutations(WORDS, 2)][:PAIRS]
+CHANNELS, FINE, DIGEST = 4, 2 * GRID, "0" * 64  # of features, four to a token
 ALL_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(1.0, 1.0))
 HALF_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(0.5, 0.5))
 
 
 def samples() -> list[TrainingSample]:
-    """Sequences of random tokens, each with a caption of its own."""
+    """Sequences of random tokens and features, each with a caption of its own."""
     rng = np.random.default_rng(0)
     scores = np.zeros((2, 1, FRAMES), np.float32)
+    shape = (PAIRS, FRAMES, CHANNELS, FINE, FINE)
+    planted = np.random.default_rng(1).normal(size=shape).astype(np.float16)
     return [
         TrainingSample(
             f"planted-{number}",
@@ -47,6 +50,7 @@ def samples() -> list[TrainingSample]:
             rng.integers(0, CODES, (FRAMES, GRID, GRID)).astype(np.int16),
             scores,
             {},
+            Features("planted", DIGEST, tuple(range(FRAMES)), planted[number]),
         )
         for number, caption in enumerate(CAPTIONS)
     ]
@@ -55,25 +59,30 @@ def samples() -> list[TrainingSample]:
 SAMPLES = samples()
 
 
-def features() -> FrameFeatures:
+def features(kind: Kind = "tokens") -> FrameFeatures:
     torch.manual_seed(1)
     codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=16, codes=CODES, code_width=16))
     codec.quantize.embedding.weight.data.normal_()
-    return FrameFeatures(codec.eval(), "tokens")
+    backbone = None
+    if kind == "features":
+        known = {"name": "planted", "sha256": DIGEST, "grid": [CHANNELS, FINE, FINE]}
+        backbone = BackboneFeatures(torch.nn.Identity(), known, (GRID, GRID), "unshuffle")
+    return FrameFeatures(codec.eval(), kind, backbone=backbone)
 
 
-def encoder(frames: int) -> ProcedureEncoder:
+def encoder(frames: int, kind: Kind = "tokens") -> ProcedureEncoder:
     torch.manual_seed(0)
     return ProcedureEncoder(
         Config(
             width=64,
             layers=2,
-            latent=16,
+            latent=16,  # both of a code and of four places of features
             codes=CODES,
             frames=frames,
             rows=GRID,
             columns=GRID,
             text_length=TEXT,
+            standardised=kind == "features",
         )
     )
 
@@ -106,19 +115,24 @@ def drawn(make: ProcedureBatches | CaptionBatches, size: int, seed: int) -> Iter
 
 
 @pytest.mark.parametrize(
-    ("name", "masks", "chance", "learned"),
+    ("kind", "name", "masks", "chance", "learned"),
     [
-        ("msm", HALF_SEEN, np.log(CODES), 0.5),
-        ("align", ALL_SEEN, 2 * np.log(2), 0.2),
-        ("consistency", ALL_SEEN, 2 * np.log(2), 0.7),
+        ("tokens", "msm", HALF_SEEN, np.log(CODES), 0.5),
+        ("tokens", "align", ALL_SEEN, 2 * np.log(2), 0.2),
+        ("tokens", "consistency", ALL_SEEN, 2 * np.log(2), 0.7),
+        ("features", "msm", HALF_SEEN, np.log(CODES), 0.5),
+        ("features", "align", ALL_SEEN, 2 * np.log(2), 0.2),
+        ("features", "consistency", ALL_SEEN, 2 * np.log(2), 0.7),
     ],
 )
-def test_each_loss_of_stage_1(name: str, masks: Masks, chance: float, learned: float) -> None:
+def test_each_loss_of_stage_1(
+    kind: Kind, name: str, masks: Masks, chance: float, learned: float
+) -> None:
     weights = {"msm": 0.0, "align": 0.0, "consistency": 0.0} | {name: 1.0}
-    make = ProcedureBatches("tokens", Keyframes(strategy="uniform", k=2), masks, TEXT)
+    make = ProcedureBatches(kind, Keyframes(strategy="uniform", k=2), masks, TEXT)
     held_out = [batch for _, batch in zip(range(2), drawn(make, PAIRS, 9), strict=False)]
     objective = Stage1Objective(
-        encoder(FRAMES), features(), Losses(**weights), held_out, 0.0, "cpu"
+        encoder(FRAMES, kind), features(kind), Losses(**weights), held_out, 0.0, "cpu"
     )
     with torch.inference_mode():
         before = objective.validate(objective.network.eval())[0][name]
@@ -129,13 +143,14 @@ def test_each_loss_of_stage_1(name: str, masks: Masks, chance: float, learned: f
     assert after < learned, f"{name} stays at {after:.3f} of {before:.3f}"
 
 
-def test_the_captioner_of_stage_2() -> None:
+@pytest.mark.parametrize("kind", ["tokens", "features"])
+def test_the_captioner_of_stage_2(kind: Kind) -> None:
     """Both ends and two procedure queries → the pair's own caption, word for word."""
     words = Vocabulary.of(CAPTIONS, 1)
     sizes = caption_decoder.Config(len(words), 64, 4, 128, 1, 12, 0.0)
-    network = ProCap(encoder(FRAMES), sizes, features(), words)
+    network = ProCap(encoder(FRAMES, kind), sizes, features(kind), words)
     objective = Stage2Objective(network, lambda captioner: {}, 0.0, 0.0, "cpu", 1.0, False, False)
-    make = CaptionBatches("tokens", words, 12)
+    make = CaptionBatches(kind, words, 12)
     overfit(objective, drawn(make, 16, 0), 400, 2e-3)
     ends = make(SAMPLES, [np.random.default_rng(0)] * PAIRS)["before_after"]
     captions = [caption.text for caption in network.caption(ends)]

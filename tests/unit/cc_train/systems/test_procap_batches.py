@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
-from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.media.images import encode_image
 from cc_prep.records import NO_CHANGE
 from cc_train.systems.procap import batches
@@ -248,3 +248,60 @@ def test_a_crop_is_the_same_of_all_frames(seed: int, least: float, height: int, 
     assert (crops[0] == crops[2]).all()
     if least == 1:  # nothing is left out, and a resize to the same size changes nothing
         assert (crops == frames).all()
+
+
+def feature_sample(number: int, stored: tuple[int, ...] = tuple(range(FRAMES))) -> TrainingSample:
+    """A sample with the features of some frames, which tell frame and sample."""
+    levels = 100 * number + 10 * np.array(stored)[:, None, None, None]
+    values = (levels + np.arange(3 * 16).reshape(1, 3, 4, 4) / 100).astype(np.float16)
+    features = Features("planted", "ab" * 32, stored, values)
+    return dataclasses.replace(sample(number, ()), features=features)
+
+
+def test_features_are_those_of_the_keyframes() -> None:
+    """Keeps away: features by their place in the file where some frames have none; float16 as
+    stored, since the network tells features from images by it."""
+    stored = (0, 2, 3, 4)
+    samples = [feature_sample(0, stored), feature_sample(1, stored)]
+    batch = assembler("features", backbone="ab" * 32)(samples, rngs(2))
+    assert (batch["frames"].shape, batch["frames"].dtype) == ((2, 4, 3, 4, 4), torch.float16)
+    for number in range(2):
+        for at, frame in enumerate(stored):
+            values = batch["frames"][number, at].float()
+            assert values.mean() == pytest.approx(100 * number + 10 * frame + 0.235, abs=0.1)
+            assert (batch["tokens"][number].view(4, 4)[at] == 100 * number + 10 * frame).all()
+    damaged = batch["damaged"].float().mean((2, 3, 4)).round() // 10
+    assert set(damaged.flatten().tolist()) <= {0, 2, 3, 4, 10, 12, 13, 14}, "whole frames alone"
+    assert not torch.equal(batch["damaged"], batch["frames"])
+
+
+@pytest.mark.parametrize("strategy", ["confidence", "random", "visual"])
+def test_a_rule_that_draws_needs_all_features(strategy: str) -> None:
+    rule = Keyframes(strategy=strategy, k=2)  # type: ignore[arg-type]
+    make = ProcedureBatches("features", rule, Masks(), 4, backbone="ab" * 32)
+    drawn = set()
+    alike = dataclasses.replace(feature_sample(0), scores=np.zeros((2, 1, FRAMES), np.float32))
+    for seed in range(20):
+        batch = make([alike], [np.random.default_rng(seed)])
+        drawn.add(tuple((batch["frames"][0].float().mean((1, 2, 3)) // 10).int().tolist()))
+    assert len(drawn) > 2
+    for number, stored in ((4, (0, 1, 3, 4)), (2, (0, 4))):
+        with pytest.raises(
+            UserError, match=rf"{strategy} draws among 5 .* features of {number}.*frames=all"
+        ):
+            make([feature_sample(0, stored)], rngs(1))
+    with pytest.raises(UserError, match=r"features of 0\. .*features\.backbone"):
+        make([sample(0)], rngs(1))
+
+
+def test_features_that_are_not_stored_or_not_alike_are_refused() -> None:
+    make = assembler("features", backbone="ab" * 32)
+    with pytest.raises(UserError, match=r"k0: no features of frame 2 stored.*features\.frames=all"):
+        make([feature_sample(0, (0, 1, 3, 4))], rngs(1))
+    with pytest.raises(UserError, match="k0 holds features of other weights"):
+        assembler("features", backbone="cd" * 32)([feature_sample(0)], rngs(1))
+    smaller = feature_sample(1)
+    assert smaller.features is not None
+    features = dataclasses.replace(smaller.features, values=smaller.features.values[..., :2, :2])
+    with pytest.raises(UserError, match="one image_size"):
+        make([feature_sample(0), dataclasses.replace(smaller, features=features)], rngs(2))

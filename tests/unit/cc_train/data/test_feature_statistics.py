@@ -1,0 +1,77 @@
+"""Statistics of the channels of stored features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from cc_prep.errors import UserError
+from cc_prep.storage import sha256
+from cc_train.data import feature_statistics, shard_index
+from cc_train.data.shard_index import Entry
+from cc_train.layers.feature_grid import to_grid
+from tests import small_weights, token_shards
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture
+def backbone(tmp_path: Path) -> Path:
+    return small_weights.write_vqgan(tmp_path / "backbone.safetensors")
+
+
+@pytest.fixture
+def entries(tmp_path: Path, backbone: Path) -> list[Entry]:
+    pattern, _ = token_shards.write(tmp_path / "shards", 3, backbone=backbone)
+    return shard_index.read([pattern])
+
+
+def stored(entries: list[Entry]) -> np.ndarray:
+    """Features of all frames of all samples, float64 [N, C, h, w]."""
+    features = [feature_statistics.of(entry) for entry in entries]
+    return np.concatenate([one.values for one in features if one is not None]).astype(np.float64)
+
+
+def test_they_are_those_of_all_images(entries: list[Entry], backbone: Path) -> None:
+    values = stored(entries)
+    found = feature_statistics.over(entries, sha256(backbone), QUIET)
+    least = feature_statistics.LEAST_DEVIATION
+    assert np.allclose(found.mean, values.mean((0, 2, 3)))
+    assert np.allclose(found.std, values.std((0, 2, 3)) + least)
+    assert np.allclose(found.spread, values.mean((2, 3)).std(0) + least)
+
+
+def test_they_are_of_what_is_made_of_the_features(entries: list[Entry], backbone: Path) -> None:
+    folded = to_grid(torch.from_numpy(stored(entries)), (2, 2), "unshuffle")
+    found = feature_statistics.over(
+        entries, sha256(backbone), QUIET, lambda part: to_grid(part.float(), (2, 2), "unshuffle")
+    )
+    assert torch.allclose(found.mean, folded.mean((0, 2, 3)))
+
+
+def test_damaged_samples_are_left_out(entries: list[Entry], backbone: Path) -> None:
+    """Keeps away: a training that cannot begin because of one sample."""
+    place = Path(entries[0].shard)
+    data = bytearray(place.read_bytes())
+    data[entries[0].offset : entries[0].offset + 512] = bytes(512)
+    place.write_bytes(data)
+    assert feature_statistics.of(entries[0]) is None
+    first = feature_statistics.first(entries)
+    assert np.array_equal(first.values, stored(entries)[: token_shards.FRAMES])
+    found = feature_statistics.over(entries, sha256(backbone), QUIET)
+    assert np.allclose(found.mean, stored(entries[1:]).mean((0, 2, 3)))
+    for search in (feature_statistics.first, lambda one: feature_statistics.over(one, "", QUIET)):
+        with pytest.raises(UserError, match="not one sample"):
+            search(entries[:1])
+
+
+def test_other_features_and_none_are_refused(tmp_path: Path, entries: list[Entry]) -> None:
+    with pytest.raises(UserError, match="features of other weights"):
+        feature_statistics.over(entries, "0" * 64, QUIET)
+    pattern, _ = token_shards.write(tmp_path / "without", 1)
+    with pytest.raises(UserError, match="holds no features"):
+        feature_statistics.first(shard_index.read([pattern]))

@@ -1,0 +1,188 @@
+"""Both stages on a frozen backbone's features: statistics, what stage 2 takes over, refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.settings import build
+from cc_train.data import shard_index
+from cc_train.evaluation.predict import predict
+from cc_train.systems.procap import stage1, stage2
+from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.training import checkpoints, runs
+from cc_train.training.task import Request, Task
+from tests import small_weights, token_shards
+
+SIZES = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
+VALUES: dict[str, dict[str, Any]] = {
+    "stage1": {"network": {"width": 64, "layers": 1, "text_length": 4}},
+    "stage2": {"decoder": SIZES},
+}
+
+
+def prepared(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
+    """The task of a stage on shards with features of all frames, twice as fine as the tokens."""
+    folder.mkdir(exist_ok=True)
+    backbone = small_weights.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
+    shards, vqgan = token_shards.write(folder / "shards", 4, backbone=backbone)
+    recipe: Any = {"stage1": stage1, "stage2": stage2}[system]
+    files = {"vqgan": str(vqgan), "backbone_weights": str(backbone)} if init is None else {}
+    loop = {"batch_size": 2, "device": "cpu", "steps": 1, "epochs": None}
+    settings = build(
+        recipe.Settings, {"loop": loop, **files, **VALUES[system], **values}, "test", "docs"
+    )
+    request = Request([shards], [], folder / system, init, console=Console(quiet=True))
+    task: Task = recipe.prepare(settings, request)
+    stored = {**settings.model_dump(mode="json"), "system": system, "files": sorted(task.files)}
+    stored |= task.about
+    runs.write_files(request.run, task.files)
+    storage.write_json(str(request.run / runs.SETTINGS), stored)
+    tensors = task.objective.network.state_dict()
+    checkpoints.write(request.run, 0, tensors, stored, {}, {"figures": {}, "best": {"step": 0}})
+    return task
+
+
+def features_of(folder: Path) -> torch.Tensor:
+    """All features of the shards, float64 [N, C, h, w]; but of the scene that is held out."""
+    entries = shard_index.read([str(folder / "shards/train-*.tar")])
+    return torch.cat([torch.tensor(entry.read().features.values) for entry in entries]).double()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("pooling", "channels"), [("unshuffle", 32), ("mean", 8)])
+def test_stage_1_standardises_what_it_sees(tmp_path: Path, pooling: str, channels: int) -> None:
+    """Keeps away: statistics of other channels, and ones that are lost with the checkpoint."""
+    task = prepared(tmp_path, "stage1", frames="features", feature_pooling=pooling)
+    encoder = task.objective.network
+    assert isinstance(encoder, ProcedureEncoder)
+    assert encoder.config.latent == channels
+    assert encoder.standardise is not None
+    stored, _ = stage1.read_encoder(tmp_path / "stage1")
+    assert stored.config == encoder.config
+    assert stored.standardise is not None
+    assert torch.equal(stored.standardise.mean, encoder.standardise.mean)
+    batch = task.source(0)
+    assert batch["frames"].shape == (2, 4, 8, 4, 4)
+    seen = task.objective.features(batch["frames"])  # type: ignore[attr-defined]
+    standard = encoder.standardise(seen)
+    assert abs(float(standard.mean())) < 0.2
+    assert 0.8 < float(standard.std()) < 1.2
+    denominators = {n: v.clamp(min=1) for n, v in task.objective.denominators(batch).items()}
+    [chunk] = task.objective.chunks(batch)
+    losses = task.objective.losses("model", chunk, 0, denominators)
+    assert set(losses) == {"total", "msm", "align", "consistency"}
+    with torch.inference_mode():
+        measures, picture = task.objective.validate(encoder.eval())
+    assert measures["msm"] > 0
+    assert picture is not None, "what it reconstructs is drawn from tokens"
+
+
+def test_stage_2_takes_kind_networks_and_statistics_of_stage_1(tmp_path: Path) -> None:
+    first = prepared(tmp_path / "a", "stage1", frames="features").objective.network
+    assert isinstance(first, ProcedureEncoder)
+    task = prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1", queries={"k": 3})
+    digest = storage.sha256(tmp_path / "a/backbone.safetensors")
+    for network in (
+        task.objective.network,
+        stage2.load(runs.read(tmp_path / "b/stage2"), "cpu"),
+    ):
+        assert isinstance(network, ProCap)
+        assert (network.inputs.reads, network.inputs.backbone) == ("features", digest)
+        assert network.inputs.tokenizer is None
+        own, theirs = network.encoder.standardise, first.standardise
+        assert own is not None
+        assert theirs is not None
+        assert torch.equal(own.std, theirs.std)
+        assert network.encoder.config.frames == 5
+    assert not any("backbone" in name for name in task.objective.network.state_dict())
+
+
+def test_stage_2_without_stage_1(tmp_path: Path) -> None:
+    """Its statistics come from the shards; images and stored features give the same caption."""
+    network = {"width": 64, "layers": 1, "text_length": 4}
+    task = prepared(tmp_path, "stage2", frames="features", network=network)
+    built = task.objective.network
+    assert isinstance(built, ProCap)
+    assert built.encoder.standardise is not None
+    expected = features_of(tmp_path).mean((0, 2, 3)).float()
+    means = built.encoder.standardise.mean.view(8, 4).mean(1)
+    assert torch.allclose(means, expected, atol=0.2)
+    captioner = stage2.load(runs.read(tmp_path / "stage2"), "cpu")
+    images = torch.randint(0, 256, (3, 2, 8, 8, 3), dtype=torch.uint8)
+    pixels = images.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
+    backbone = captioner.features.backbone
+    assert backbone is not None
+    stored = torch.cat([backbone.network(one[None]) for one in pixels]).half().unflatten(0, (3, 2))
+    assert [c.score for c in captioner.caption(images)] == [
+        c.score for c in captioner.caption(stored)
+    ]
+    entries = shard_index.read([str(tmp_path / "shards/train-*.tar")])
+    assert len(dict(predict(captioner, entries))) == 8
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"frames": "tokens"}, "Leave frames out with --init"),
+        ({"feature_pooling": "mean"}, "feature_pooling is unshuffle in"),
+    ],
+)
+def test_settings_that_are_not_stage_1_s(
+    tmp_path: Path, values: dict[str, str], message: str
+) -> None:
+    prepared(tmp_path / "a", "stage1", frames="features")
+    with pytest.raises(UserError, match=message):
+        prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1", **values)
+
+
+def test_shards_of_another_backbone_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(tmp_path / "a", "stage1", frames="features")
+    write = small_weights.write_vqgan
+    monkeypatch.setattr(
+        small_weights, "write_vqgan", lambda path, seed=0, levels=3: write(path, 2 * seed, levels)
+    )
+    with pytest.raises(UserError, match=r"was trained on features of vqgan .*same backbone"):
+        prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
+
+
+def test_samples_of_two_backbones_are_refused(tmp_path: Path) -> None:
+    """Keeps away: a captioner that is trained on features that mean something else."""
+    task = prepared(tmp_path, "stage2", frames="features", network=VALUES["stage1"]["network"])
+    [entry, *_] = shard_index.read([str(tmp_path / "shards/train-*.tar")])
+    sample = entry.read()
+    assert sample.features is not None
+    other = replace(sample, features=replace(sample.features, sha256="0" * 64))
+    with pytest.raises(UserError, match="features of other weights"):
+        task.source.make([other], [np.random.default_rng(0)])  # type: ignore[attr-defined]
+
+
+def test_features_cannot_be_cropped(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="features cannot be cropped"):
+        prepared(tmp_path, "stage1", frames="features", crop=0.5)
+
+
+def test_a_run_without_its_backbone_says_so(tmp_path: Path) -> None:
+    prepared(tmp_path, "stage2", frames="features", network=VALUES["stage1"]["network"])
+    (tmp_path / "stage2/backbone.safetensors").unlink()
+    with pytest.raises(UserError, match=r"backbone\.safetensors: not there"):
+        stage2.load(runs.read(tmp_path / "stage2"), "cpu")
+
+
+def test_the_run_names_its_backbone(tmp_path: Path) -> None:
+    prepared(tmp_path, "stage1", frames="features")
+    settings = json.loads((tmp_path / "stage1/settings.json").read_text())
+    assert settings["backbone"]["grid"] == [8, 4, 4]
+    assert settings["backbone"]["tokens"] == [2, 2]
+    assert settings["backbone"]["pooling"] == "unshuffle"
