@@ -12,6 +12,7 @@ import torch
 
 from cc_prep.formats import training_shards
 from cc_train import captioner as captioners
+from cc_train.text import MARKS
 from cc_train.training import runs
 from tests.commands import cc_train
 from tests.conftest import Command
@@ -96,7 +97,8 @@ def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
     assert all(torch.allclose(start[name], again[name], atol=1e-6) for name in start)
     # Other words: those that both know keep what was learned of them.
     known = json.loads((out / "run/vocabulary.json").read_text())
-    other = [*known[:5], "unheard", *reversed(known[5:])]
+    marks = len(MARKS)
+    other = [*known[:marks], "unheard", *reversed(known[marks:])]
     (tmp_path / "words.json").write_text(json.dumps(other))
     words = ("--set", f"vocabulary={tmp_path / 'words.json'}")
     done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "words", *changes,
