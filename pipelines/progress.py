@@ -93,6 +93,9 @@ class Watcher:
     def _count(self) -> Counts:
         began = time.monotonic()
         now = count(self.state, self.plan)
+        if now.finished < self.first.finished:
+            # A shard that an earlier run left unfinished begins anew, and so does the rate.
+            self.started, self.first = time.monotonic(), now
         # Looking takes long on an object store with many shards: spend a twentieth of the time.
         self.pause = max(POLL_SECONDS, 20 * (time.monotonic() - began))
         return now
