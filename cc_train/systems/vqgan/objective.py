@@ -137,7 +137,9 @@ class VqganObjective:
         losses = {"pixel": pixel, "codebook": codebook}
         reconstruction = weigh.pixel * pixel
         if self.distance is not None:
-            losses["perceptual"] = self.distance((rebuilt + 1) / 2, images)
+            # A frozen network: in float32, so that training and validation measure the same.
+            with torch.autocast(images.device.type, enabled=False):
+                losses["perceptual"] = self.distance((rebuilt.float() + 1) / 2, images)
             reconstruction = reconstruction + weigh.perceptual * losses["perceptual"]
         total = reconstruction + weigh.codebook * codebook
         if weigh.adversarial and step >= weigh.discriminator_start:

@@ -180,6 +180,25 @@ def seeded_images(seed: int = 0, count: int = 4) -> Tensor:
     return torch.rand(count, 3, 16, 16, generator=generator)
 
 
+class Seen(nn.Module):
+    """A distance that remembers in which precision it was asked."""
+
+    def forward(self, images: Tensor, others: Tensor) -> Tensor:
+        self.precisions = {images.dtype, others.dtype}
+        self.autocast = torch.is_autocast_enabled("cpu")
+        return (images - others).square().mean()
+
+
+def test_the_perceptual_network_runs_in_float32() -> None:
+    """Keeps away: a loss in bfloat16 that the validation measures in float32."""
+    task, seen = task_without_perceptual(), Seen()
+    task.distance = seen
+    with torch.autocast("cpu", torch.bfloat16):
+        task.losses("generator", seeded_images(), 1, {})
+    assert seen.precisions == {torch.float32}
+    assert not seen.autocast
+
+
 @pytest.mark.parametrize("legacy", [True, False])
 def test_beta_stands_at_the_term_that_the_reference_puts_it_at(legacy: bool) -> None:
     task = task_without_perceptual(legacy=legacy, beta=0.25, revive_every=0)
