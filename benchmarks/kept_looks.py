@@ -1,0 +1,118 @@
+"""How many objects keep their looks when a VQGAN has encoded and decoded the image.
+
+    python benchmarks/kept_looks.py --weights vqgan-mini [--weights FILE] [--captioner RUN] \
+        [--scenes 100] [--size 112] [--out out/bench/looks]
+
+Captions of rendered scenes are about colours, shapes, materials and sizes, so a VQGAN that loses
+them makes a captioner on its tokens wrong. The looks are read at the objects' true places by the
+classifier within a pair captioner (default: captioner-mini), which was trained on renders. The
+first row is what it reads off the renders themselves. Larger images are shrunk to the captioner's
+size before they are read. The scenes are rendered from a seed that no shipped network has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import cv2
+import numpy as np
+import torch
+from lib.measuring import report
+
+from cc_prep import datasets, manifest
+from cc_prep.media import images as image_files
+from cc_prep.records import CHANGE, ImagePair, Looks
+from cc_prep.steps.tokenization import Tokenizer
+from cc_prep.synth import dataset
+from cc_prep.weights import networks
+from cc_train import captioner as captioners
+from cc_train.systems.pair.captioner import PairCaptioner
+from cc_train.systems.pair.supervision import LOOK_CLASSES, LOOKS, look_classes
+
+SEED = 995
+
+
+@click.command()
+@click.option("--weights", "names", multiple=True, default=["vqgan-mini"], show_default=True)
+@click.option("--captioner", default="captioner-mini", show_default=True)
+@click.option("--scenes", default=100, show_default=True)
+@click.option("--size", default=112, show_default=True, help="Of the images, in px.")
+@click.option("--out", default="out/bench/looks", show_default=True)
+def main(names: tuple[str, ...], captioner: str, scenes: int, size: int, out: str) -> None:
+    """Prints the shares of looks that are read right."""
+    root = f"{out}/{size}"
+    settings = dataset.Settings(seed=SEED, size=size, wording="plain")
+    for done in dataset.make(root, scenes, settings, workers=2):
+        print(f"\rscene {done + 1}", end="", flush=True)
+    print()
+    reader = captioners.load(captioner)
+    assert isinstance(reader, PairCaptioner), "give a run of cc-train pair"
+    pairs = list(changed(root))
+    rows = {"renders": measure(reader, pairs, root, lambda image: image)}
+    for name in names:
+        tokenizer = Tokenizer(networks.vqgan(name)[0])
+
+        def rebuilt(image: np.ndarray, tokenizer: Tokenizer = tokenizer) -> np.ndarray:
+            frames: np.ndarray = tokenizer.reconstruct(tokenizer(image[None]))
+            return frames[0]
+
+        rows[Path(name).stem] = measure(reader, pairs, root, rebuilt)
+    for name, row in rows.items():
+        print(f"{name}: " + ", ".join(f"{what} {value:.1f}" for what, value in row.items()))
+    report("kept_looks", {"size": size, "scenes": scenes, **rows})
+
+
+def changed(root: str) -> Iterator[ImagePair]:
+    """The changed pairs of all scenes, whose two images show all objects."""
+    settings = manifest.load("pairs", root=root)
+    for split in settings.splits:
+        yield from (pair for pair in datasets.pairs(settings, split) if pair.kind == CHANGE)
+
+
+def measure(
+    reader: PairCaptioner,
+    pairs: list[ImagePair],
+    root: str,
+    way: Callable[[np.ndarray], np.ndarray],
+) -> dict[str, float]:
+    """Shares of right looks in %, and the mean PSNR in dB, of the images that a way gives.
+
+    Without PSNR where the images are as they were.
+    """
+    right, objects, psnr = torch.zeros(len(LOOKS)), 0, list[float]()
+    for pair in pairs:
+        assert pair.facts is not None
+        ends = (
+            (pair.before, pair.facts.objects_before),
+            (pair.after, pair.facts.objects_after),
+        )
+        for place, looks in ends:
+            image = image_files.read(f"{root}/{place}", None)
+            given = way(image)
+            error = np.square(image.astype(float) - given.astype(float)).mean()
+            if error:
+                psnr.append(10 * np.log10(255**2 / error))
+            right += correct(reader, given, looks)
+            objects += len(looks)
+    shares = 100 * right / max(1, objects)
+    row = dict(zip(LOOKS, shares.tolist(), strict=True))
+    return {**row, "PSNR": float(np.mean(psnr))} if psnr else row
+
+
+@torch.inference_mode()
+def correct(reader: PairCaptioner, image: np.ndarray, looks: tuple[Looks, ...]) -> torch.Tensor:
+    """How many objects have each of LOOKS read right in an image uint8 [H, W, 3]."""
+    height, width = reader.inputs.size
+    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    features = reader.features(torch.from_numpy(small)[None, None])[0]
+    seen = reader.encoder.images(features).expand(len(looks), -1, -1, -1)
+    places = torch.tensor([one.place for one in looks])
+    logits = reader.encoder.looks_at(seen, places).split(LOOK_CLASSES, dim=1)
+    guessed = torch.stack([part.argmax(1) for part in logits], dim=1)
+    return (guessed == torch.tensor([look_classes(one) for one in looks])).sum(0)
+
+
+if __name__ == "__main__":
+    main()
