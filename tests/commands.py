@@ -1,4 +1,4 @@
-"""Our commands in the process of the tests, and one Ray for all the jobs of a test module.
+"""Our commands in the process of the tests, with one Ray for a test module, or with none.
 
 A process and a Ray for each job cost some ten seconds of a processor, so what a test merely sets
 out from, and what need not die to be tested, runs here. `cc_prep` in conftest.py is the real thing.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +49,38 @@ def cc_prep(*arguments: object) -> Done:
     from pipelines.cli import main
 
     return in_process(main, *arguments)
+
+
+@contextlib.contextmanager
+def without_ray() -> Iterator[None]:
+    """The workers of jobs run in this process, one shard after the other.
+
+    Each shard is made by the same `ShardWorker` from the same row as by Ray, so the files are too.
+    """
+    import torch
+
+    from pipelines import engine
+    from pipelines.shard_worker import RunInfo, ShardWorker
+    from pipelines.step import MakeStep, Shard
+
+    def run(
+        shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: engine.Pool
+    ) -> Iterator[str]:
+        worker = ShardWorker(make_step, run_info)
+        for shard in shards:
+            yield from worker({"shard": [json.dumps(shard.to_json())]})["shard"]
+
+    replaced = {"start": lambda: engine.Resources(2, 0), "stop": lambda: None, "run": run}
+    originals = {name: getattr(engine, name) for name in replaced}
+    threads = torch.get_num_threads()
+    try:
+        for name, function in replaced.items():
+            setattr(engine, name, function)
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(engine, name, function)
+        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager

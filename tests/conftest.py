@@ -63,6 +63,17 @@ def prep() -> Iterator[Command]:
 
 
 @pytest.fixture(scope="session")
+def prepare() -> Command:
+    """`cc-prep` and its workers in this process, without Ray: for what tests set out from."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        with commands.without_ray():
+            return commands.cc_prep(*arguments)
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def synth_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six rendered scenes with truth at 64 px; read only."""
     from cc_prep.synth import dataset
@@ -81,12 +92,12 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shards(
-    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prep: Command
+    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prepare: Command
 ) -> str:
     """The pattern of training shards of all splits of six scenes, made with `weights`."""
     from tests import stages
 
-    return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prep)
+    return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prepare)
 
 
 @pytest.fixture(scope="session")

@@ -18,16 +18,16 @@ OPTIONS = ("--set", "image_size=64", "--set", "interpolate.depth=2", "--workers"
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def ours(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     """Sequences, scores and ProCap's files of both."""
     folder = tmp_path_factory.mktemp("ours")
     weight_options = [p for o in small_weights.settings(folder) for p in ("--set", o)]
     for step in ("interpolate", "score-frames"):
-        done = prep(
+        done = prepare(
             step, "synth", "--root", synth_root, "--out", folder / "out", *OPTIONS, *weight_options
         )
         assert done.returncode == 0, done.stderr
-    done = prep("export", "procap", folder / "out", "--to", folder / "procap")
+    done = prepare("export", "procap", folder / "out", "--to", folder / "procap")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -57,8 +57,8 @@ def test_the_files_are_procaps(ours: Path) -> None:
         assert np.array_equal(np.float32(matrices["bef_inter_sim"]), row["bef_inter_sim"])
 
 
-def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, prep: Command) -> None:
-    done = prep(
+def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, prepare: Command) -> None:
+    done = prepare(
         "import", "procap", "synth", "--root", synth_root, "--from", ours / "procap",
         "--out", tmp_path, "--set", "image_size=64",
     )  # fmt: skip
@@ -72,11 +72,11 @@ def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, prep: Command)
         mine = rows(tmp_path)[key]
         same = ("captions", "bef_inter_sim", "inter_aft_sim", "penalty", "keyframes")
         assert all(row[name] == mine[name] for name in same)
-    assert prep("verify", tmp_path).returncode == 0
+    assert prepare("verify", tmp_path).returncode == 0
     # And on to training shards, with the same contents as ours.
     values = [*small_weights.settings(ours), "image_size=64"]
     options = [part for value in values for part in ("--set", value)]
-    done = prep("build", "synth", "--root", synth_root, "--out", tmp_path, *options)
+    done = prepare("build", "synth", "--root", synth_root, "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr
     imported = list(training_shards.read(str(tmp_path / "shards/train-000000.tar")))
     assert imported
@@ -84,7 +84,7 @@ def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, prep: Command)
 
 
 def test_what_is_missing_is_named(
-    ours: Path, synth_root: Path, tmp_path: Path, prep: Command
+    ours: Path, synth_root: Path, tmp_path: Path, prepare: Command
 ) -> None:
     """Keeps away: a pair that vanishes because a file of strangers does not hold it."""
     shutil.copytree(ours / "procap", tmp_path / "procap")
@@ -95,7 +95,7 @@ def test_what_is_missing_is_named(
     similarities = json.loads((tmp_path / "procap/clevr_similarity_scores.json").read_text())
     similarities["000003.png"]["sc_sim_matrixes"]["inter_aft_sim"].pop()
     (tmp_path / "procap/clevr_similarity_scores.json").write_text(json.dumps(similarities))
-    done = prep(
+    done = prepare(
         "import", "procap", "synth", "--root", synth_root, "--from", tmp_path / "procap",
         "--out", tmp_path / "out", "--set", "image_size=64", "--max-rejects", 0.9,
     )  # fmt: skip
@@ -111,11 +111,11 @@ def test_what_is_missing_is_named(
 
 @pytest.mark.parametrize("content", [None, b"hello"])
 def test_no_such_files(
-    synth_root: Path, tmp_path: Path, prep: Command, content: bytes | None
+    synth_root: Path, tmp_path: Path, prepare: Command, content: bytes | None
 ) -> None:
     if content is not None:
         (tmp_path / "sc_videos.h5").write_bytes(content)
-    done = prep(
+    done = prepare(
         "import", "procap", "synth", "--root", synth_root, "--from", tmp_path, "--out", tmp_path
     )
     assert done.returncode == 2

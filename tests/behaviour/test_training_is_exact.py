@@ -42,9 +42,9 @@ STEPS = 8
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> str:
+def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> str:
     out = tmp_path_factory.mktemp("train") / "out"
-    done = prep(
+    done = prepare(
         "interpolate", "synth", "--root", synth_root, "--out", out, "--set", "image_size=48",
         "--set", "interpolate.depth=1", "--set", "interpolate.method=crossfade",
     )  # fmt: skip

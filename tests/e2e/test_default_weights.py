@@ -20,12 +20,12 @@ from tests.conftest import Command
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory, prep: Command) -> str:
+def scenes(tmp_path_factory: pytest.TempPathFactory, prepare: Command) -> str:
     """Ten scenes with truth at 112 px that no training saw, as sequences."""
     folder = tmp_path_factory.mktemp("scenes")
     pairs = dataset.make(str(folder / "root"), 10, dataset.Settings(seed=77, size=112, truth=True))
     assert len(list(pairs)) == 10
-    done = prep(
+    done = prepare(
         "interpolate", "synth", "--root", folder / "root", "--out", folder / "out",
         "--set", "image_size=112", "--set", "interpolate.method=crossfade",
     )  # fmt: skip

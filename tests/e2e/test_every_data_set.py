@@ -40,9 +40,9 @@ def make(*arguments: str) -> str:
     return done.stdout
 
 
-def run_what_make_says(prep: Command, *targets: str) -> None:
+def run_what_make_says(prepare: Command, *targets: str) -> None:
     """The commands that `make` would run, in this process, which is quicker."""
-    programs = {"cc-prep": prep, "cc-train": cc_train}
+    programs = {"cc-prep": prepare, "cc-train": cc_train}
     lines = make("-n", *targets).replace("\\\n", " ").splitlines()
     assert lines
     for program, *arguments in map(shlex.split, lines):
@@ -52,7 +52,7 @@ def run_what_make_says(prep: Command, *targets: str) -> None:
 
 @pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir"])
 def test_from_raw_files_to_a_captioner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prep: Command
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prepare: Command
 ) -> None:
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
@@ -61,9 +61,9 @@ def test_from_raw_files_to_a_captioner(
     if name == "clevr":
         make("interpolate", "score", "shards", *places, f"ARGS={PREPARED}")
     else:
-        run_what_make_says(prep, "shards", *places, f"ARGS={PREPARED}")
+        run_what_make_says(prepare, "shards", *places, f"ARGS={PREPARED}")
     for stage, more in TRAINED.items():
-        run_what_make_says(prep, stage, *places, f"ARGS={more}")
+        run_what_make_says(prepare, stage, *places, f"ARGS={more}")
     done = cc_train("evaluate", out / "stage2", "--shards", f"{out}/shards/test-*.tar")
     assert done.returncode == 0, done.stderr
     scores = json.loads((out / "stage2/evaluation/scores.json").read_text())

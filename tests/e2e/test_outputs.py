@@ -18,7 +18,7 @@ MARK = "<script>document.title='RAN'</script>"
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     """Sequences of a data set with one broken image and a caption that is HTML."""
     folder = tmp_path_factory.mktemp("outputs")
     root = folder / "root"
@@ -28,7 +28,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Comman
     for captions in sentences_of.values():
         captions.insert(0, MARK)
     (root / "change_captions.json").write_text(json.dumps(sentences_of))
-    done = prep(
+    done = prepare(
         "interpolate", "synth", "--root", root, "--out", folder / "out", "--max-rejects", 0.5,
         "--set", "image_size=64", "--set", "shards.pairs_per_shard=4",
     )  # fmt: skip
@@ -77,21 +77,23 @@ def test_provenance_names_everything(out: Path) -> None:
     assert sum(s["samples"] for s in record["shards"].values()) == 11
 
 
-def test_stats(out: Path, prep: Command) -> None:
-    stats = json.loads(prep("stats", out, "--json").stdout)
+def test_stats(out: Path, prepare: Command) -> None:
+    stats = json.loads(prepare("stats", out, "--json").stdout)
     assert (stats["sequences"], stats["frames"]) == (11, 99)
     assert stats["by kind"] == {"change": 6, "no_change": 5}
     assert stats["rejects by reason"] == {"unreadable image": 1}
     assert sum(stats["motion in px"].values()) == 11
     assert stats["against true frames"]["PSNR"]["frames"] == 77
     assert stats["against true frames"]["PSNR"]["mean"] > 18
-    assert "PSNR" in prep("stats", out).stdout
+    assert "PSNR" in prepare("stats", out).stdout
 
 
 @pytest.mark.parametrize(
     "damage", ["flip", "cut", "remove", "extra", "rejects", "no parquet", "temporary"]
 )
-def test_verify_finds_every_damage(out: Path, tmp_path: Path, prep: Command, damage: str) -> None:
+def test_verify_finds_every_damage(
+    out: Path, tmp_path: Path, prepare: Command, damage: str
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
     shard = copy / "sequences/train-000000.tar"
@@ -111,17 +113,17 @@ def test_verify_finds_every_damage(out: Path, tmp_path: Path, prep: Command, dam
         (copy / "sequences/rejects.parquet").write_text("hello")
     else:
         (copy / "sequences/.train-000000.tar.0123456789ab.tmp").touch()
-    done = prep("verify", copy, "--json")
+    done = prepare("verify", copy, "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["faults"]
     assert "Traceback" not in done.stderr
-    assert prep("verify", out).returncode == 0
+    assert prepare("verify", out).returncode == 0
 
 
-def test_report_in_a_real_browser(out: Path, tmp_path: Path, prep: Command) -> None:
+def test_report_in_a_real_browser(out: Path, tmp_path: Path, prepare: Command) -> None:
     """Every picture is loaded, nothing lies outside the page, and no caption runs."""
     page = tmp_path / "report.html"
-    done = prep("report", out, "--out", page)
+    done = prepare("report", out, "--out", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", text)

@@ -25,11 +25,11 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     """Shards of `manifests/pairs.yaml`, and a run of four steps."""
     out = tmp_path_factory.mktemp("pairs") / "out"
     changes = [part for change in SETTINGS for part in ("--set", change)]
-    done = prep("build", "pairs", "--root", synth_root, "--out", out, *changes)
+    done = prepare("build", "pairs", "--root", synth_root, "--out", out, *changes)
     assert done.returncode == 0, done.stderr
     changes = [part for change in SMALL for part in ("--set", change)]
     done = cc_train("pair", "--shards", out / "shards/train-*.tar", "--valid",
@@ -39,8 +39,8 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Comman
     return out
 
 
-def test_shards_hold_features_and_no_more_than_asked_for(out: Path, prep: Command) -> None:
-    done = prep("verify", out)
+def test_shards_hold_features_and_no_more_than_asked_for(out: Path, prepare: Command) -> None:
+    done = prepare("verify", out)
     assert done.returncode == 0, done.stdout
     samples = [
         s for f in sorted((out / "shards").glob("*.tar")) for s in training_shards.read(str(f))
@@ -52,7 +52,7 @@ def test_shards_hold_features_and_no_more_than_asked_for(out: Path, prep: Comman
         assert (sample.tokens.shape, sample.scores.shape) == ((2, 0, 0), (2, 0, 2))
         assert sorted(sample.images) == [0, 1]
     for command in ("stats", "report"):
-        done = prep(command, out)
+        done = prepare(command, out)
         assert done.returncode == 0, done.stderr
 
 
@@ -128,11 +128,11 @@ def test_sizes_that_do_not_go_together_are_named(out: Path, tmp_path: Path) -> N
 
 
 def test_systems_that_need_tokens_or_scores_say_so(
-    out: Path, tmp_path: Path, prep: Command
+    out: Path, tmp_path: Path, prepare: Command
 ) -> None:
     done = cc_train("stage1", "--shards", out / "shards/train-*.tar", "--out", tmp_path / "run")
     assert (done.returncode, "the shards hold no tokens" in done.stderr) == (2, True)
-    done = prep("score-frames", "pairs", "--out", out)
+    done = prepare("score-frames", "pairs", "--out", out)
     assert done.returncode == 2
 
 
@@ -166,9 +166,9 @@ def test_training_without_features_says_what_to_build(shards: str, tmp_path: Pat
 
 
 def test_a_size_that_does_not_fit_says_which_does(
-    synth_root: Path, tmp_path: Path, prep: Command
+    synth_root: Path, tmp_path: Path, prepare: Command
 ) -> None:
-    done = prep(
+    done = prepare(
         "build", "pairs", "--root", synth_root, "--out", tmp_path, "--set", "image_size=100"
     )
     assert done.returncode == 2

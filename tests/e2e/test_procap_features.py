@@ -17,13 +17,13 @@ from tests.conftest import Command
 
 @pytest.fixture(scope="module")
 def out(
-    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prep: Command
+    tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prepare: Command
 ) -> Path:
     """Shards with features of all frames, 16 × 16 for 8 × 8 tokens; `stage1` and `stage2`."""
     backbone = small_weights.write_vqgan(weights / "backbone.safetensors", seed=1, levels=2)
     out = tmp_path_factory.mktemp("features") / "out"
     wanted = ("features.backbone=vqgan", f"features.weights={backbone}", "features.frames=all")
-    shards = stages.build(out, weights, synth_root, prep, *wanted)
+    shards = stages.build(out, weights, synth_root, prepare, *wanted)
     more = ["--set", "frames=features", "--set", f"backbone_weights={backbone}"]
     done = stages.train("stage1", weights, shards, out / "stage1", *more)
     assert done.returncode == 0, done.stderr

@@ -18,33 +18,33 @@ DAMAGES = ("flip", "cut", "remove", "extra")
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     """Sequences, scores and shards of six scenes, and beside them shards alone in `fused`."""
     folder = tmp_path_factory.mktemp("shards")
     options = [p for o in small_weights.settings(folder) for p in ("--set", o)]
     options += ["--root", str(synth_root), "--set", "image_size=64", "--set", "interpolate.depth=2"]
     for step in ("interpolate", "score-frames", "build"):
-        done = prep(step, "synth", "--out", folder / "out", *options)
+        done = prepare(step, "synth", "--out", folder / "out", *options)
         assert done.returncode == 0, done.stderr
     options += ["--set", "keyframes.images=keyframes"]
-    done = prep("build", "synth", "--out", folder / "fused", "--split", "train", *options)
+    done = prepare("build", "synth", "--out", folder / "fused", "--split", "train", *options)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
 
-def test_stats(out: Path, prep: Command) -> None:
-    stats = json.loads(prep("stats", out, "--json").stdout)
+def test_stats(out: Path, prepare: Command) -> None:
+    stats = json.loads(prepare("stats", out, "--json").stdout)
     assert stats["sequences"] == stats["scored"] == stats["training samples"] == 12
     assert list(stats["mean penalty by frame"]) == [str(i) for i in range(5)]
     assert sum(stats["keyframes by frame"].values()) == 24
     assert stats["codes"] == small_weights.CODES
     assert 1 < stats["codes used"] <= small_weights.CODES
     assert 1 < stats["perplexity"] <= stats["codes used"]
-    assert "codes used" in prep("stats", out / "shards").stdout
+    assert "codes used" in prepare("stats", out / "shards").stdout
 
 
-def test_fidelity(out: Path, prep: Command) -> None:
-    done = prep("stats", out, "--fidelity", "--json")
+def test_fidelity(out: Path, prepare: Command) -> None:
+    done = prepare("stats", out, "--fidelity", "--json")
     assert done.returncode == 0, done.stderr
     fidelity = json.loads(done.stdout)["fidelity"]
     assert fidelity["features"] == "efficientnet-lite0"
@@ -54,14 +54,14 @@ def test_fidelity(out: Path, prep: Command) -> None:
     # Interpolated frames are near the true ones; what an untrained VQGAN makes of them is not.
     assert frames["FID"] < rebuilt["FID"]
     assert frames["precision"] > rebuilt["precision"]
-    refused = prep("stats", out.parent / "fused", "--fidelity")
+    refused = prepare("stats", out.parent / "fused", "--fidelity")
     assert refused.returncode == 2
     assert "no sequences" in refused.stderr
 
 
-def test_report_in_a_real_browser(out: Path, tmp_path: Path, prep: Command) -> None:
+def test_report_in_a_real_browser(out: Path, tmp_path: Path, prepare: Command) -> None:
     page = tmp_path / "report.html"
-    done = prep("report", out, "--out", page)
+    done = prepare("report", out, "--out", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     dom = opened(text, tmp_path)
@@ -74,9 +74,9 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, prep: Command) -> N
     assert "codes used" in dom
 
 
-def test_report_of_shards_alone(out: Path, tmp_path: Path, prep: Command) -> None:
+def test_report_of_shards_alone(out: Path, tmp_path: Path, prepare: Command) -> None:
     page = tmp_path / "report.html"
-    done = prep("report", out.parent / "fused", "--out", page)
+    done = prepare("report", out.parent / "fused", "--out", page)
     assert done.returncode == 0, done.stderr
     dom = opened(page.read_text(), tmp_path)
     # 8 strips of 4 keyframes and 5 reconstructions.
@@ -84,14 +84,14 @@ def test_report_of_shards_alone(out: Path, tmp_path: Path, prep: Command) -> Non
     assert dom.count("<polyline") == 8
 
 
-def test_report_without_the_weights_says_so(out: Path, tmp_path: Path, prep: Command) -> None:
+def test_report_without_the_weights_says_so(out: Path, tmp_path: Path, prepare: Command) -> None:
     """Keeps away: reconstructions by another network than the one that made the tokens."""
     shutil.copytree(out.parent / "fused", tmp_path / "out")
     place = tmp_path / "out/shards/provenance.json"
     record = json.loads(place.read_text())
     record["weights"] = dict.fromkeys(record["weights"], "0" * 64)
     place.write_text(json.dumps(record))
-    done = prep("report", tmp_path / "out")
+    done = prepare("report", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "not the file the tokens were made with" in (tmp_path / "out/report.html").read_text()
 
@@ -122,21 +122,21 @@ def test_verify_finds_every_damage(out: Path, tmp_path: Path, folder: str, damag
     assert verification.verify(place, kind)
 
 
-def test_status_names_every_job(out: Path, prep: Command) -> None:
-    output = prep("status", out).stdout
+def test_status_names_every_job(out: Path, prepare: Command) -> None:
+    output = prepare("status", out).stdout
     assert all(f"{out}/{name}" in output for name in ("sequences", "scores", "shards"))
     assert output.count("planned 12, done 12") == 3
 
 
 def test_videos_are_scored_by_their_images(
-    out: Path, video_root: Path, tmp_path: Path, prep: Command
+    out: Path, video_root: Path, tmp_path: Path, prepare: Command
 ) -> None:
     """Pairs without captions: likeness instead, in shards of the same shape."""
     from cc_prep.formats import training_shards
 
     options = [p for o in small_weights.settings(out.parent) for p in ("--set", o)]
     options += ["--root", str(video_root), "--set", "image_size=64"]
-    done = prep("build", "video", "--out", tmp_path, *options)
+    done = prepare("build", "video", "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr
     [shard] = (tmp_path / "shards").glob("*.tar")
     for sample in training_shards.read(str(shard)):
@@ -144,5 +144,5 @@ def test_videos_are_scored_by_their_images(
         assert sample.meta["scored_by"] == "likeness"
         assert sample.scores.shape == (2, 1, 9)
         assert len(sample.meta["keyframes"]) == 4
-    assert prep("verify", tmp_path).returncode == 0
-    assert prep("report", tmp_path).returncode == 0
+    assert prepare("verify", tmp_path).returncode == 0
+    assert prepare("report", tmp_path).returncode == 0

@@ -11,9 +11,9 @@ from tests.faults import mistakes
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     place = tmp_path_factory.mktemp("mistakes")
-    mistakes.prepare(place, synth_root, prep)
+    mistakes.prepare(place, synth_root, prepare)
     return place
 
 
