@@ -30,6 +30,7 @@ class Config:
     width: int = 128
     heads: int = 4
     dropout: float = 0.1
+    feature_dropout: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class PairEncoder(nn.Module):
         self.register_buffer("mean", torch.zeros(config.channels))
         self.register_buffer("std", torch.ones(config.channels))
         self.register_buffer("spread", torch.ones(config.channels))
+        self.feature_dropout = nn.Dropout2d(config.feature_dropout)  # whole channels
         self.adapter = nn.Sequential(nn.Conv2d(config.channels, width, 1), Residual(width))
         self.position = nn.Parameter(0.02 * torch.randn(config.rows * config.columns, width))
         self.norm = nn.LayerNorm(width)
@@ -121,7 +123,7 @@ class PairEncoder(nn.Module):
     def images(self, features: Tensor) -> Tensor:
         """Adapted features [N, D, rows, columns] of those of the backbone."""
         standard = (features.float() - self.mean[:, None, None]) / self.std[:, None, None]
-        out: Tensor = self.adapter(standard)
+        out: Tensor = self.adapter(self.feature_dropout(standard))
         return out
 
     def looks_at(self, images: Tensor, places: Tensor) -> Tensor:

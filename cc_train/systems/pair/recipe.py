@@ -35,11 +35,14 @@ WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
 
 
 class Encoder(Section):
-    """Sizes of the pair encoder."""
+    """Sizes of the pair encoder. feature_dropout: the share of the backbone's channels that are
+    left out of an image in training; dropout: of what the facts are read from.
+    """
 
     width: int = Field(128, ge=8, multiple_of=8)
     heads: int = Field(4, ge=1)
     dropout: float = Field(0.1, ge=0, lt=1)
+    feature_dropout: float = Field(0.0, ge=0, lt=1)
 
 
 class Decoder(Section):

@@ -1,0 +1,26 @@
+"""The pair encoder: what it sees of the backbone's features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cc_train.systems.pair.encoder import Config, PairEncoder
+
+
+def test_feature_dropout_leaves_out_whole_channels_in_training_alone() -> None:
+    torch.manual_seed(0)
+    encoder = PairEncoder(Config(64, 2, 3, width=8, feature_dropout=0.5))
+    seen: list[Tensor] = []
+    encoder.adapter[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    features = torch.ones(4, 64, 2, 3)
+    encoder.train().images(features)
+    encoder.eval().images(features)
+    trained, evaluated = seen
+    assert torch.equal(evaluated, features)
+    assert torch.equal(trained.amin((2, 3)), trained.amax((2, 3))), "a channel is whole or out"
+    assert set(trained.unique().tolist()) == {0.0, 2.0}
+    left_out = (trained[:, :, 0, 0] == 0).float().mean(1)
+    assert left_out.min() > 0.2
+    assert left_out.max() < 0.8
+    assert not torch.equal(trained[0], trained[1]), "each image loses others"
