@@ -237,15 +237,15 @@ def compare(**options: Any) -> None:
 def caption(**options: Any) -> None:
     """Says what changed from BEFORE to AFTER.
 
-    RUN is the folder of a training or of a packed captioner. A calibrated captioner adds the
-    chance that its sentence is right.
+    RUN is the folder of a training or of a packed captioner, or captioner-mini, which comes with
+    the package. A calibrated captioner adds the chance that its sentence is right.
 
     With --pairs for many: a list with columns `before` and `after`, paths relative to it, or a
     folder with `before/NAME` and `after/NAME`, or with `NAME_before.*` and `NAME_after.*`.
 
     \b
     Examples:
-      cc-train caption out/clevr/stage2 before.png after.png
+      cc-train caption captioner-mini before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
     """
     from cc_train.commands import caption
@@ -257,7 +257,8 @@ def caption(**options: Any) -> None:
 @click.argument("run")
 @click.option("--out", metavar="FILE", help="The page; default: RUN/report.html.")
 @click.option("--shards", multiple=True, metavar="SHARDS", help="Show these samples' images.")
-def report(run: str, out: str | None, shards: tuple[str, ...]) -> None:
+@click.option("--evaluation", metavar="DIR", help="What `evaluate --out` wrote; see there.")
+def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str | None) -> None:
     """Draws a page of a run: curves, reconstructions, captions beside their references.
 
     \b
@@ -266,4 +267,4 @@ def report(run: str, out: str | None, shards: tuple[str, ...]) -> None:
     """
     from cc_train.report import write
 
-    click.echo(write(run, out, shards))
+    click.echo(write(run, out, shards, evaluation))

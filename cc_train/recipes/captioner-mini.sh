@@ -8,23 +8,30 @@ prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
 scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
-# Scenes to train on; 500 that nobody trained or chose on, and the same under other conditions.
-$prep synth "$at/scenes" --scenes "$(scenes 12000)" --seed 7 --size 112 --wording plain
+# Scenes to train on; 500 that nobody trained or chose on, and others under other conditions.
+$prep synth "$at/scenes" --scenes "$(scenes 10650)" --seed 7 --size 112 --wording plain
 $prep synth "$at/fresh" --scenes "$(scenes 500)" --seed 990 --size 112 --wording plain
 $prep synth "$at/still" --scenes "$(scenes 250)" --seed 991 --size 112 --wording plain --jitter 0
 $prep synth "$at/large" --scenes "$(scenes 250)" --seed 992 --size 224 --wording plain
-
-for set in scenes fresh still large; do
+# The fresh scenes in other words; nothing is rendered again.
+[ -e "$at/rich" ] || cp -r "$at/fresh" "$at/rich"
+$prep synth "$at/rich" --scenes "$(scenes 500)" --seed 990 --size 112 --wording rich
+for set in scenes fresh still large rich; do
   $prep build pairs --root "$at/$set" --out "$at/$set-shards"
 done
+# Real videos, of which it should say that it knows nothing.
+$prep videos "$at/videos"
+$prep build pairs --root "$at/videos" --out "$at/videos-shards" \
+  --set layout=video --set 'splits=[train]' --set video.gap=24 --set video.stride=24
 
 $train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} \
   --shards "$at/scenes-shards/shards/train-*.tar" --shards "$at/scenes-shards/shards/test-*.tar" \
   --valid "$at/scenes-shards/shards/val-*.tar"
-for set in still large; do
+for set in still large rich; do
   $train evaluate "$at/run" --shards "$at/$set-shards/shards/*.tar" --out "$at/$set-evaluation"
 done
 rm -rf "$at/packed"
 $train pack "$at/run" --name captioner-mini --out "$at/packed" \
   --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar"
+$train caption "$at/packed/captioner-mini" --shards "$at/videos-shards/shards/*.tar"
 echo "To ship it: copy $at/packed/captioner-mini without its evaluation into cc_train/assets"

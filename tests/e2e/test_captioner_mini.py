@@ -1,0 +1,81 @@
+"""captioner-mini comes with the package: it is what its card says, and its captions are right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from cc_prep import datasets, manifest
+from cc_prep.storage import sha256
+from cc_prep.synth import dataset
+from cc_train.evaluation import facts
+from cc_train.training import runs
+from tests.commands import cc_train
+
+NAME = "captioner-mini"
+SCENES = 12
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve scenes that nobody trained on."""
+    folder = tmp_path_factory.mktemp("scenes")
+    settings = dataset.Settings(seed=771, size=112, wording="plain")
+    assert len(list(dataset.make(str(folder), SCENES, settings))) == SCENES
+    return folder
+
+
+def captioned(folder: Path, pairs: list[tuple[str, str]]) -> list[dict[str, object]]:
+    """The rows of `cc-train caption captioner-mini --pairs … --json`."""
+    rows = [json.dumps({"before": before, "after": after}) for before, after in pairs]
+    (folder / "pairs.jsonl").write_text("\n".join(rows))
+    done = cc_train("caption", NAME, "--pairs", folder / "pairs.jsonl", "--json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_card_belongs_to_the_file() -> None:
+    folder = runs.locate(NAME)
+    model = folder / "model.safetensors"
+    assert sha256(model) in (folder / "README.md").read_text()
+    assert model.stat().st_size < 20e6
+
+
+def test_its_captions_of_new_scenes_are_right(root: Path, tmp_path: Path) -> None:
+    """The card's figure is over 500 scenes; of 24 pairs at least 20 have to be right."""
+    settings = manifest.load("pairs", root=str(root))
+    pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
+    assert len(pairs) == 2 * SCENES
+    rows = captioned(tmp_path, [(str(root / p.before), str(root / p.after)) for p in pairs])
+    verdicts = [
+        facts.judge(str(row["caption"]), pair.facts, pair.captions)
+        for row, pair in zip(rows, pairs, strict=True)
+        if pair.facts is not None
+    ]
+    assert len(verdicts) == 2 * SCENES
+    told_apart = [(v.claimed == "none") == (v.type == "none") for v in verdicts]
+    assert sum(told_apart) >= 2 * SCENES - 2
+    assert sum(verdict.exact for verdict in verdicts) >= 20
+    assert np.mean([float(str(row["confidence"])) for row in rows]) > 0.8
+
+
+def test_it_knows_that_it_knows_nothing(tmp_path: Path) -> None:
+    """Of noise its confidence is low, whatever it says."""
+    places = [str(tmp_path / name) for name in ("before.png", "after.png")]
+    for place in places:
+        pixels = np.random.default_rng(0).integers(0, 256, (112, 112, 3), np.uint8)
+        cv2.imwrite(place, pixels)
+    [row] = captioned(tmp_path, [(places[0], places[1])])
+    assert float(str(row["confidence"])) < 0.2
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a user's own run hidden by the one of the package."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir()
+    done = cc_train("caption", NAME, "a.png", "b.png")
+    assert (done.returncode, "no checkpoint of a run" in done.stderr) == (2, True)
