@@ -53,14 +53,15 @@ class Shown:
 class Group:
     """Pairs of an evaluation.
 
-    verbatim, exact: captions that are a reference word for word, and those that are right; exact is
-    None where there are no facts.
+    verbatim: captions that are a reference word for word. judged: pairs whose facts are known; of
+    these, exact captions are right.
     """
 
     name: str
     pairs: int
     verbatim: int
-    exact: int | None
+    judged: int
+    exact: int
     examples: list[Shown]
 
 
@@ -123,8 +124,9 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
         stride = max(1, len(rows) // CAPTIONS_A_GROUP)
         examples = [_example(row, images) for row in rows[::stride][:CAPTIONS_A_GROUP]]
         judged = [row for row in rows if row.get("facts")]
-        exact = sum(bool(row["exact"]) for row in judged) if judged else None
-        groups.append(Group(name, len(rows), sum(map(_right, rows)), exact, examples))
+        exact = sum(bool(row["exact"]) for row in judged)
+        verbatim = sum(map(_right, rows))
+        groups.append(Group(name, len(rows), verbatim, len(judged), exact, examples))
     return groups
 
 

@@ -73,6 +73,12 @@ def test_it_knows_that_it_knows_nothing(tmp_path: Path) -> None:
     assert float(str(row["confidence"])) < 0.2
 
 
+def test_a_training_may_start_from_it(tmp_path: Path) -> None:
+    """Keeps away: a name that --init looks for as a file."""
+    done = cc_train("pair", "--init", NAME, "--shards", "no.tar", "--out", tmp_path / "run")
+    assert (done.returncode, done.stderr.startswith("cc-train: --shards no.tar")) == (2, True)
+
+
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a user's own run hidden by the one of the package."""
     monkeypatch.chdir(tmp_path)

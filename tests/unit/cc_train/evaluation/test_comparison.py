@@ -44,6 +44,20 @@ def test_tables_lead_with_the_total_and_end_with_the_best(runs: list[str]) -> No
     assert tables[0].rows[0].pairs["total"] == 8
 
 
+def test_the_evaluation_of_a_captioner_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compare NAME` reads what `evaluate NAME` wrote, in the current folder."""
+    (tmp_path / "assets/named").mkdir(parents=True)
+    (tmp_path / "assets/named/model.safetensors").touch()
+    monkeypatch.setattr("cc_train.training.runs.ASSETS", tmp_path / "assets")
+    monkeypatch.chdir(tmp_path)
+    Path(evaluated(tmp_path / "other", GOOD), "evaluation").rename(
+        evaluation.default_folder("named")
+    )
+    assert comparison.read("named").name == "named"
+
+
 def test_the_interval_holds_the_difference(runs: list[str]) -> None:
     rows = [comparison.read(run) for run in runs]
     [gain] = comparison.intervals(rows)
