@@ -61,7 +61,7 @@ def main(names: tuple[str, ...], captioner: str, scenes: int, size: int, out: st
         rows[Path(name).stem] = measure(reader, pairs, root, rebuilt)
     for name, row in rows.items():
         print(f"{name}: " + ", ".join(f"{what} {value:.1f}" for what, value in row.items()))
-    report("kept_looks", {"size": size, "scenes": scenes, **rows})
+    report(f"kept_looks_{size}", {"size": size, "scenes": scenes, **rows})
 
 
 def changed(root: str) -> Iterator[ImagePair]:

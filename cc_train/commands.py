@@ -44,11 +44,10 @@ def train(
     changes = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
     model = systems.recipe(system.name).Settings
     settings = configs.load(model, system.name, config, changes, console)
-    if init is not None and not runs.locate(init).exists():
+    start_from = None if init is None else runs.locate(init)
+    if start_from is not None and not start_from.exists():
         raise UserError(f"--init {init}: no such file or folder", "Look at the path")
-    request = Request(
-        shards, valid, Path(run), Path(init) if init is not None else None, resume, console
-    )
+    request = Request(shards, valid, Path(run), start_from, resume, console)
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
         click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

@@ -38,7 +38,7 @@ CARD = """\
 | file | `{{ file }}`, {{ "%.1f" | format(bytes / 1e6) }} MB, float16 |
 | SHA-256 | `{{ digest }}` |
 | parameters | {{ "{:,}".format(parameters) }} |
-| trained | {{ "{:,}".format(step) }} steps of {{ settings.loop.batch_size }}{{ data }} |
+| trained | {{ trained }} |
 | licence | MIT, like the toolkit |
 
 ## How good it is
@@ -186,8 +186,6 @@ def _save(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path
 
 
 def _card(stored: runs.Run, name: str, file: Path, measured: Mapping[str, Any]) -> str:
-    samples = stored.settings.get("samples", {})
-    total = f" of {samples['count']:,}" if "count" in samples else ""
     template = jinja2.Template(CARD, trim_blocks=True, lstrip_blocks=True)
     text = template.render(
         name=name,
@@ -195,10 +193,20 @@ def _card(stored: runs.Run, name: str, file: Path, measured: Mapping[str, Any]) 
         bytes=file.stat().st_size,
         digest=sha256(file),
         parameters=sum(tensor.numel() for tensor in stored.tensors.values()),
-        step=stored.step,
-        data=f" on {samples['train']:,}{total} pairs" if samples else "",
-        settings=stored.settings,
+        trained=_trained(stored),
         settings_text=json.dumps(stored.settings, indent=1, sort_keys=True),
         **measured,
     )
     return f"{text.rstrip()}\n"
+
+
+def _trained(stored: runs.Run) -> str:
+    """For how many steps, and on how many pairs."""
+    loop, samples = stored.settings["loop"], stored.settings.get("samples", {})
+    text = f"{stored.step:,} steps of {loop['batch_size']}"
+    if samples:
+        total = f" of {samples['count']:,}" if "count" in samples else ""
+        text += f" on {samples['train']:,}{total} pairs"
+    if 0 < stored.step < (loop["steps"] or 0):
+        text += f"; the best of {loop['steps']:,} steps"
+    return text

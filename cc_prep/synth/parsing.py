@@ -66,11 +66,12 @@ NEGATIONS = frozenset((
     # What "hasn't" and the like are cut to.
     *("hasn", "haven", "hadn", "isn", "aren", "wasn", "weren", "doesn", "don", "didn"),
 ))  # fmt: skip
-NO_LONGER = ("longer", "more")  # after "no": something ended, which is no negation
+# After "no" and "nothing": something ended, or all the rest stayed, which denies no change.
+NO_DENIAL = ("longer", "more", "else", "other")
 # Further ways in which captions of others name a landmark.
 OTHER_RELATIONS = (
-    "right of", "left of", "next to", "near", "beside", "between", "close to", "above", "below",
-    "under", "on top of",
+    "right of", "left of", "next to", "near", "beside", "between", "close to", "closer to", "above",
+    "below", "under", "on top of", "toward", "towards", "away from",
 )  # fmt: skip
 SPELLINGS = {"grey": "gray", "colour": "color"}
 _WORD = re.compile(r"[^\W_]+")
@@ -253,7 +254,7 @@ def _type(words: Sequence[str], types: set[str], facts: dict[int, str]) -> str |
 def _negated(words: Sequence[str]) -> bool:
     following = (*words[1:], "")
     return any(
-        word in NEGATIONS and not (word == "no" and following[number] in NO_LONGER)
+        word in NEGATIONS and following[number] not in NO_DENIAL
         for number, word in enumerate(words)
     )
 
@@ -288,8 +289,11 @@ def _landmark_words(words: Sequence[str]) -> Iterator[int]:
             number += 1
             continue
         end = _end_of_landmark(words, number + len(relation))
-        if relation == ("between",) and words[end : end + 1] == ["and"]:
-            end = _end_of_landmark(words, end + 1)
+        if words[end : end + 1] == ["and"]:
+            second = _end_of_landmark(words, end + 1)
+            # "beside the ball and the cube moved" goes on with another object.
+            if relation == ("between",) or second == len(words):
+                end = second
         yield from range(number, end)
         number = end
 

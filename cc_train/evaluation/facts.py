@@ -50,7 +50,7 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
     """The verdict on a caption.
 
     references: true captions of the pair. They tell which looks single its object out. Where none
-    of them is a sentence of the grammar, `exact` asks for all looks.
+    of them is a sentence of the grammar, `exact` asks for all looks, or for such as fit one object.
     """
     claims, truth = parsing.parse(caption), true_values(facts)
     outcomes = {fact: _outcome(claims.value(fact), value) for fact, value in truth.items()}

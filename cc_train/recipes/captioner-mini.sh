@@ -14,7 +14,7 @@ $prep synth "$at/fresh" --scenes "$(scenes 500)" --seed 990 --size 112 --wording
 $prep synth "$at/still" --scenes "$(scenes 250)" --seed 991 --size 112 --wording plain --jitter 0
 $prep synth "$at/large" --scenes "$(scenes 250)" --seed 992 --size 224 --wording plain
 # The fresh scenes in other words; nothing is rendered again.
-[ -e "$at/rich" ] || cp -r "$at/fresh" "$at/rich"
+[ -e "$at/rich" ] || { rm -rf "$at/rich.part"; cp -r "$at/fresh" "$at/rich.part"; mv "$at/rich.part" "$at/rich"; }
 $prep synth "$at/rich" --scenes "$(scenes 500)" --seed 990 --size 112 --wording rich
 for set in scenes fresh still large rich; do
   $prep build pairs --root "$at/$set" --out "$at/$set-shards"

@@ -69,6 +69,7 @@ class _Server:
             stderr=self.errors,
             env={**os.environ, "LC_ALL": "C"},
             encoding="utf-8",
+            errors="replace",  # half a surrogate pair, which JSON may hold
         )
 
     def messages(self) -> str:

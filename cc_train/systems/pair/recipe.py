@@ -135,13 +135,13 @@ def _start_from(
 
     Of the words, those that both know; others begin as in a new run.
     """
-    run = runs.read(runs.locate(init), "pair")
+    run = runs.read(init, "pair")
     if run.settings["backbone"] != about["backbone"]:
         raise UserError(
             f"{init} has another backbone or image size than these shards",
             "Build the shards as it was trained, or leave out --init",
         )
-    known = Vocabulary.read(runs.locate(init) / VOCABULARY)
+    known = Vocabulary.read(init / VOCABULARY)
     rows = [known.ids.get(word) for word in words.words]
     tensors, own = dict(run.tensors), network.state_dict()
     for name in WORD_TENSORS:

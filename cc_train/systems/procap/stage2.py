@@ -228,14 +228,14 @@ def _from_stage1(
 def _check_backbone(settings: Settings, data: Split, init: Path, features: FrameFeatures) -> None:
     """Raises UserError where the shards, or the settings, are not those of stage 1's features."""
     seen = features.backbone
-    if seen is None:
-        return
-    if settings.feature_pooling not in (None, seen.pooling):
+    if settings.feature_pooling not in (None, seen.pooling if seen else None):
         raise UserError(
-            f"feature_pooling is {seen.pooling} in {init}, and {settings.feature_pooling} in the "
-            "settings",
+            f"feature_pooling is {seen.pooling if seen else 'not used'} in {init}, and "
+            f"{settings.feature_pooling} in the settings",
             "Leave feature_pooling out with --init",
         )
+    if seen is None:
+        return
     theirs = frozen_backbone.about(feature_statistics.first(data.train))
     if any(theirs[name] != seen.known[name] for name in theirs):
         raise UserError(

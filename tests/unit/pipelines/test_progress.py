@@ -54,6 +54,18 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[0].endswith("left")
 
 
+def test_a_resumed_job_has_no_negative_rate(tmp_path: Path) -> None:
+    """A shard that an earlier run left unfinished begins anew, so fewer pairs are done."""
+    there = state(tmp_path)
+    watcher = progress.Watcher(there, PLAN, Console(file=io.StringIO()))
+    there.write_journal(Journal("train-000001", "run 2", "host", [], done=0, rejected=0))
+    assert watcher._words(watcher._count()).endswith(" 0.00 pairs/s, starting")
+    there.write_journal(Journal("train-000001", "run 2", "host", [], done=2, rejected=0))
+    words = watcher._words(watcher._count())
+    assert words.endswith("left"), "two pairs are more than at the new start"
+    assert " -" not in words
+
+
 def test_words_for_time_and_size() -> None:
     assert [progress.clock(s) for s in (0, 61, 3725)] == ["00:00", "01:01", "1:02:05"]
     assert [progress.amount(n) for n in (0, 999, 1500, 12_345_678, 5 * 10**12)] == [
