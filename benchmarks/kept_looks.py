@@ -28,8 +28,8 @@ from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.synth import dataset
 from cc_prep.weights import networks
 from cc_train import captioner as captioners
+from cc_train.data.supervision import LOOK_CLASSES, LOOKS, look_classes
 from cc_train.systems.pair.captioner import PairCaptioner
-from cc_train.systems.pair.supervision import LOOK_CLASSES, LOOKS, look_classes
 
 SEED = 995
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
-from cc_train.systems.pair import supervision
-from cc_train.systems.pair.supervision import LOOKS
+from cc_train.data import supervision
+from cc_train.data.supervision import LOOKS
 
 GRID = 4
 SIDE = 8 * GRID

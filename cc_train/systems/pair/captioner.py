@@ -11,11 +11,10 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
 from cc_train.layers.caption_decoder import CaptionDecoder
+from cc_train.layers.comparison import SUMMARIES, Changes
 from cc_train.systems.pair import encoder
-from cc_train.systems.pair.encoder import Changes, PairEncoder
+from cc_train.systems.pair.encoder import PairEncoder
 from cc_train.text import TextCodec
-
-SUMMARIES = 7
 
 
 class PairCaptioner(EncoderDecoder):

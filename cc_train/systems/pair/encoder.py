@@ -1,23 +1,13 @@
-"""Grid features of two images → what differs between them.
-
-Each image is adapted once. For a pair, each side is reconstructed from the other by attention; what
-a reconstruction leaves over and the plain difference show the change. Two attention maps say where
-it is before and after; the object's looks are read there.
-"""
+"""Grid features of two images → what differs between them; each image is adapted once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.records import FACT_TYPES
-from cc_train.systems.pair.supervision import FACT_CLASSES, LOOK_CLASSES
-
-GROUPS = 8
-ADD = FACT_TYPES.index("add")
+from cc_train.layers.comparison import Comparison, Residual
 
 
 @dataclass(frozen=True)
@@ -33,56 +23,7 @@ class Config:
     feature_dropout: float = 0.0
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What is seen of P pairs.
-
-    facts: logits [P, sum(FACT_CLASSES)]. before, after: logits of the place of the change,
-    [P, rows · columns]. summaries: what the attention maps read, [P, 7, D]. grid: the differences
-    at every place, [P, rows · columns, D].
-    """
-
-    facts: Tensor
-    before: Tensor
-    after: Tensor
-    summaries: Tensor
-    grid: Tensor
-
-
-class Residual(nn.Module):
-    """Two filters around a shortcut; at the start it is the shortcut alone."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(GROUPS, width), nn.GroupNorm(GROUPS, width)
-        self.conv1 = nn.Conv2d(width, width, 3, padding=1)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
-        nn.init.zeros_(self.conv2.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.conv1(F.gelu(self.norm1(x)))
-        return x + self.conv2(F.gelu(self.norm2(out)))
-
-
-class CrossAttention(nn.Module):
-    """What x [B, N, D] finds of itself in y [B, N, D]."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        query, key, value = (
-            layer(part).unflatten(2, (self.heads, -1)).transpose(1, 2)
-            for layer, part in ((self.query, x), (self.key, y), (self.value, y))
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
-
-
-class PairEncoder(nn.Module):
+class PairEncoder(Comparison):
     """Features float [N, C, rows, columns] → changes of pairs of them.
 
     mean, std: of each channel over the training data, which features are standardised by. spread:
@@ -94,90 +35,19 @@ class PairEncoder(nn.Module):
     spread: Tensor
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
+        grid = config.rows, config.columns
+        super().__init__(config.width, grid, config.heads, config.dropout)
         self.config = config
-        width, looks = config.width, sum(LOOK_CLASSES)
         self.register_buffer("mean", torch.zeros(config.channels))
         self.register_buffer("std", torch.ones(config.channels))
         self.register_buffer("spread", torch.ones(config.channels))
         self.feature_dropout = nn.Dropout2d(config.feature_dropout)  # whole channels
-        self.adapter = nn.Sequential(nn.Conv2d(config.channels, width, 1), Residual(width))
-        self.position = nn.Parameter(0.02 * torch.randn(config.rows * config.columns, width))
-        self.norm = nn.LayerNorm(width)
-        self.cross = CrossAttention(width, config.heads)
-        self.mix = nn.Sequential(nn.Conv2d(5 * width, width, 1), Residual(width))
-        self.place_before, self.place_after = nn.Linear(width, 1), nn.Linear(width, 1)
-        self.look = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, looks))
-        self.centre = nn.Conv2d(width, 1, 1)
-        read = 5 * width + 2 * looks
-        self.fuse = nn.Sequential(
-            nn.LayerNorm(read),
-            nn.Linear(read, 2 * width),
-            nn.GELU(),
-            nn.Dropout(config.dropout),
+        self.adapter = nn.Sequential(
+            nn.Conv2d(config.channels, config.width, 1), Residual(config.width)
         )
-        self.facts = nn.Linear(2 * width, sum(FACT_CLASSES))
-        self.from_fused = nn.Linear(2 * width, width)
-        self.from_facts = nn.Linear(sum(FACT_CLASSES), width)
 
     def images(self, features: Tensor) -> Tensor:
         """Adapted features [N, D, rows, columns] of those of the backbone."""
         standard = (features.float() - self.mean[:, None, None]) / self.std[:, None, None]
         out: Tensor = self.adapter(self.feature_dropout(standard))
         return out
-
-    def looks_at(self, images: Tensor, places: Tensor) -> Tensor:
-        """Logits [M, sum(LOOK_CLASSES)] of the looks at places (u, v) [M, 2] of M images."""
-        points = (2 * places - 1).clamp(-1, 1)[:, None, None]
-        sampled = F.grid_sample(images.float(), points, align_corners=False)
-        out: Tensor = self.look(sampled.flatten(1))
-        return out
-
-    def forward(self, first: Tensor, second: Tensor) -> Changes:
-        """The changes from adapted images [P, D, rows, columns] to others."""
-        before, after = (x.flatten(2).transpose(1, 2) for x in (first, second))
-        p, q = self.norm(before + self.position), self.norm(after + self.position)
-        parts = (
-            before,
-            after,
-            after - before,
-            before - self.cross(p, q),
-            after - self.cross(q, p),
-        )
-        stacked = torch.cat(parts, dim=2).transpose(1, 2).unflatten(2, first.shape[2:])
-        grid = self.mix(stacked).flatten(2).transpose(1, 2)
-        at_before, at_after = self.place_before(grid)[..., 0], self.place_after(grid)[..., 0]
-        pooled = [
-            _pool(tokens, logits)
-            for logits, other in ((at_before, before), (at_after, after))
-            for tokens in (grid, other)
-        ]
-        pooled.append(grid.amax(1))
-        look_before, look_after = self.look(pooled[1]), self.look(pooled[3])
-        fused = self.fuse(torch.cat((*pooled, look_before, look_after), dim=1))
-        facts = self._facts(fused, look_before, look_after)
-        chances = [part.softmax(1) for part in facts.split(FACT_CLASSES, dim=1)]
-        summaries = (*pooled, self.from_fused(fused), self.from_facts(torch.cat(chances, dim=1)))
-        return Changes(facts, at_before, at_after, torch.stack(summaries, dim=1), grid)
-
-    def _facts(self, fused: Tensor, look_before: Tensor, look_after: Tensor) -> Tensor:
-        """Logits of all facts: the read-out's own, with the looks read at the places."""
-        kinds, looks = FACT_CLASSES[0], sum(LOOK_CLASSES)
-        own = self.facts(fused).float()
-        added = own[:, :kinds].softmax(1)[:, ADD : ADD + 1]  # seen in the second image alone
-        seen = look_before * (1 - added) + look_after * added
-        colour = look_after[:, : LOOK_CLASSES[0]]
-        return torch.cat(
-            (
-                own[:, :kinds],
-                own[:, kinds : kinds + looks] + seen,
-                own[:, kinds + looks :] + colour,
-            ),
-            dim=1,
-        )
-
-
-def _pool(tokens: Tensor, logits: Tensor) -> Tensor:
-    """[P, D] of tokens [P, N, D], by the attention that the logits [P, N] give."""
-    pooled: Tensor = (tokens.float() * logits.float().softmax(1)[..., None]).sum(1)
-    return pooled

@@ -16,12 +16,12 @@ from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
+from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.systems.pair import encoder
-from cc_train.systems.pair.batches import PairBatches
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
@@ -117,7 +117,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         loop.weight_decay,
         request.device,
     )
-    batches = PairBatches(words, settings.decoder.length, settings.pairs_per_scene, first.sha256)
+    batches = OrderedPairBatches(
+        words, settings.decoder.length, settings.pairs_per_scene, first.sha256
+    )
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     return Task(objective, stream, len(stream.items), about, words.files())
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.layers import caption_decoder
 from cc_train.systems.pair import encoder
-from cc_train.systems.pair.batches import PairBatches
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import Vocabulary
@@ -37,7 +37,7 @@ def objective(weights: Losses, attend_grid: bool = True) -> PairObjective:
 def trained(weights: Losses, steps: int) -> tuple[PairObjective, dict[str, float]]:
     one = objective(weights)
     optimiser = torch.optim.AdamW(one.network.parameters(), lr=3e-3, weight_decay=0.0)
-    batches = PairBatches(WORDS, 12, 2, pair_samples.DIGEST)
+    batches = OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)
     losses: dict[str, torch.Tensor] = {}
     for step in range(steps):
         for group in optimiser.param_groups:
@@ -77,7 +77,7 @@ def test_captions_alone_teach_it_too() -> None:
 @pytest.mark.parametrize("name", [name for name in Losses.model_fields if name != "caption"])
 def test_each_loss_is_left_out_by_its_weight(name: str) -> None:
     """Its gradient is that of the others alone."""
-    batch = PairBatches(WORDS, 12, 2, pair_samples.DIGEST)(
+    batch = OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)(
         SAMPLES[:8], [np.random.default_rng(i) for i in range(8)]
     )
     totals = {}
@@ -95,7 +95,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     one = objective(Losses())
     one.network.eval()
     rngs = [np.random.default_rng(i) for i in range(8)]
-    batches = PairBatches(WORDS, 12, 2, pair_samples.DIGEST)
+    batches = OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)
     whole = batches(SAMPLES[:8], rngs)
     rngs = [np.random.default_rng(i) for i in range(8)]
     halves = [batches(SAMPLES[:4], rngs[:4]), batches(SAMPLES[4:8], rngs[4:])]
@@ -108,7 +108,9 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 
 def test_unchanged_pairs_have_no_looks_to_learn() -> None:
     """Keeps away: a class that stands for "none" pulling at the looks."""
-    batch = PairBatches(WORDS, 12, 1, pair_samples.DIGEST)([SAMPLES[1]], [np.random.default_rng(0)])
+    batch = OrderedPairBatches(WORDS, 12, 1, pair_samples.DIGEST)(
+        [SAMPLES[1]], [np.random.default_rng(0)]
+    )
     denominators = objective(Losses()).denominators(batch)
     assert int(denominators["type"]) == 1
     assert all(

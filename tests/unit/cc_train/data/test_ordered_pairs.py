@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
 from cc_prep.records import FACT_TYPES
-from cc_train.systems.pair import supervision
-from cc_train.systems.pair.batches import PairBatches, draw, ordered_pairs
+from cc_train.data import supervision
+from cc_train.data.ordered_pairs import OrderedPairBatches, draw, ordered_pairs
 from cc_train.text import Vocabulary
 from tests import pair_samples
 
@@ -82,7 +82,9 @@ def test_without_facts_only_what_is_known_is_turned_round() -> None:
         del sample.meta["facts"]
     orders = [(pair.first, pair.second) for pair in ordered_pairs(samples).pairs]
     assert sorted(orders) == [(0, 1), (0, 2), (2, 0), (2, 1)]
-    batch = PairBatches(WORDS, 12, 3, pair_samples.DIGEST)(samples, [np.random.default_rng(0)] * 2)
+    batch = OrderedPairBatches(WORDS, 12, 3, pair_samples.DIGEST)(
+        samples, [np.random.default_rng(0)] * 2
+    )
     assert (batch["facts"] == supervision.UNKNOWN).all()
     assert (batch["places"] == supervision.UNKNOWN).all()
     assert len(batch["object_image"]) == 0
@@ -109,7 +111,7 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
     """Keeps away: features, captions or facts that belong to the neighbouring scene."""
     samples = [sample for number in range(6) for sample in pair_samples.scene(number)]
     rngs = [np.random.default_rng(i) for i in range(len(samples))]
-    batch = PairBatches(WORDS, 12, 3, pair_samples.DIGEST)(samples, rngs)
+    batch = OrderedPairBatches(WORDS, 12, 3, pair_samples.DIGEST)(samples, rngs)
     assert batch["features"].shape == (18, pair_samples.CHANNELS, 4, 4)
     assert len(batch["first"]) == len(batch["ids"]) == 18
     for pair in range(18):
@@ -137,7 +139,7 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
 def test_the_same_dice_give_the_same_batch() -> None:
     samples = [sample for number in range(3) for sample in pair_samples.scene(number)]
     batches = [
-        PairBatches(WORDS, 12, 2, pair_samples.DIGEST)(
+        OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)(
             samples, [np.random.default_rng(i) for i in range(6)]
         )
         for _ in range(2)
@@ -150,13 +152,15 @@ def test_shards_without_features_say_what_to_build() -> None:
     sample = pair_samples.scene(0)[0]
     bare = type(sample)(sample.key, sample.meta, sample.tokens, sample.scores, {})
     with pytest.raises(UserError, match="no features"):
-        PairBatches(WORDS, 12, 1, pair_samples.DIGEST)([bare], [np.random.default_rng(0)])
+        OrderedPairBatches(WORDS, 12, 1, pair_samples.DIGEST)([bare], [np.random.default_rng(0)])
 
 
 def test_features_of_two_backbones_are_refused() -> None:
     """Keeps away: a captioner that is trained on features of two networks."""
     with pytest.raises(UserError, match="holds features of other weights"):
-        PairBatches(WORDS, 12, 1, "1" * 64)(pair_samples.scene(0), [np.random.default_rng(0)] * 2)
+        OrderedPairBatches(WORDS, 12, 1, "1" * 64)(
+            pair_samples.scene(0), [np.random.default_rng(0)] * 2
+        )
 
 
 def test_images_of_two_sizes_are_refused() -> None:
@@ -165,7 +169,9 @@ def test_images_of_two_sizes_are_refused() -> None:
     small = replace(other[0].features, values=other[0].features.values[..., :2])
     samples = [*one, replace(other[0], features=small)]
     with pytest.raises(UserError, match="Build the shards with one image_size"):
-        PairBatches(WORDS, 12, 1, pair_samples.DIGEST)(samples, [np.random.default_rng(0)] * 3)
+        OrderedPairBatches(WORDS, 12, 1, pair_samples.DIGEST)(
+            samples, [np.random.default_rng(0)] * 3
+        )
 
 
 def test_a_view_whose_objects_are_not_known_lends_no_facts() -> None:

@@ -17,10 +17,9 @@ import torch
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import NO_CHANGE
-from cc_train.data import shard_index
+from cc_train.data import shard_index, supervision
 from cc_train.data.collate import before_after, require_backbone
-from cc_train.systems.pair import supervision
-from cc_train.systems.pair.supervision import OrderedPair
+from cc_train.data.supervision import OrderedPair
 from cc_train.text import TextCodec
 
 
@@ -37,8 +36,8 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class PairBatches:
-    """`PairBatches(…)(samples, rngs)` is a batch for PairObjective.
+class OrderedPairBatches:
+    """`OrderedPairBatches(…)(samples, rngs)` is a batch for PairObjective.
 
     length: ids of a caption with its marks. pairs_per_scene: ordered pairs drawn of each scene, one
     of them unchanged where the scene has both. backbone: SHA-256 of the weights whose features are

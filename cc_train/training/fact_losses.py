@@ -1,0 +1,106 @@
+"""The losses of what a renderer knows of a pair: the change, its places, all objects.
+
+They are those of a `Comparison` and of batches of `OrderedPairBatches`. Nothing is asked of what is
+not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from cc_prep.settings import Section
+from cc_train.data.supervision import FACT_CLASSES, LOOK_CLASSES, UNKNOWN
+from cc_train.layers.comparison import Changes, Comparison
+
+FACT_NAMES = ("type", "color", "shape", "material", "size", "new_color")
+LOOK_NAMES = FACT_NAMES[1:5]
+
+
+class FactLosses(Section):
+    """Weights of the losses; 0 leaves one out.
+
+    type, looks, new_color: of the change. place: where it is, before and after. objects: looks of
+    every object at its place. centres: where objects are.
+    """
+
+    type: float = Field(1.5, ge=0)
+    looks: float = Field(0.7, ge=0)
+    new_color: float = Field(0.5, ge=0)
+    place: float = Field(0.5, ge=0)
+    objects: float = Field(0.5, ge=0)
+    centres: float = Field(2.5, ge=0)
+
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of what `losses` gives."""
+        return (
+            self.type * losses["type"]
+            + self.looks * torch.stack([losses[name] for name in LOOK_NAMES]).sum()
+            + self.new_color * losses["new_color"]
+            + self.place * (losses["place_before"] + losses["place_after"])
+            + self.objects * losses["objects"]
+            + self.centres * losses["centres"]
+        )
+
+
+def denominators(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How many terms each loss has."""
+    known = batch["facts"] != UNKNOWN
+    return {
+        **{name: known[:, i].sum() for i, name in enumerate(FACT_NAMES)},
+        "place_before": (batch["places"][:, 0] != UNKNOWN).sum(),
+        "place_after": (batch["places"][:, 1] != UNKNOWN).sum(),
+        "objects": torch.tensor(len(batch["object_image"]), device=known.device),
+        "cells": batch["has_objects"].sum() * batch["centres"][0].numel(),
+    }
+
+
+def losses(
+    comparison: Comparison,
+    changes: Changes,
+    images: Tensor,
+    batch: Mapping[str, Tensor],
+    counts: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """All losses, not yet weighted, each divided by its denominator.
+
+    images: float [N, D, rows, columns], what `changes` compares pairs of; all objects are looked
+    for in them.
+    """
+    parts = changes.facts.split(FACT_CLASSES, dim=1)
+    result = {
+        name: _cross_entropy(parts[i], batch["facts"][:, i]) / counts[name]
+        for i, name in enumerate(FACT_NAMES)
+    }
+    for i, name in enumerate(("place_before", "place_after")):
+        places = (changes.before, changes.after)[i]
+        result[name] = _cross_entropy(places, batch["places"][:, i]) / counts[name]
+    result["objects"] = _objects(comparison, images, batch) / counts["objects"]
+    result["centres"] = _centres(comparison, images, batch) / counts["cells"]
+    return result
+
+
+def _objects(comparison: Comparison, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Summed loss of the looks of every object."""
+    if not len(batch["object_image"]):
+        return torch.zeros((), device=images.device)
+    looks = comparison.looks_at(images[batch["object_image"]], batch["object_place"])
+    parts = looks.split(LOOK_CLASSES, dim=1)
+    terms = [_cross_entropy(part, batch["object_looks"][:, i]) for i, part in enumerate(parts)]
+    return torch.stack(terms).sum()
+
+
+def _centres(comparison: Comparison, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Summed loss of whether an object's centre is at a place, over images that tell."""
+    logits = comparison.centre(images)[:, 0].float()
+    terms = F.binary_cross_entropy_with_logits(logits, batch["centres"], reduction="none")
+    return (terms * batch["has_objects"][:, None, None]).sum()
+
+
+def _cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
+    """Summed over the rows whose class is known."""
+    return F.cross_entropy(logits.float(), classes, ignore_index=UNKNOWN, reduction="sum")
