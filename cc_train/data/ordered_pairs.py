@@ -41,13 +41,15 @@ class OrderedPairBatches:
 
     length: ids of a caption with its marks. pairs_per_scene: ordered pairs drawn of each scene, one
     of them unchanged where the scene has both. backbone: SHA-256 of the weights whose features are
-    taken; a sample with others is refused.
+    taken; a sample with others is refused. grid: rows and columns of the cells in which places are
+    said; None takes those of the features.
     """
 
     text: TextCodec
     length: int
     pairs_per_scene: int
     backbone: str
+    grid: tuple[int, int] | None = None
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -56,7 +58,8 @@ class OrderedPairBatches:
 
         features float16 [N, C, h, w]; of P pairs: first, second int64 [P], ids and labels int64
         [P, length], facts int64 [P, 6], places int64 [P, 2]; of M objects: object_image int64 [M],
-        object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32 [N, h, w]."""
+        object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32
+        [N, rows, columns], has_objects bool [N]."""
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
         features: list[np.ndarray] = []
@@ -80,11 +83,12 @@ class OrderedPairBatches:
                 )
                 chosen_rngs.append(rng)
         stacked = _stacked(features)
+        grid = self.grid or (stacked.shape[2], stacked.shape[3])
         return {
             "features": torch.from_numpy(stacked),
             **self._captions(pairs, chosen_rngs),
-            **_facts(pairs, stacked.shape[2:]),
-            **_objects(objects, stacked.shape[2:]),
+            **_facts(pairs, grid),
+            **_objects(objects, grid),
         }
 
     def _captions(
@@ -193,7 +197,7 @@ def _add(
     return numbers[name]
 
 
-def _facts(pairs: Sequence[OrderedPair], grid: tuple[int, ...]) -> dict[str, torch.Tensor]:
+def _facts(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
     rows, columns = grid
     places = [
         [
@@ -212,7 +216,7 @@ def _facts(pairs: Sequence[OrderedPair], grid: tuple[int, ...]) -> dict[str, tor
     }
 
 
-def _objects(objects: Sequence[tuple[Any, ...]], grid: tuple[int, ...]) -> dict[str, torch.Tensor]:
+def _objects(objects: Sequence[tuple[Any, ...]], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
     rows, columns = grid
     listed = [(image, looks) for image, shown in enumerate(objects) for looks in shown]
     centres = np.zeros((len(objects), rows, columns), np.float32)

@@ -147,6 +147,31 @@ class Comparison(nn.Module):
         )
 
 
+def change_bridge(width: int, out: int) -> nn.Sequential:
+    """From the channels of changes to those of a decoder."""
+    return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, out))
+
+
+def change_kinds(out: int) -> nn.Parameter:
+    """What tells the summaries and the places apart, [SUMMARIES + 1, out]."""
+    return nn.Parameter(0.02 * torch.randn(SUMMARIES + 1, out))
+
+
+def change_tokens(
+    changes: Changes, positions: Tensor | None, bridge: nn.Module, kinds: Tensor
+) -> Tensor:
+    """What a decoder attends to, [P, N, out]: the summaries, then the differences at every place.
+
+    positions: of the places, [rows · columns, D]; None leaves the places out. bridge and kinds:
+    what `change_bridge` and `change_kinds` made.
+    """
+    summaries: Tensor = bridge(changes.summaries) + kinds[:SUMMARIES]
+    if positions is None:
+        return summaries
+    places = bridge(changes.grid + positions) + kinds[SUMMARIES]
+    return torch.cat((summaries, places), dim=1)
+
+
 def _pool(tokens: Tensor, logits: Tensor) -> Tensor:
     """[P, D] of tokens [P, N, D], by the attention that the logits [P, N] give."""
     pooled: Tensor = (tokens.float() * logits.float().softmax(1)[..., None]).sum(1)

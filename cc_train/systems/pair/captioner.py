@@ -11,7 +11,7 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
 from cc_train.layers.caption_decoder import CaptionDecoder
-from cc_train.layers.comparison import SUMMARIES, Changes
+from cc_train.layers.comparison import Changes, change_bridge, change_kinds, change_tokens
 from cc_train.systems.pair import encoder
 from cc_train.systems.pair.encoder import PairEncoder
 from cc_train.text import TextCodec
@@ -39,10 +39,8 @@ class PairCaptioner(EncoderDecoder):
         self.backbone = backbone.requires_grad_(False)
         self.encoder = PairEncoder(config)
         self.attend_grid = attend_grid
-        self.bridge = nn.Sequential(
-            nn.LayerNorm(config.width), nn.Linear(config.width, decoder.width)
-        )
-        self.kinds = nn.Parameter(0.02 * torch.randn(SUMMARIES + 1, decoder.width))
+        self.bridge = change_bridge(config.width, decoder.width)
+        self.kinds = change_kinds(decoder.width)
         self.decoder = CaptionDecoder(decoder)
 
     def prepare(self, before_after: Tensor) -> Tensor:
@@ -77,11 +75,8 @@ class PairCaptioner(EncoderDecoder):
 
     def attended(self, changes: Changes) -> Tensor:
         """What the decoder attends to, [B, N, width]."""
-        summaries = self.bridge(changes.summaries) + self.kinds[:SUMMARIES]
-        if not self.attend_grid:
-            return summaries
-        places = self.bridge(changes.grid + self.encoder.position) + self.kinds[SUMMARIES]
-        return torch.cat((summaries, places), dim=1)
+        positions = self.encoder.position if self.attend_grid else None
+        return change_tokens(changes, positions, self.bridge, self.kinds)
 
     def memory(self, before_after: Tensor) -> Tensor:
         """See `EncoderDecoder`."""

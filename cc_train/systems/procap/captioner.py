@@ -7,6 +7,7 @@ leads to the caption decoder. Names follow the reference's `model.chkpt`: `inter
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,11 +19,26 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
 from cc_train.layers.caption_decoder import CaptionDecoder
+from cc_train.layers.comparison import (
+    Changes,
+    Comparison,
+    change_bridge,
+    change_kinds,
+    change_tokens,
+)
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.text import TextCodec
 
 Queries = Literal["shared", "independent"]
+
+
+@dataclass(frozen=True)
+class ComparisonConfig:
+    """Of a `Comparison` of the states of both ends."""
+
+    heads: int = 4
+    dropout: float = 0.1
 
 
 class ProCap(EncoderDecoder):
@@ -35,6 +51,8 @@ class ProCap(EncoderDecoder):
     reference_quirks: with two slips of the reference's second stage, which its published weights
         need: paddings take the ids of words, and the attention mask is one row off. The decoder's
         are in its own configuration.
+    comparison: the decoder attends to explicit differences between the states of both ends, and to
+        those of the queries; without it, as in the paper, to all states alike.
     """
 
     def __init__(
@@ -46,6 +64,7 @@ class ProCap(EncoderDecoder):
         queries: Queries = "shared",
         reference_quirks: bool = False,
         tokenizer: str | None = None,
+        comparison: ComparisonConfig | None = None,
     ) -> None:
         sizes, factor = encoder.config, features.vqgan.config.factor
         size = (sizes.rows * factor, sizes.columns * factor)
@@ -61,6 +80,12 @@ class ProCap(EncoderDecoder):
             nn.LayerNorm(decoder.width),
         )
         self.text_decoder = nn.ModuleDict({"decoder": CaptionDecoder(decoder)})
+        self.comparison: Comparison | None = None
+        if comparison is not None:
+            grid = sizes.rows, sizes.columns
+            self.comparison = Comparison(width, grid, comparison.heads, comparison.dropout)
+            self.bridge = change_bridge(width, decoder.width)
+            self.kinds = change_kinds(decoder.width)
         self.queries: nn.Parameter | None = None
         if queries == "independent":
             count = (encoder.config.frames - 2) * encoder.config.frame_tokens
@@ -108,9 +133,33 @@ class ProCap(EncoderDecoder):
         return hidden[:, control.shape[1] :]
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """What the decoder attends to, [B, T · n, width]."""
-        out: Tensor = self.mlp(self.procedure(self.features(as_input(before_after))))
-        return out
+        """What the decoder attends to, [B, N, width]."""
+        states = self.procedure(self.features(as_input(before_after)))
+        changes = None if self.comparison is None else self.changes(*self.ends(states))
+        return self.attended(states, changes)
+
+    def ends(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The states of before and after as images, [B, D, rows, columns] each."""
+        sizes = self.encoder.config
+        count, shape = sizes.frame_tokens, (sizes.rows, sizes.columns)
+        before, after = states[:, :count], states[:, -count:]
+        return before.mT.unflatten(2, shape), after.mT.unflatten(2, shape)
+
+    def changes(self, before: Tensor, after: Tensor) -> Changes:
+        """What differs between states of both ends; with a comparison alone."""
+        assert self.comparison is not None
+        changes: Changes = self.comparison(before, after)
+        return changes
+
+    def attended(self, states: Tensor, changes: Changes | None) -> Tensor:
+        """What the decoder attends to, [B, N, width], of the encoder's states [B, T · n, D]."""
+        if self.comparison is None or changes is None:
+            everywhere: Tensor = self.mlp(states)
+            return everywhere
+        differences = change_tokens(changes, self.comparison.position, self.bridge, self.kinds)
+        count = self.encoder.config.frame_tokens
+        imagined = self.mlp(states[:, count:-count])
+        return torch.cat((differences, imagined), dim=1)
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Of the next word at each position, [B, L, words]."""

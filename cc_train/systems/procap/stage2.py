@@ -13,18 +13,20 @@ from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
 from cc_train.data.collate import CaptionBatches
+from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap import frozen_networks, procedure_encoder
-from cc_train.systems.procap.captioner import ProCap, Queries
+from cc_train.systems.procap.captioner import ComparisonConfig, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures, Kind
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
 from cc_train.systems.procap.stage1 import Network, read_encoder, untrained
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import TextCodec
+from cc_train.training.fact_losses import FactLosses
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
@@ -54,6 +56,13 @@ class Decoder(Section):
     reference_quirks: bool = False
 
 
+class ComparisonSettings(Section):
+    """Explicit differences between the states of both ends, by `Comparison`."""
+
+    heads: int = Field(4, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
 class Settings(Section):
     """All settings of `cc-train stage2`.
 
@@ -64,6 +73,10 @@ class Settings(Section):
     min_word_count: rarer words become [UNK].
     decay_norms: weight decay falls on norms too, as in the reference. reference_quirks: two slips
     of the reference's encoder in stage 2, see `ProCap`; the range of the images is stage 1's.
+    comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
+    pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, for
+    `frames: features`; null takes before and after as they come. facts: what a renderer knows is
+    learned as well, see `FactLosses`; with a comparison and ordered pairs alone.
     """
 
     frames: Kind | None = None
@@ -75,6 +88,9 @@ class Settings(Section):
     network: Network | None = None
     queries: QuerySettings = QuerySettings()
     decoder: Decoder = Decoder()
+    comparison: ComparisonSettings | None = None
+    pairs_per_scene: int | None = Field(None, ge=1)
+    facts: FactLosses | None = None
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     encoder_lr_scale: float = Field(0.4, gt=0)
     freeze: bool = False
@@ -114,10 +130,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.encoder_lr_scale,
         settings.freeze,
         settings.decay_norms,
+        settings.facts,
     )
-    batches = CaptionBatches(
-        network.inputs.reads, words, settings.decoder.length, backbone=network.inputs.backbone
-    )
+    batches = _batches(settings, network)
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     about = {
         "samples": data.about(),
@@ -131,6 +146,35 @@ def prepare(settings: Settings, request: Request) -> Task:
     seen = network.features
     files = {**frozen_networks.files(seen.vqgan, seen.backbone), **words.files()}
     return Task(objective, stream, len(stream.items), about, files)
+
+
+def _batches(settings: Settings, network: ProCap) -> CaptionBatches | OrderedPairBatches:
+    """Raises UserError for settings that do not go together."""
+    inputs, length = network.inputs, settings.decoder.length
+    if settings.pairs_per_scene is None:
+        return CaptionBatches(inputs.reads, network.text, length, backbone=inputs.backbone)
+    if inputs.backbone is None:
+        raise UserError(
+            f"pairs_per_scene: the captioner reads {inputs.reads}",
+            "Set frames=features, or pairs_per_scene=null",
+        )
+    sizes = network.encoder.config
+    grid = (sizes.rows, sizes.columns)
+    return OrderedPairBatches(network.text, length, settings.pairs_per_scene, inputs.backbone, grid)
+
+
+def _check(settings: Settings, width: int) -> None:
+    """Raises UserError for settings that do not go together."""
+    if settings.facts is not None and None in (settings.comparison, settings.pairs_per_scene):
+        raise UserError(
+            "facts: they are learned by a comparison of ordered pairs",
+            "Set comparison and pairs_per_scene too, or facts=null",
+        )
+    if settings.comparison is not None and width % settings.comparison.heads:
+        raise UserError(
+            f"comparison.heads: {width} channels are not in {settings.comparison.heads} even parts",
+            "Set another number",
+        )
 
 
 def make(
@@ -153,10 +197,16 @@ def make(
         encoder, features = _from_stage1(settings, data, init)
     config = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
     config.check()
+    _check(settings, encoder.config.width)
     features.cache_mb = settings.cache_mb
     quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
-    return ProCap(encoder, config, features, words, settings.queries.kind, quirks, digest)
+    kind, comparison = settings.queries.kind, _comparison(settings.comparison)
+    return ProCap(encoder, config, features, words, kind, quirks, digest, comparison)
+
+
+def _comparison(settings: ComparisonSettings | None) -> ComparisonConfig | None:
+    return None if settings is None else ComparisonConfig(**settings.model_dump())
 
 
 def load(run: Run, device: str) -> ProCap:
@@ -184,7 +234,9 @@ def load(run: Run, device: str) -> ProCap:
         )
         queries = settings["queries"]["kind"]
         digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
-        network = ProCap(encoder, decoder, features, words, queries, quirks, digest)
+        known = settings.get("comparison")  # runs from before it have none
+        comparison = None if known is None else ComparisonConfig(**known)
+        network = ProCap(encoder, decoder, features, words, queries, quirks, digest, comparison)
         network.load_state_dict(run.tensors)
     except (KeyError, TypeError, RuntimeError) as error:
         raise UserError(

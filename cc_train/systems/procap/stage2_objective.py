@@ -1,19 +1,23 @@
 """ProCap's stage 2: captions from two images and procedure queries.
 
-The loss is that of any captioner, divided by captions (the reference does not divide).
+The loss is that of any captioner, divided by captions (the reference does not divide). A captioner
+with a comparison may also learn what a renderer knows of the pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from cc_train.captioner import Captioner
+from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.procap.captioner import ProCap
-from cc_train.training import optim
-from cc_train.training.caption_objective import CaptionObjective
+from cc_train.training import fact_losses, optim
+from cc_train.training.caption_objective import CaptionObjective, right_words
+from cc_train.training.fact_losses import FactLosses
 
 UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.")
 
@@ -22,7 +26,9 @@ class Stage2Objective(CaptionObjective):
     """`CaptionObjective` with a learning rate of its own for the encoder.
 
     encoder_lr_scale: the encoder's share of the learning rate. freeze: the encoder learns nothing.
-    decay_norms: biases alone are spared the weight decay, as in the reference.
+    decay_norms: biases alone are spared the weight decay, as in the reference. facts: weights of
+    the losses of what a renderer knows, on batches of `OrderedPairBatches` and for a captioner with
+    a comparison; the caption's loss is then divided by its words, as the pair captioner's is.
     """
 
     network: ProCap
@@ -37,15 +43,20 @@ class Stage2Objective(CaptionObjective):
         encoder_lr_scale: float,
         freeze: bool,
         decay_norms: bool,
+        facts: FactLosses | None = None,
     ) -> None:
+        assert facts is None or network.comparison is not None
         super().__init__(network, score, label_smoothing, weight_decay, device)
         self.encoder_lr_scale, self.decay_norms = encoder_lr_scale, decay_norms
+        self.facts = facts
         for name, parameter in network.encoder.named_parameters():
             parameter.requires_grad_(not freeze and not name.startswith(UNUSED))
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         network = self.network
         rest = nn.ModuleList([network.mlp, network.text_decoder])
+        if network.comparison is not None:
+            rest.extend([network.comparison, network.bridge])
         parts: list[tuple[nn.Module, float]] = [
             (network.encoder, self.encoder_lr_scale),
             (rest, 1.0),
@@ -58,6 +69,57 @@ class Stage2Objective(CaptionObjective):
         if network.queries is not None:
             queries = {"params": [network.queries], "weight_decay": 0.0}
             groups.append({**queries, "scale": self.encoder_lr_scale})
+        if network.comparison is not None:
+            groups.append({"params": [network.kinds], "weight_decay": 0.0, "scale": 1.0})
         return [
             {**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups
         ]
+
+    def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        counts = super().denominators(batch)
+        if self.facts is None:
+            return counts
+        return {**counts, **fact_losses.denominators(_seen(batch))}
+
+    def losses(
+        self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        network = self.network
+        if "first" in batch:
+            ends = torch.stack((batch["first"], batch["second"]), dim=1)
+            batch = {**batch, "before_after": batch["features"][ends]}
+        if self.facts is None:
+            return super().losses(phase, batch, step, denominators)
+        states = network.procedure(network.features(batch["before_after"]))
+        before, after = network.ends(states)
+        changes = network.changes(before, after)
+        logits = network.logits(batch["ids"], network.attended(states, changes))
+        words = denominators["words"]
+        caption = caption_loss(logits, batch["labels"], self.label_smoothing) / words
+        assert network.comparison is not None
+        images = torch.cat((before, after))
+        known = fact_losses.losses(network.comparison, changes, images, _seen(batch), denominators)
+        return {
+            "total": caption + self.facts.total(known),
+            "caption": caption,
+            **known,
+            "word_accuracy": right_words(logits, batch["labels"]) / words,
+        }
+
+
+def _seen(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is known of images, once for each time that a pair shows one: [2P] and their objects.
+
+    The states of an image are others in every pair, for its encoder sees both images at once.
+    """
+    shown = torch.cat((batch["first"], batch["second"]))
+    places, objects = torch.nonzero(shown[:, None] == batch["object_image"], as_tuple=True)
+    return {
+        "facts": batch["facts"],
+        "places": batch["places"],
+        "object_image": places,
+        "object_place": batch["object_place"][objects],
+        "object_looks": batch["object_looks"][objects],
+        "centres": batch["centres"][shown],
+        "has_objects": batch["has_objects"][shown],
+    }

@@ -17,17 +17,20 @@ from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
 from cc_train.data.collate import CaptionBatches
+from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.layers import caption_decoder
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
-from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.captioner import ComparisonConfig, ProCap
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures, Kind
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import Vocabulary
+from cc_train.training.fact_losses import FactLosses
 from cc_train.training.trainer import Objective
+from tests import pair_samples
 
 PAIRS, FRAMES, GRID, CODES, TEXT = 32, 4, 2, 16, 8
 WORDS = ("red", "blue", "green", "gray", "cyan", "brown", "small", "large")
@@ -57,6 +60,14 @@ def samples() -> list[TrainingSample]:
 
 
 SAMPLES = samples()
+SCENES = [pair_samples.scene(number) for number in range(PAIRS)]
+SCENE_CAPTIONS = [
+    caption
+    for scene in SCENES
+    for sample in scene
+    for caption in (*sample.meta["captions"], *sample.meta["facts"]["reversed_captions"])
+]
+SCENE_WORDS = Vocabulary.of(SCENE_CAPTIONS, 1)
 
 
 def features(kind: Kind = "tokens") -> FrameFeatures:
@@ -155,6 +166,49 @@ def test_the_captioner_of_stage_2(kind: Kind) -> None:
     ends = make(SAMPLES, [np.random.default_rng(0)] * PAIRS)["before_after"]
     captions = [caption.text for caption in network.caption(ends)]
     assert sum(a == b for a, b in zip(captions, CAPTIONS, strict=True)) >= PAIRS - 1
+
+
+def test_stage_2_with_a_comparison_and_facts() -> None:
+    """Ordered pairs of planted scenes → their captions, and what changed where."""
+    make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_samples.DIGEST)
+    known = {
+        "name": "planted",
+        "sha256": pair_samples.DIGEST,
+        "grid": [pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID],
+    }
+    grid = (pair_samples.GRID, pair_samples.GRID)
+    backbone = BackboneFeatures(torch.nn.Identity(), known, grid, "unshuffle")
+    frozen = FrameFeatures(features().vqgan, "features", backbone=backbone)
+    torch.manual_seed(0)
+    sizes = Config(64, 2, backbone.channels, CODES, FRAMES, *grid, TEXT, standardised=True)
+    decoder = caption_decoder.Config(len(SCENE_WORDS), 64, 4, 128, 1, 12, 0.0)
+    network = ProCap(
+        ProcedureEncoder(sizes), decoder, frozen, SCENE_WORDS, comparison=ComparisonConfig()
+    )
+    objective = Stage2Objective(
+        network, lambda captioner: {}, 0.0, 0.0, "cpu", 1.0, False, False, FactLosses()
+    )
+    overfit(objective, ordered(make), 250, 2e-3)
+    batch = make([s for scene in SCENES for s in scene], [np.random.default_rng(0)] * 2 * PAIRS)
+    pairs = batch["features"][torch.stack((batch["first"], batch["second"]), dim=1)]
+    captions = [caption.text for caption in network.caption(pairs)]
+    expected = [SCENE_WORDS.decode(row[row >= 0]) for row in batch["labels"].numpy()]
+    right = sum(a == b for a, b in zip(captions, expected, strict=True))
+    assert right >= 0.9 * len(captions), f"{right} of {len(captions)}"
+    with torch.inference_mode():
+        states = network.procedure(network.features(pairs))
+        changes = network.changes(*network.ends(states))
+    asked = batch["places"][:, 0] >= 0
+    places = changes.before.argmax(1)[asked]
+    assert float((places == batch["places"][asked, 0]).float().mean()) > 0.9
+
+
+def ordered(make: OrderedPairBatches) -> Iterator[dict]:
+    """Batches of both pairs of some scenes, without end."""
+    for step in itertools.count():
+        rng = np.random.default_rng([1, step])
+        chosen = [s for i in rng.permutation(PAIRS)[:8] for s in SCENES[i]]
+        yield make(chosen, list(rng.spawn(len(chosen))))
 
 
 def test_the_contrast_of_clip4idc() -> None:

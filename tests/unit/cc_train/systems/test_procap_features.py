@@ -186,3 +186,41 @@ def test_the_run_names_its_backbone(tmp_path: Path) -> None:
     assert settings["backbone"]["grid"] == [8, 4, 4]
     assert settings["backbone"]["tokens"] == [2, 2]
     assert settings["backbone"]["pooling"] == "unshuffle"
+
+
+COMPARING: dict[str, Any] = {"comparison": {}, "pairs_per_scene": 2, "facts": {}}
+
+
+def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path) -> None:
+    """Keeps away: a loaded captioner without its comparison, and one that says other captions."""
+    network = VALUES["stage1"]["network"]
+    task = prepared(tmp_path, "stage2", frames="features", network=network, **COMPARING)
+    trained = task.objective.network
+    assert isinstance(trained, ProCap)
+    loaded = stage2.load(runs.read(tmp_path / "stage2"), "cpu")
+    assert loaded.comparison is not None
+    batch = task.source(0)
+    pairs = batch["features"][torch.stack((batch["first"], batch["second"]), dim=1)]
+    expected = [caption.score for caption in trained.eval().caption(pairs)]
+    assert [caption.score for caption in loaded.caption(pairs)] == expected
+    learning = {id(p) for group in task.objective.groups("model") for p in group["params"]}
+    unused = ("to_logits", "special_emb")
+    for name, parameter in trained.named_parameters():
+        assert (id(parameter) in learning) or any(part in name for part in unused), name
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"facts": {}}, "facts: they are learned by a comparison of ordered pairs"),
+        ({"facts": {}, "comparison": {}}, "Set comparison and pairs_per_scene too"),
+        ({"comparison": {"heads": 5}}, "64 channels are not in 5 even parts"),
+        ({"frames": "tokens", "pairs_per_scene": 2}, "the captioner reads tokens"),
+    ],
+)
+def test_settings_of_a_comparison_that_do_not_fit(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    network = VALUES["stage1"]["network"]
+    with pytest.raises(UserError, match=message):
+        prepared(tmp_path, "stage2", **{"frames": "features", "network": network, **values})
