@@ -37,13 +37,18 @@ def check(data: Split) -> None:
     shard_index.require_tokenizer(used, first["tokenizer_sha256"], first["tokenizer"])
 
 
-def about(data: Split, features: FrameFeatures) -> dict[str, Any]:
-    """The networks, for a run's settings: the VQGAN of the shards' tokens, and the backbone."""
-    vqgan = {name: data.first[name] for name in ("tokenizer", "tokenizer_sha256")}
+def about(made_with: Mapping[str, Any], features: FrameFeatures) -> dict[str, Any]:
+    """The networks, for a run's settings: the VQGAN, which `made_with` names, and the backbone."""
+    vqgan = {name: made_with[name] for name in ("tokenizer", "tokenizer_sha256")}
     seen = features.backbone
     if seen is None:
         return vqgan
     return {**vqgan, "backbone": {**seen.known, "tokens": list(seen.grid), "pooling": seen.pooling}}
+
+
+def have_tokens(data: Split) -> bool:
+    """Whether the samples hold tokens; those of shards for features alone do not."""
+    return data.first.get("tokenizer") is not None
 
 
 def find(data: Split, file: str | None) -> VQGAN:

@@ -146,7 +146,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     trained = replace(make_batch, crop=settings.crop)
     stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, request.ranks)
-    about = {"samples": data.about(), **frozen_networks.about(data, features)}
+    about = {"samples": data.about(), **frozen_networks.about(data.first, features)}
     kept = frozen_networks.files(features.vqgan, features.backbone)
     return Task(objective, stream, len(stream.items), about, kept)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 from rich.console import Console
@@ -26,6 +28,7 @@ from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_
 from cc_train.systems.procap.stage1 import Network, read_encoder, untrained
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import TextCodec
+from cc_train.training import runs
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
@@ -136,7 +139,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     about = {
         "samples": data.about(),
-        **frozen_networks.about(data, network.features),
+        **frozen_networks.about(_made_with(data, request.init), network.features),
         "encoder": {
             "frames": network.features.kind,
             "reference_quirks": network.features.reference_quirks,
@@ -248,8 +251,9 @@ def load(run: Run, device: str) -> ProCap:
 def _from_stage1(
     settings: Settings, data: Split, init: Path
 ) -> tuple[ProcedureEncoder, FrameFeatures]:
-    frozen_networks.check(data)
     first, (encoder, trained) = data.first, read_encoder(init)
+    if trained["frames"] != "features" or frozen_networks.have_tokens(data):
+        frozen_networks.check(data)
     for key, value in (("frames", settings.frames), ("network", settings.network)):
         expected = value.model_dump(mode="json") if isinstance(value, Section) else value
         if expected is not None and expected != trained[key]:
@@ -275,6 +279,13 @@ def _from_stage1(
             "Use shards of the same image_size",
         )
     return resized(encoder, settings.queries.k + 2), features
+
+
+def _made_with(data: Split, init: Path | None) -> Mapping[str, Any]:
+    """What names the VQGAN: the samples, or where they hold no tokens the run of stage 1."""
+    if init is None or frozen_networks.have_tokens(data):
+        return data.first
+    return runs.read(init, "stage1").settings
 
 
 def _check_backbone(settings: Settings, data: Split, init: Path, features: FrameFeatures) -> None:

@@ -15,7 +15,8 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.settings import build
-from cc_train.data import shard_index
+from cc_train.data import shard_index, split
+from cc_train.data.split import Split
 from cc_train.evaluation.predict import predict
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
@@ -128,6 +129,28 @@ def test_stage_2_without_stage_1(tmp_path: Path) -> None:
     ]
     entries = shard_index.read([str(tmp_path / "shards/train-*.tar")])
     assert len(dict(predict(captioner, entries))) == 8
+
+
+def test_stage_2_needs_no_tokens_where_stage_1_saw_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames in between and tokens are made for stage 1 alone; the run names its VQGAN."""
+    prepared(tmp_path / "a", "stage1", frames="features")
+    names = ("tokenizer", "tokenizer_sha256")
+    expected = runs.read(tmp_path / "a/stage1").settings
+
+    def without_tokens(*arguments: Any) -> Split:
+        data = read(*arguments)
+        data.first.update(dict.fromkeys(names))
+        return data
+
+    read = split.read
+    monkeypatch.setattr(split, "read", without_tokens)
+    prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
+    stored = runs.read(tmp_path / "b/stage2").settings
+    assert [stored[name] for name in names] == [expected[name] for name in names]
+    with pytest.raises(UserError, match="the shards hold no tokens"):
+        prepared(tmp_path / "c", "stage2", frames="features", network=VALUES["stage1"]["network"])
 
 
 @pytest.mark.parametrize(
