@@ -87,9 +87,13 @@ def find_features(
 ) -> FrameFeatures:
     """What the encoder is to see, by the networks that made the shards. Raises UserError.
 
-    vqgan, backbone: files of weights that have no name of their own.
+    vqgan, backbone: files of weights that have no name of their own. Where features are seen and
+    the samples hold no tokens, vqgan says which grid the features come to.
     """
-    codec = find(data, vqgan)
+    if kind == "features" and vqgan is not None and not have_tokens(data):
+        codec = networks.vqgan(vqgan)[0]
+    else:
+        codec = find(data, vqgan)
     if kind != "features":
         return FrameFeatures(codec, kind)
     known = frozen_backbone.about(feature_statistics.first(data.train))

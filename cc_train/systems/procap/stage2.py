@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 from rich.console import Console
 
+from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import text
@@ -139,7 +140,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     about = {
         "samples": data.about(),
-        **frozen_networks.about(_made_with(data, request.init), network.features),
+        **frozen_networks.about(_made_with(settings, data, request.init), network.features),
         "encoder": {
             "frames": network.features.kind,
             "reference_quirks": network.features.reference_quirks,
@@ -281,11 +282,15 @@ def _from_stage1(
     return resized(encoder, settings.queries.k + 2), features
 
 
-def _made_with(data: Split, init: Path | None) -> Mapping[str, Any]:
-    """What names the VQGAN: the samples, or where they hold no tokens the run of stage 1."""
-    if init is None or frozen_networks.have_tokens(data):
+def _made_with(settings: Settings, data: Split, init: Path | None) -> Mapping[str, Any]:
+    """What names the VQGAN: the samples; where they hold no tokens stage 1, or the settings."""
+    if frozen_networks.have_tokens(data):
         return data.first
-    return runs.read(init, "stage1").settings
+    if init is not None:
+        return runs.read(init, "stage1").settings
+    assert settings.vqgan is not None
+    located = weights.locate(settings.vqgan)
+    return {"tokenizer": located.name, "tokenizer_sha256": located.sha256}
 
 
 def _check_backbone(settings: Settings, data: Split, init: Path, features: FrameFeatures) -> None:

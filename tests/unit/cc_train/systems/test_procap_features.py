@@ -136,7 +136,7 @@ def test_stage_2_needs_no_tokens_where_stage_1_saw_features(
 ) -> None:
     """Frames in between and tokens are made for stage 1 alone; the run names its VQGAN."""
     prepared(tmp_path / "a", "stage1", frames="features")
-    names = ("tokenizer", "tokenizer_sha256")
+    network, names = VALUES["stage1"]["network"], ("tokenizer", "tokenizer_sha256")
     expected = runs.read(tmp_path / "a/stage1").settings
 
     def without_tokens(*arguments: Any) -> Split:
@@ -150,7 +150,10 @@ def test_stage_2_needs_no_tokens_where_stage_1_saw_features(
     stored = runs.read(tmp_path / "b/stage2").settings
     assert [stored[name] for name in names] == [expected[name] for name in names]
     with pytest.raises(UserError, match="the shards hold no tokens"):
-        prepared(tmp_path / "c", "stage2", frames="features", network=VALUES["stage1"]["network"])
+        prepared(tmp_path / "c", "stage2", frames="features", network=network, vqgan=None)
+    prepared(tmp_path / "d", "stage2", frames="features", network=network)
+    digest = runs.read(tmp_path / "d/stage2").settings["tokenizer_sha256"]
+    assert digest == expected["tokenizer_sha256"]
 
 
 @pytest.mark.parametrize(
