@@ -108,7 +108,7 @@ evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/stage2/e
 	$(BIN)/cc-train report $(OUT)/stage2 --shards '$(OUT)/shards/test-*.tar'
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
-	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --table docs/results.md $(ARGS)
+	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --docs docs/results.md $(ARGS)
 
 # How captioner-mini was made, step by step, in some hours on two cores; see docs/results.md.
 captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed

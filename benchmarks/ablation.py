@@ -1,10 +1,12 @@
-"""The ablation of the two stages on rendered scenes, and of the number of queries.
+"""What makes ProCap's captions right: ablations on rendered scenes, with several seeds.
 
-    python benchmarks/ablation.py --out out/ablation [--jobs 2] [--table docs/results.md]
+    python benchmarks/ablation.py --out out/ablation [--table stages] [--seeds 3] [--jobs 1]
+        [--results FILE] [--docs docs/results.md]
 
-Renders scenes and builds shards where OUT has none, trains what is not trained yet (all steps can
-be stopped and go on), evaluates on the test split and writes the table. Beside it stand the best
-constant caption and the paper's figures.
+Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on the
+test split and writes tables and curves. Everything can be stopped and goes on where it was. RESULTS
+has a line of JSON for each training that is done; it is kept in the repository, since the trainings
+take many hours on two cores. With another file everything is trained anew.
 """
 
 from __future__ import annotations
@@ -14,247 +16,199 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import click
-import torch
+from lib import ablation_tables
+from lib.ablation_rows import TABLES, Row, Stage1
 from rich.console import Console
 
-from cc_train import captioner as captioners
 from cc_train import configs
-from cc_train.data import shard_index
-from cc_train.evaluation import evaluation
-from cc_train.evaluation.captions import coco, scorer
-from cc_train.evaluation.captions.coco import STILL
-from cc_train.evaluation.predict import predict
 from cc_train.systems.procap.stage1 import Settings
 
 BIN = Path(sys.executable).parent
 SIZE = 112
-# A camera on a tripod that somebody brushed against. With CLEVR-Change's jitter (1.0) only 27 % of
-# the 7 × 7 tokens of an unchanged pair stay as they are, with this 74 %.
-JITTER = 0.1
-# One sentence a pair; six varied ones were not tried again with the encoder at a tenth of the rate.
-WORDING = "plain"
-CANDIDATES = 40  # constant captions that are tried
-REPEATS = 5
+CONFIG = "synth_features"
+RESULTS = "benchmarks/results/ablation.jsonl"
+PICTURES = "docs/images"
+# The frames in between are for stage 1 alone, so fewer scenes have them.
+SCENES, FRAME_SCENES = 3000, 1000
+WRITING = Lock()
 
-
-@dataclass(frozen=True)
-class Variant:
-    """A way to train stage 2. paper: its CIDEr on CLEVR-Change, and words a second."""
-
-    name: str
-    k: int
-    stage1: bool
-    paper: float
-    words: int | None = None
-
-
-VARIANTS = (
-    Variant("neither", 0, False, 108.4),
-    Variant("stage 1 alone", 0, True, 112.7),
-    Variant("queries alone, k = 1", 1, False, 106.2),
-    Variant("both, k = 1", 1, True, 128.5, 766),
-    Variant("both, k = 2", 2, True, 135.6, 699),
-    Variant("both, k = 4", 4, True, 128.7, 461),
-)
+Results = dict[str, dict[int, dict[str, Any]]]
 
 
 @click.command()
-@click.option("--out", required=True)
-@click.option("--scenes", default=3000, show_default=True)
+@click.option("--out", required=True, help="For scenes, shards and trainings.")
+@click.option(
+    "--table", "tables", multiple=True, type=click.Choice([*TABLES]), help="Default: all."
+)
+@click.option("--seeds", default=3, show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
+@click.option("--share", default=100, show_default=True, help="Of the scenes, in %.")
 @click.option("--steps", type=int, help="Of either stage; default: the manifest's.")
-@click.option("--jobs", default=2, show_default=True, help="Trainings at once, a thread each.")
-@click.option("--table", help="Where the Markdown goes; default: OUT/results.md.")
-def main(out: str, scenes: int, steps: int | None, jobs: int, table: str | None) -> None:
-    """Runs the whole ablation and writes its table."""
-    torch.set_num_threads(1)
-    folder = Path(out)
-    prepare(folder, scenes)
-    began = time.monotonic()
-    with ThreadPoolExecutor(jobs) as pool:
-        stage1 = pool.submit(train, folder, "stage1", "stage1", steps, [])
-        futures = {
-            variant: pool.submit(train_variant, folder, variant, stage1, steps)
-            # Those without a stage 1 need not wait for it; then the paper's choice.
-            for variant in sorted(VARIANTS, key=lambda v: (v.stage1, v.k != 2, v.k))
-        }
-        runs = [futures[variant].result() for variant in VARIANTS]
-    minutes = (time.monotonic() - began) / 60
-    rows = [measure(folder, run) for run in runs]
-    constant = best_constant(folder)
-    write(folder, table, rows, constant, minutes)
-
-
-def prepare(folder: Path, scenes: int) -> None:
-    """Scenes and shards, where they are not there yet."""
-    provenance = folder / "shards" / "provenance.json"
-    if provenance.exists() and json.loads(provenance.read_text())["complete"]:
-        return
-    run(
-        "cc-prep", "synth", folder / "scenes", "--scenes", scenes, "--seed", 2000, "--size", SIZE,
-        "--jitter", JITTER, "--wording", WORDING,
-    )  # fmt: skip
-    run(
-        "cc-prep", "build", "synth", "--root", folder / "scenes", "--out", folder,
-        "--set", f"image_size={SIZE}", *(
-            option for step in ("interpolate", "score", "tokenize")
-            for option in ("--set", f"{step}.threads=1")
-        ),
-    )  # fmt: skip
-
-
-def train_variant(folder: Path, variant: Variant, stage1: Future[Path], steps: int | None) -> Path:
-    """Trains stage 2 of a variant; its run."""
-    name = variant.name.replace(" ", "-").replace(",", "").replace("=", "").replace("--", "-")
-    settings = [f"queries.k={variant.k}"]
-    options: list[object] = ["--init", stage1.result()] if variant.stage1 else []
-    if not variant.stage1:
-        stage1_settings = configs.load(Settings, "stage1", "synth", [], Console(stderr=True))
-        settings += [
-            f"network={stage1_settings.network.model_dump_json()}",
-            f"frames={stage1_settings.frames}",
-        ]
-    return train(
-        folder, "stage2", name, steps, [*options, *(p for s in settings for p in ("--set", s))]
-    )
-
-
-def train(folder: Path, stage: str, name: str, steps: int | None, options: list[object]) -> Path:
-    """Trains a stage with the manifest's settings; its run."""
-    shards = folder / "shards"
-    run_folder = folder / "runs" / name
-    run(
-        "cc-train", stage, "--config", "synth", "--shards", shards / "train-*.tar",
-        "--valid", shards / "val-*.tar", "--out", run_folder, "--set", "loop.threads=1", *options,
-        *(["--steps", steps] if steps else []),
-        log=folder / "runs" / f"{name}.log",
-    )  # fmt: skip
-    return run_folder
-
-
-def measure(folder: Path, run_folder: Path) -> dict[str, Any]:
-    """Scores of a run on the test split, and its words a second."""
-    run(
-        "cc-train", "evaluate", run_folder, "--shards", folder / "shards" / "test-*.tar",
-        log=folder / "runs" / "evaluate.log",
-    )  # fmt: skip
-    scores = json.loads((run_folder / "evaluation" / "scores.json").read_text())
-    items = run_folder / "evaluation" / "items.jsonl"
-    return {
-        **scores,
-        "told": balanced_accuracy([json.loads(line) for line in items.read_text().splitlines()]),
-        "words": words_a_second(run_folder, folder),
-    }
-
-
-def balanced_accuracy(rows: list[dict[str, Any]]) -> float:
-    """Of changed and of unchanged pairs, the share whose caption says which it is; their mean.
-
-    CIDEr cannot say it of unchanged pairs alone: what all references share weighs nothing in it.
-    """
-    still = {caption for row in rows if STILL in row["groups"] for caption in row["references"]}
-    hits = {
-        kind: [(r["caption"] in still) == kind for r in rows if (STILL in r["groups"]) == kind]
-        for kind in (True, False)
-    }
-    return sum(sum(part) / len(part) for part in hits.values()) / 2
-
-
-def words_a_second(run_folder: Path, folder: Path) -> float:
-    """Words of greedy captions a second, images encoded from tokens; the best of some passes."""
-    captioner = captioners.load(run_folder)
-    entries = shard_index.read([str(folder / "shards" / "test-*.tar")])[:256]
-    best = 0.0
-    for _ in range(REPEATS):
-        began = time.monotonic()
-        texts = [caption.text for _, caption in predict(captioner, entries)]
-        words = sum(len(text.split()) for text in texts)
-        best = max(best, words / (time.monotonic() - began))
-    return best
-
-
-def best_constant(folder: Path) -> dict[str, Any]:
-    """The training caption that does best on the validation split if said of every pair."""
-    captions = Counter(
-        str(c)
-        for meta in shard_index.metas(shard_index.read([str(folder / "shards" / "train-*.tar")]))
-        for c in meta["captions"]
-    )
-    items = {}
-    for split in ("val", "test"):
-        entries = shard_index.read([str(folder / "shards" / f"{split}-*.tar")])
-        items[split] = coco.items(shard_index.metas(entries))
-    references = {item.id: item.references for item in items["val"]}
-    ranked = [caption for caption, _ in captions.most_common(CANDIDATES)]
-
-    def validation_cider(caption: str) -> float:
-        return scorer.corpus_cider(references, dict.fromkeys(references, caption))
-
-    best = max(ranked, key=validation_cider)
-    scores = evaluation.evaluate(items["test"], {item.id: best for item in items["test"]})
-    rows = [{**item.__dict__, "caption": best} for item in items["test"]]
-    return {"caption": best, "told": balanced_accuracy(rows), **scores.figures()}
-
-
-def write(
-    folder: Path,
-    table: str | None,
-    rows: list[dict[str, Any]],
-    constant: dict[str, Any],
-    minutes: float,
+@click.option("--results", default=RESULTS, show_default=True)
+@click.option("--docs", help="A page whose tables and pictures are replaced.")
+def main(
+    out: str,
+    tables: tuple[str, ...],
+    seeds: int,
+    jobs: int,
+    share: int,
+    steps: int | None,
+    results: str,
+    docs: str | None,
 ) -> None:
-    """The table in Markdown, and all figures as JSON."""
-    figures = {v.name: row for v, row in zip(VARIANTS, rows, strict=True)}
-    (folder / "results.json").write_text(
-        json.dumps({**figures, "constant": constant, "minutes": minutes}, indent=1)
-    )
-    lines = [
-        "| | CIDEr | changed pairs | told apart | BLEU-4 | same when swapped | words/s "
-        "| paper's CIDEr | paper's words/s |",
-        "|---|---|---|---|---|---|---|---|---|",
-        _line(f"“{constant['caption']}” of all", constant, "", ""),
-    ]
-    for variant in VARIANTS:
-        row = figures[variant.name]
-        lines.append(_line(variant.name, row, f"{variant.paper}", f"{variant.words or ''}"))
-    text = "\n".join(lines)
-    print(text)
-    target = Path(table) if table else folder / "results.md"
-    if table and target.exists():
-        head, _, rest = target.read_text().partition("<!-- ablation -->\n")
-        tail = rest.partition("<!-- end -->")[2]
-        text = f"{head}<!-- ablation -->\n{text}\n<!-- end -->{tail}".rstrip()
-    target.write_text(text + "\n")
+    """Trains what has no result yet, and writes the tables."""
+    rows = [row for table in tables or TABLES for row in TABLES[table]]
+    file = Path(results)
+    lab = Lab(Path(out), share, steps, file)
+    missing = [(row, seed) for seed in range(seeds) for row in lab.without_result(rows, seed)]
+    if missing:
+        lab.prepare(row.stage1 for row, _ in missing)
+    with ThreadPoolExecutor(jobs) as pool:
+        for future in [pool.submit(lab.result, row, seed) for row, seed in missing]:
+            future.result()
+    known = read(file)
+    for table in tables or TABLES:
+        text = ablation_tables.markdown(table, known)
+        print(f"\n{table}\n{text}")
+        if docs:
+            replace(Path(docs), table, text)
+            ablation_tables.draw(table, known, Path(PICTURES) / f"ablation-{table}.png")
 
 
-def _line(name: str, row: dict[str, Any], paper: str, words: str) -> str:
-    groups = row["groups"]
-    values = [groups[g]["CIDEr"] for g in ("total", "semantic change")]
-    balanced = f"{100 * row['told']:.0f} %"
-    same = f"{100 * row['swapped']['same']:.0f} %" if row.get("swapped") else ""
-    speed = f"{row['words']:,.0f}" if "words" in row else ""
-    cells = [name, *(f"{v:.1f}" for v in values), balanced, f"{groups['total']['BLEU-4']:.1f}"]
-    return "| " + " | ".join([*cells, same, speed, paper, words]) + " |"
+class Lab:
+    """The folder of an ablation: scenes, shards and trainings.
+
+    share: of the scenes, in %. steps: of either stage, None for the manifest's.
+    """
+
+    def __init__(self, folder: Path, share: int, steps: int | None, results: Path) -> None:
+        self.folder, self.share, self.steps, self.results = folder, share, steps, results
+        self.first_stage: dict[str, Lock] = {}
+
+    def without_result(self, rows: Iterable[Row], seed: int) -> list[Row]:
+        """The rows that have none for a seed; one of those that are the same training."""
+        known = read(self.results)
+        return [
+            row
+            for row in {row.training: row for row in rows}.values()
+            if seed not in known.get(row.training, {})
+        ]
+
+    def prepare(self, first_stages: Iterable[Stage1 | None]) -> None:
+        """Scenes and shards, where they are not there yet."""
+        scenes, frames = (max(40, n * self.share // 100) for n in (SCENES, FRAME_SCENES))
+        wording = ("--size", SIZE, "--wording", "plain")
+        run(
+            "cc-prep", "synth", self.folder / "scenes", "--scenes", scenes, "--seed", 2000, *wording
+        )
+        run("cc-prep", "build", "pairs", "--root", self.folder / "scenes",
+            "--out", self.folder / "pairs")  # fmt: skip
+        run("cc-prep", "synth", self.folder / "process", "--scenes", frames, "--seed", 2001,
+            *wording)  # fmt: skip
+        for process in sorted({stage1.process for stage1 in first_stages if stage1 is not None}):
+            run("cc-prep", "build", CONFIG, "--root", self.folder / "process",
+                "--out", self.folder / process, *sets(f"interpolate.method={process}"))  # fmt: skip
+
+    def result(self, row: Row, seed: int) -> None:
+        """Trains a row with a seed and adds its figures to the results."""
+        began = time.monotonic()
+        run_folder = self._stage2(row, seed)
+        evaluation = run_folder / "evaluation"
+        run("cc-train", "evaluate", run_folder, "--out", evaluation,
+            "--shards", self.folder / "pairs/shards/test-*.tar")  # fmt: skip
+        scores = json.loads((evaluation / "scores.json").read_text())
+        line = {
+            "training": row.training,
+            "name": f"{row.table}: {row.name}",
+            "seed": seed,
+            **figures(scores),
+            "minutes": round((time.monotonic() - began) / 60, 1),
+            "curve": ablation_tables.curves(run_folder),
+        }
+        with WRITING:
+            self.results.parent.mkdir(parents=True, exist_ok=True)
+            with self.results.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def _stage1(self, stage1: Stage1, seed: int) -> Path:
+        """The run of a stage 1, which the rows that start from it share."""
+        name = Row("", "", stage1=stage1).training
+        folder = self.folder / "runs" / f"stage1-{name}-{seed}"
+        with self.first_stage.setdefault(f"{name}-{seed}", Lock()):
+            self._train("stage1", folder, stage1.process, seed, sets(*stage1.settings))
+        return folder
+
+    def _stage2(self, row: Row, seed: int) -> Path:
+        settings = [f"queries.k={row.k}", *row.settings]
+        options = self._from_nothing()
+        if row.stage1 is not None:
+            options = ["--init", self._stage1(row.stage1, seed)]
+        folder = self.folder / "runs" / f"stage2-{row.training}-{seed}"
+        return self._train("stage2", folder, "pairs", seed, [*options, *sets(*settings)])
+
+    @staticmethod
+    def _from_nothing() -> list[object]:
+        """Stage 2 without stage 1 sees the same, with an encoder of the same sizes."""
+        stage1 = configs.load(Settings, "stage1", CONFIG, [], Console(stderr=True))
+        network = stage1.network.model_dump_json()
+        return sets("vqgan=vqgan-mini", f"frames={stage1.frames}", f"network={network}")
+
+    def _train(
+        self, stage: str, folder: Path, shards: str, seed: int, options: list[object]
+    ) -> Path:
+        """Trains a stage with the manifest's settings; its run, which goes on if it is there."""
+        place = self.folder / shards / "shards"
+        run("cc-train", stage, "--config", CONFIG, "--out", folder,
+            "--shards", place / "train-*.tar", "--valid", place / "val-*.tar",
+            *sets("loop.threads=1", f"loop.seed={seed}"), *options,
+            *(["--steps", self.steps] if self.steps else []))  # fmt: skip
+        return folder
 
 
-def run(program: str, *arguments: object, log: Path | None = None) -> None:
-    """Runs one of our commands, one thread."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def figures(scores: dict[str, Any]) -> dict[str, float]:
+    """What the tables show, × 100."""
+    facts = scores["facts"]
+    shares = {name: 100 * share["share"] for name, share in facts["shares"].items()}
+    told = 100 * facts["told apart"]["share"]
+    return {"told apart": told, **shares, "CIDEr": scores["groups"]["total"]["CIDEr"]}
+
+
+def read(file: Path) -> Results:
+    """The results by training and seed."""
+    results: Results = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        entry = json.loads(line)
+        results.setdefault(entry["training"], {})[int(entry["seed"])] = entry
+    return results
+
+
+def replace(page: Path, table: str, text: str) -> None:
+    """Puts a table between its marks on a page."""
+    begin, end = f"<!-- ablation {table} -->\n", "<!-- end -->"
+    head, found, rest = page.read_text().partition(begin)
+    if not found:
+        sys.exit(f"{page}: has no {begin.strip()}")
+    tail = rest.partition(end)[2]
+    page.write_text(f"{head}{begin}{text}\n{end}{tail}")
+
+
+def sets(*settings: str) -> list[object]:
+    """The options that set them."""
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def run(program: str, *arguments: object) -> None:
+    """Runs one of our commands with one thread. Ends the program where it fails."""
     command = [str(BIN / program), *map(str, arguments)]
-    if log is None:
-        subprocess.run(command, check=True, env=environment)
-        return
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as file:
-        process = subprocess.run(command, check=False, env=environment, stdout=file, stderr=file)
-    if process.returncode:
-        sys.exit(f"{' '.join(command)}\nfailed; see {log}")
+    if subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode:
+        sys.exit(f"failed: {' '.join(command)}")
 
 
 if __name__ == "__main__":
