@@ -46,11 +46,6 @@ def about(made_with: Mapping[str, Any], features: FrameFeatures) -> dict[str, An
     return {**vqgan, "backbone": {**seen.known, "tokens": list(seen.grid), "pooling": seen.pooling}}
 
 
-def have_tokens(data: Split) -> bool:
-    """Whether the samples hold tokens; those of shards for features alone do not."""
-    return data.first.get("tokenizer") is not None
-
-
 def find(data: Split, file: str | None) -> VQGAN:
     """The VQGAN that made the shards' tokens. Raises UserError for another one.
 
@@ -84,13 +79,15 @@ def find_features(
     vqgan: str | None,
     backbone: str | None = None,
     pooling: Pooling = "unshuffle",
+    targets: bool = True,
 ) -> FrameFeatures:
     """What the encoder is to see, by the networks that made the shards. Raises UserError.
 
-    vqgan, backbone: files of weights that have no name of their own. Where features are seen and
-    the samples hold no tokens, vqgan says which grid the features come to.
+    vqgan, backbone: files of weights that have no name of their own. targets: False where tokens
+    are not learned; then samples whose features are seen need none, and vqgan says on which grid
+    the features come.
     """
-    if kind == "features" and vqgan is not None and not have_tokens(data):
+    if not targets and kind == "features" and vqgan is not None:
         codec = networks.vqgan(vqgan)[0]
     else:
         codec = find(data, vqgan)

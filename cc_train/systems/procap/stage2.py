@@ -194,6 +194,7 @@ def make(
             settings.vqgan,
             settings.backbone_weights,
             settings.feature_pooling or "unshuffle",
+            targets=False,
         )
         features.reference_quirks = settings.reference_quirks
         encoder = untrained(network, features, k + 2, data, console)
@@ -253,7 +254,7 @@ def _from_stage1(
     settings: Settings, data: Split, init: Path
 ) -> tuple[ProcedureEncoder, FrameFeatures]:
     first, (encoder, trained) = data.first, read_encoder(init)
-    if trained["frames"] != "features" or frozen_networks.have_tokens(data):
+    if trained["frames"] != "features":
         frozen_networks.check(data)
     for key, value in (("frames", settings.frames), ("network", settings.network)):
         expected = value.model_dump(mode="json") if isinstance(value, Section) else value
@@ -283,12 +284,11 @@ def _from_stage1(
 
 
 def _made_with(settings: Settings, data: Split, init: Path | None) -> Mapping[str, Any]:
-    """What names the VQGAN: the samples; where they hold no tokens stage 1, or the settings."""
-    if frozen_networks.have_tokens(data):
-        return data.first
+    """What names the VQGAN: stage 1; without it the samples, or for features the settings."""
     if init is not None:
         return runs.read(init, "stage1").settings
-    assert settings.vqgan is not None
+    if settings.frames != "features" or settings.vqgan is None:
+        return data.first
     located = weights.locate(settings.vqgan)
     return {"tokenizer": located.name, "tokenizer_sha256": located.sha256}
 
