@@ -174,11 +174,11 @@ class RefinementUNet(nn.Module):
 
 
 class ConvPair(nn.Module):
-    """A halving convolution and one that keeps the size."""
+    """A convolution that halves the size, or divides it by `stride`, and one that keeps it."""
 
-    def __init__(self, channels: int, width: int) -> None:
+    def __init__(self, channels: int, width: int, stride: int = 2) -> None:
         super().__init__()
-        self.conv1 = conv_prelu(channels, width, stride=2)
+        self.conv1 = conv_prelu(channels, width, stride)
         self.conv2 = conv_prelu(width, width)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""VFIformer, an interpolator: its network, flow, transformer and attention."""
