@@ -49,10 +49,13 @@ class Table(Section):
 class Interpolate(Section):
     """How frames are interpolated; every key changes the bytes that are written."""
 
-    method: Literal["rife", "dis", "crossfade", "imported"] = "rife"
+    method: Literal[
+        "rife", "vfiformer", "vfiformer-small", "dis", "crossfade", "imported"
+    ] = "rife"  # fmt: skip
     weights: str = "rife-v4.0"
     depth: Annotated[int, Field(ge=0, le=6)] = 3
     pad_multiple: Annotated[int, Field(ge=32, multiple_of=32)] = 32
+    padding_mode: Literal["zeros", "replicate"] = "zeros"
     refine: bool = False
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     threads: Positive = 2

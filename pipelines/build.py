@@ -15,7 +15,7 @@ from cc_prep.models import backbones
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.actors import Build
-from pipelines.plan import plan
+from pipelines.plan import ShardPlan, plan
 from pipelines.step import Shard
 from pipelines.stored import plan_from_sequences
 
@@ -37,6 +37,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     if source is not None and "interpolate" in makes:
         raise UserError(f"{source}: no sequences in it", "Give the --out of an earlier interpolate")
     digests, scorer = _find_weights(manifest, makes, source_folder, request.console)
+    first_pair = next((shard.pairs[0] for shard in shards if isinstance(shard, ShardPlan)), None)
     spec = job.JobSpec(
         format=training_shards.FORMAT,
         folder=storage.join(out, training_shards.FORMAT.folder),
@@ -52,7 +53,8 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
             manifest.features.threads,
         ),
         bytes_a_pair=estimates.training_bytes(manifest),
-        memory=MEMORY,
+        memory=(first_pair and estimates.interpolation_memory(manifest, first_pair)) or MEMORY,
+        compute=estimates.compute(manifest, first_pair) if first_pair else None,
     )
     return job.run(spec, request.options, request.console)
 

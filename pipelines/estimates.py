@@ -1,6 +1,9 @@
-"""About how many bytes a pair takes on disk, for the check of free space before a job starts."""
+"""About what a job takes before it starts: bytes on disk, arithmetic, and memory of a worker."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cc_prep import storage
 from cc_prep.errors import RejectedPair
@@ -16,6 +19,55 @@ TRAINING_JPG_SHARE = 0.13
 FEATURE_SHARE = {"none": 0.0, "efficientnet-lite0": 7.75, "resnet101": 8.0, "vqgan": 2.0}
 SCORE_BYTES = 4000  # of a sequence; measured: 1.0 kB in a table of 20 rows, 3.0 kB in one of 2
 UNKNOWN_SIDE = 512  # px, where neither the manifest nor an image says how large frames are
+# Operations that one core of a CPU was measured to do in a second (docs/performance.md).
+CORE_FLOP_A_SECOND = 50e9
+
+
+@dataclass(frozen=True)
+class Midpoint:
+    """What the frame half way costs a network, for each pixel of the padded images.
+
+    multiple: sides are padded to multiples of it; None takes `interpolate.pad_multiple`. flop:
+    operations. bytes: of a worker's peak memory; None where that does not grow much with the size.
+    """
+
+    flop: float
+    multiple: int | None = None
+    bytes: float | None = None
+
+
+# RIFE's and VFIformer's layers, counted by torch's counter; VFIformer's as the public code has
+# them. Bytes: of a worker of `interpolate` with images of 64, 128 and 256 px a side.
+MIDPOINTS = {
+    "rife": Midpoint(flop=80.1e3),
+    "vfiformer": Midpoint(flop=9.669e6, multiple=64, bytes=21e3),
+    "vfiformer-small": Midpoint(flop=6.357e6, multiple=64, bytes=14.5e3),
+}
+WORKER_BYTES = 0.8e9  # with such a network and no images
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The arithmetic of interpolating a pair: so many midpoints of `flop` operations each."""
+
+    method: str
+    size: tuple[int, int]
+    midpoints: int
+    flop: float
+
+    def describe(self, pairs: int, cores: int) -> str:
+        """What so many pairs cost, and how long on so many cores of a CPU; 0 of them for a GPU."""
+        flop = self.flop * self.midpoints * pairs
+        height, width = self.size
+        text = (
+            f"{self.method}, {width}×{height} px: {self.midpoints} midpoints of "
+            f"{_flop(self.flop)} a pair, {_flop(flop)} for {pairs:,} pair"
+            + ("s" if pairs != 1 else "")
+        )
+        if cores:
+            duration = _duration(flop / CORE_FLOP_A_SECOND / cores)
+            text += f"; about {duration} on {'a core' if cores == 1 else f'{cores} cores'}"
+        return text
 
 
 def sequence_bytes(frames: int, pixels: int, codec: str) -> int:
@@ -31,6 +83,32 @@ def interpolated_bytes(manifest: Manifest, pair: ImagePair) -> int:
     return sequence_bytes(frames, _pixels(manifest, pair.before), manifest.interpolate.codec)
 
 
+def compute(manifest: Manifest, pair: ImagePair) -> Compute | None:
+    """What interpolating a pair takes; None for a method that is not counted."""
+    settings = manifest.interpolate
+    midpoint = MIDPOINTS.get(settings.method)
+    if midpoint is None:
+        return None
+    size = _size(manifest, pair.before)
+    flop = midpoint.flop * _padded_pixels(size, midpoint.multiple or settings.pad_multiple)
+    return Compute(settings.method, size, 2**settings.depth - 1, flop)
+
+
+def interpolation_memory(manifest: Manifest, pair: ImagePair) -> str | None:
+    """A worker's peak memory in words, where it is known to grow with the images' size."""
+    midpoint = MIDPOINTS.get(manifest.interpolate.method)
+    if midpoint is None or midpoint.bytes is None:
+        return None
+    size = _size(manifest, pair.before)
+    pixels = _padded_pixels(size, midpoint.multiple or manifest.interpolate.pad_multiple)
+    gigabytes = (WORKER_BYTES + midpoint.bytes * pixels) / 1e9
+    height, width = size
+    return (
+        f"about {gigabytes:.1f} GB a worker with {manifest.interpolate.method} at "
+        f"{width}×{height} px; the same however large the data is"
+    )
+
+
 def training_bytes(manifest: Manifest) -> int:
     """Of a sample of a training shard."""
     frames, rule = 2**manifest.interpolate.depth + 1, manifest.keyframes
@@ -44,10 +122,40 @@ def training_bytes(manifest: Manifest) -> int:
 
 
 def _pixels(manifest: Manifest, reference: str) -> int:
-    """Pixels of a frame, read off an image where the manifest fixes no size."""
-    if manifest.image_size:
-        return manifest.image_size**2
-    try:
-        return images.read(storage.resolve(manifest.root, reference)).size // 3
-    except RejectedPair:
-        return UNKNOWN_SIDE**2
+    height, width = _size(manifest, reference)
+    return height * width
+
+
+def _size(manifest: Manifest, reference: str) -> tuple[int, int]:
+    """Height and width of a frame, read off an image where the manifest fixes no size."""
+    side = manifest.image_size
+    if side is None:
+        try:
+            height, width, _ = images.read(storage.resolve(manifest.root, reference)).shape
+        except RejectedPair:
+            side = UNKNOWN_SIDE
+        else:
+            return height, width
+    return side, side
+
+
+def _padded_pixels(size: Iterable[int], multiple: int) -> int:
+    height, width = (-(-side // multiple) * multiple for side in size)
+    return height * width
+
+
+def _flop(count: float) -> str:
+    """A number of operations with three digits, such as `634 GFLOP`."""
+    for prefix in ("G", "T", "P"):
+        count /= 1000 if prefix != "G" else 1e9
+        if count < 999.5 or prefix == "P":
+            break
+    return f"{count:.3g} {prefix}FLOP" if count < 999.5 else f"{count:,.0f} {prefix}FLOP"
+
+
+def _duration(seconds: float) -> str:
+    """In the largest unit of which there are two or more."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:.0f} s"

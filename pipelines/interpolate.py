@@ -21,6 +21,7 @@ def interpolate(request: job.Request) -> job.Summary | None:
     """Makes `OUT/sequences`. Raises UserError and JobFailed."""
     manifest = request.manifest
     shards = plan(manifest, request.splits, request.limit)
+    first_pair = shards[0].pairs[0]
     digests = find_weights(manifest)
     spec = job.JobSpec(
         format=sequences.FORMAT,
@@ -31,8 +32,9 @@ def interpolate(request: job.Request) -> job.Summary | None:
         weights=digests,
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=manifest.interpolate.threads,
-        bytes_a_pair=estimates.interpolated_bytes(manifest, shards[0].pairs[0]),
-        memory=MEMORY,
+        bytes_a_pair=estimates.interpolated_bytes(manifest, first_pair),
+        memory=estimates.interpolation_memory(manifest, first_pair) or MEMORY,
+        compute=estimates.compute(manifest, first_pair),
     )
     return job.run(spec, request.options, request.console)
 
@@ -47,8 +49,14 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
         )
     if not interpolation.has_weights(settings):
         return {}
+    is_named = weights.is_known(settings.weights)
+    if is_named and settings.weights not in interpolation.NAMED_WEIGHTS.get(settings.method, ()):
+        raise UserError(
+            f"interpolate.method={settings.method} takes no weights named {settings.weights}",
+            "Set interpolate.weights to a local file of its tensors (docs/interpolation.md)",
+        )
     file = weights.locate(settings.weights)
-    if not weights.is_known(settings.weights):  # those have a digest to be known by
+    if not is_named:  # those have a digest to be known by
         tensors = weights.read_tensors(file.path)
         with prefix_error_with(file.path):
             interpolation.make(settings, tensors, "cpu")

@@ -22,7 +22,7 @@ from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance, rejects, training_shards
 from cc_prep.formats.base import ShardFormat
 from cc_prep.manifest import Manifest
-from pipelines import engine, fingerprint
+from pipelines import engine, estimates, fingerprint
 from pipelines.progress import Watcher, amount
 from pipelines.shard_worker import RunInfo
 from pipelines.state import lock
@@ -63,7 +63,8 @@ class JobSpec:
 
     make_step: builds the step inside a worker, given the device. settings: all that decides the
         bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: what a worker
-        was measured to take, in words. weight_files: see `provenance`.
+        was measured to take, in words. weight_files: see `provenance`. compute: the arithmetic of
+        interpolating a pair, for jobs that do.
     """
 
     format: ShardFormat
@@ -76,6 +77,7 @@ class JobSpec:
     bytes_a_pair: int
     memory: str
     weight_files: dict[str, str] = field(default_factory=dict)
+    compute: estimates.Compute | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ def _locked(spec: JobSpec, options: Options, pool: engine.Pool, console: Console
     if len(todo) < total:
         console.print(f"{total - len(todo)} of {total} shards are done already", highlight=False)
     shards_now = 0
+    if todo and spec.compute is not None:
+        console.print(_compute(spec.compute, todo, pool), highlight=False, soft_wrap=True)
     try:
         if todo:
             run_info = RunInfo(spec.folder, uuid.uuid4().hex, spec.format, pool.device)
@@ -263,9 +267,17 @@ def _print_plan(spec: JobSpec, pool: engine.Pool, console: Console) -> None:
         "memory": spec.memory,
         "weights": ", ".join(f"{n} {d[:12]}" for n, d in spec.weights.items()) or "none",
     }
+    if spec.compute is not None:
+        rows["compute"] = _compute(spec.compute, todo, pool)
     for name, value in rows.items():
-        console.print(f"{name:8} {value}", highlight=False)
+        console.print(f"{name:8} {value}", highlight=False, soft_wrap=True)
     console.print("nothing was written (--dry-run)", highlight=False)
+
+
+def _compute(compute: estimates.Compute, todo: Sequence[Shard], pool: engine.Pool) -> str:
+    """What interpolating the pairs of `todo` costs, and about how long it takes on a CPU."""
+    cores = 0 if pool.gpus else min(pool.workers, max(1, len(todo))) * pool.cpus
+    return compute.describe(sum(shard.count for shard in todo), cores)
 
 
 @contextlib.contextmanager

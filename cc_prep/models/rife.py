@@ -29,13 +29,16 @@ class RIFE(nn.Module):
     pad_multiple: images are zero-padded right and bottom to a multiple of this; 128 is what the
         release does, 32 is the least the network takes. Frames differ slightly between the two.
     refine: add the residual of the checkpoint's refinement nets (the release leaves it off).
+    padding_mode: `zeros`, or `replicate` for the images' border pixels.
     """
 
-    def __init__(self, pad_multiple: int = 128, refine: bool = False) -> None:
+    def __init__(
+        self, pad_multiple: int = 128, refine: bool = False, padding_mode: str = "zeros"
+    ) -> None:
         super().__init__()
         if pad_multiple % 32:
             raise ValueError(f"pad_multiple must be a multiple of 32, not {pad_multiple}")
-        self.pad_multiple = pad_multiple
+        self.pad_multiple, self.padding_mode = pad_multiple, padding_mode
         self.block0 = FlowBlock(3 + 3 + 1, WIDTHS[0])
         self.block1 = FlowBlock(3 + 3 + 1 + 1 + 4, WIDTHS[1])
         self.block2 = FlowBlock(3 + 3 + 1 + 1 + 4, WIDTHS[2])
@@ -49,7 +52,7 @@ class RIFE(nn.Module):
         Every sample's result depends on that sample alone, not on its neighbours in the batch.
         """
         height, width = before.shape[-2:]
-        before, after = (pad_to_multiple(x, self.pad_multiple) for x in (before, after))
+        before, after = (self._pad(x, self.pad_multiple) for x in (before, after))
         flow, mask, large = self._coarse(before, after, SCALES[:2], (height, width))
         middle = self._fine(before, after, flow, mask, SCALES[2:])
         if large.any():
@@ -60,7 +63,7 @@ class RIFE(nn.Module):
         """The same estimate at doubled scales, which need a padding of at least 64."""
         doubled = tuple(2 * scale for scale in SCALES)
         shape = before.shape[-2:]
-        before, after = (pad_to_multiple(x, max(64, self.pad_multiple)) for x in (before, after))
+        before, after = (self._pad(x, max(64, self.pad_multiple)) for x in (before, after))
         flow, mask, _ = self._coarse(before, after, doubled[:2], size)
         middle = self._fine(before, after, flow, mask, doubled[2:])
         return middle[..., : shape[0], : shape[1]]
@@ -91,6 +94,14 @@ class RIFE(nn.Module):
         contexts = self.contextnet(before, flow[:, :2]), self.contextnet(after, flow[:, 2:])
         stacked = torch.cat((before, after, from_before, from_after, mask, flow), 1)
         return (middle + self.unet(stacked, *contexts) * 2 - 1).clamp(0, 1)
+
+    def _pad(self, image: Tensor, multiple: int) -> Tensor:
+        """`image` padded right and bottom so that both sides divide by `multiple`."""
+        height, width = image.shape[-2:]
+        sides = (0, -width % multiple, 0, -height % multiple)
+        if self.padding_mode == "replicate":
+            return F.pad(image, sides, mode="replicate")
+        return F.pad(image, sides)
 
     @staticmethod
     def _increment(
@@ -217,9 +228,3 @@ def warp(image: Tensor, flow: Tensor) -> Tensor:
         (x + flow[:, 0] * (2 / (width - 1)), y + flow[:, 1] * (2 / (height - 1))), dim=-1
     )
     return F.grid_sample(image, grid, mode="bilinear", padding_mode="border", align_corners=True)
-
-
-def pad_to_multiple(image: Tensor, multiple: int) -> Tensor:
-    """`image` zero-padded right and bottom so that both sides divide by `multiple`."""
-    height, width = image.shape[-2:]
-    return F.pad(image, (0, -width % multiple, 0, -height % multiple))

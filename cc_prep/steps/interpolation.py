@@ -1,13 +1,13 @@
 """A pair becomes a sequence: the frames between before and after.
 
-`Interpolator.sequence` is the whole interface. RIFE (and any midpoint network, such as VFIformer)
-is applied by recursion; the training-free interpolators reach any time directly.
+`Interpolator.sequence` is the whole interface. Networks such as RIFE and VFIformer make the frame
+half way and are applied by recursion; the training-free interpolators reach any time directly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import cv2
 import numpy as np
@@ -16,8 +16,13 @@ from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate
 from cc_prep.media.flow import MEDIUM, OpticalFlow, grey
 
-MIDPOINTS_A_PAIR = 4
-HOW_TO_GET = "Give interpolate.weights=rife-v4.0, or a file with that network's tensors"
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+RIFE_REMEDY = "Give interpolate.weights=rife-v4.0, or a file with that network's tensors"
+VFIFORMER_REMEDY = (
+    "Set interpolate.weights to the net_220.pth of {variant}, a local file (docs/interpolation.md)"
+)
 
 Midpoints = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -97,30 +102,26 @@ class DenseFlow:
         return np.stack([*frames, after])
 
 
-class RifeInterpolator:
-    """RIFE by recursion, on a device and in a precision.
+class MidpointInterpolator:
+    """A network that makes the frame half way, by recursion, on a device and in a precision.
 
     On a CPU every pair goes through alone: with other batch sizes the sums round differently, and
     so a pair's frames depend on nothing but the pair.
     """
 
-    def __init__(
-        self, weights: Mapping[str, Any], settings: Interpolate, device: str = "cpu"
-    ) -> None:
-        import torch
+    midpoints_a_pair = 1  # that go through the network together
+    blue_first = False  # whether the network takes blue, green, red
 
-        from cc_prep.models.rife import RIFE
+    def __init__(self, network: nn.Module, settings: Interpolate, device: str) -> None:
+        import torch
 
         self.torch = torch
         self.device = device
         self.dtype = getattr(torch, settings.precision)
-        network = RIFE(settings.pad_multiple, settings.refine)
-        expected = network.state_dict()
-        network.load_state_dict(fitting(weights, expected, "RIFE v4.0", HOW_TO_GET))
         self.network = network.to(device).to(memory_format=torch.channels_last).eval()
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
-        most = MIDPOINTS_A_PAIR * len(before)
+        most = self.midpoints_a_pair * len(before)
         return recurse(self._midpoints, before, after, depth, most)
 
     def _midpoints(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -129,13 +130,64 @@ class RifeInterpolator:
         with self.torch.inference_mode(), half:
             middle = self.network(self._tensor(before), self._tensor(after))
             levels = (middle.float() * 255).round().clamp(0, 255).to(self.torch.uint8)
-            result: np.ndarray = levels.permute(0, 2, 3, 1).cpu().numpy()
+            result: np.ndarray = self._channels(levels).permute(0, 2, 3, 1).cpu().numpy()
             return result
 
-    def _tensor(self, images: np.ndarray) -> object:
+    def _tensor(self, images: np.ndarray) -> Tensor:
         # Copied, since Ray hands out read-only arrays.
         tensor = self.torch.tensor(images, device=self.device)
-        return tensor.permute(0, 3, 1, 2).float() / 255
+        return self._channels(tensor.permute(0, 3, 1, 2)).float() / 255
+
+    def _channels(self, images: Tensor) -> Tensor:
+        """RGB images [N, 3, H, W] in the network's order of channels, or back from it."""
+        return images.flip(1) if self.blue_first else images
+
+
+class RifeInterpolator(MidpointInterpolator):
+    """RIFE v4.0."""
+
+    midpoints_a_pair = 4
+
+    def __init__(
+        self, weights: Mapping[str, Any], settings: Interpolate, device: str = "cpu"
+    ) -> None:
+        from cc_prep.models.rife import RIFE
+
+        network = RIFE(settings.pad_multiple, settings.refine, settings.padding_mode)
+        expected = network.state_dict()
+        network.load_state_dict(fitting(weights, expected, "RIFE v4.0", RIFE_REMEDY))
+        super().__init__(network, settings, device)
+
+
+class VfiformerInterpolator(MidpointInterpolator):
+    """VFIformer, or its small variant, as `settings.method` says."""
+
+    blue_first = True
+
+    def __init__(
+        self, weights: Mapping[str, Any], settings: Interpolate, device: str = "cpu"
+    ) -> None:
+        import torch
+
+        from cc_prep.models.vfiformer import network as vfiformer
+
+        name = VFIFORMER_NAMES[settings.method]
+        remedy = VFIFORMER_REMEDY.format(variant=name)
+        config = vfiformer.VARIANTS[settings.method]
+        with torch.device("meta"):
+            network = vfiformer.VFIformer(config, settings.padding_mode)
+        expected = network.state_dict()
+        tensors = fitting(weights, expected, name, remedy)
+        unknown = vfiformer.unknown_names(weights, config)
+        if unknown:
+            names = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
+            raise UserError(f"these are no {name} weights: it has no {names}", remedy)
+        tensors = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+        network.load_state_dict(tensors, assign=True)
+        super().__init__(network, settings, device)
+
+
+VFIFORMER_NAMES = {"vfiformer": "VFIformer", "vfiformer-small": "VFIformerSmall"}
 
 
 def warp_image(image: np.ndarray, flow: np.ndarray) -> np.ndarray:
@@ -171,8 +223,12 @@ def fitting(
 # The methods that are networks: the jobs find the weights of these, check them on every node and
 # fix the number of threads.
 NETWORKS: dict[str, Callable[[Mapping[str, Any], Interpolate, str], Interpolator]] = {
-    "rife": RifeInterpolator
+    "rife": RifeInterpolator,
+    "vfiformer": VfiformerInterpolator,
+    "vfiformer-small": VfiformerInterpolator,
 }
+# The weights of `cc-prep weights` that belong to a network. Others take files only.
+NAMED_WEIGHTS = {"rife": ("rife-v4.0",)}
 
 
 def has_weights(settings: Interpolate) -> bool:

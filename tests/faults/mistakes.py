@@ -54,6 +54,10 @@ MISTAKES = (
     "cc-prep interpolate synth --root data --out new --set interpolate.weights=rife-v9",
     "cc-prep interpolate synth --root data --out new --set interpolate.weights=foreign.pt",
     "cc-prep interpolate synth --root data --out new --set interpolate.weights=text.pt",
+    "cc-prep interpolate synth --root data --out new "
+    "--set interpolate.method=vfiformer --set interpolate.weights=rife-v4.0",
+    "cc-prep interpolate synth --root data --out new "
+    "--set interpolate.method=vfiformer --set interpolate.weights=foreign.pt",
     "cc-prep build synth --root data --out new --set tokenize.weights=foreign.pt",
     "cc-prep weights fetch rife-v5",
     # jobs and folders

@@ -46,7 +46,7 @@ class WindowAttention(nn.Module):
 
     def __init__(self, width: int, window: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.window = heads, window
+        self.width, self.window, self.heads = width, window, heads
         self.relative_position_bias_table = bias_table(window, heads)
         self.qkv, self.proj = Linear(width, 3 * width), Linear(width, width)
 
@@ -59,11 +59,11 @@ class WindowAttention(nn.Module):
 
 
 class CrossScaleAttention(nn.Module):
-    """`WindowAttention` joined with attention to a window twice as large, at half the resolution."""
+    """`WindowAttention` joined with attention to a window of twice its sides, half as fine."""
 
     def __init__(self, width: int, window: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.window = heads, window
+        self.width, self.window, self.heads = width, window, heads
         self.relative_position_bias_table_x = bias_table(window, heads)
         self.relative_position_bias_table_y = bias_table(window, heads)
         self.qkv, self.kv = Linear(width, 3 * width), Linear(width, 2 * width)

@@ -95,9 +95,7 @@ class RefineNet(nn.Module):
         return flow
 
 
-def warped(
-    features: Sequence[tuple[Tensor, Tensor]], flow: Tensor
-) -> list[tuple[Tensor, Tensor]]:
+def warped(features: Sequence[tuple[Tensor, Tensor]], flow: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The features of every level, warped by the flow [N, 4, H, W] at that level's size."""
     levels = []
     for before, after in features:
@@ -121,9 +119,7 @@ class RefineBlock(nn.Module):
         self.flow_convs = nn.Sequential(*conv_prelu(2, width), *conv_prelu(width, width))
         self.motion_convs = conv_prelu(2 * width, width)
         self.gru = nn.Sequential(*conv_prelu(3 * width + 2, width), *conv_prelu(width, width))
-        self.flow_head = nn.Sequential(
-            *conv_prelu(width, width), nn.Conv2d(width, 2, 3, padding=1)
-        )
+        self.flow_head = nn.Sequential(*conv_prelu(width, width), nn.Conv2d(width, 2, 3, padding=1))
 
     def forward(self, before: Tensor, after: Tensor, flow: Tensor) -> Tensor:
         """Features [N, C, H, W] of both images and flow [N, 4, H, W] → flow [N, 4, H, W]."""

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.errors import UserError
 from cc_prep.models.rife import warp
 from cc_prep.models.vfiformer.attention import SLOPE, relative_position_index
 from cc_prep.models.vfiformer.flow import FlowNet, RefineNet, warped
@@ -64,9 +63,7 @@ class VFIformer(nn.Module):
         self.fuse_block = nn.Sequential(
             conv(12, FUSED), nn.LeakyReLU(SLOPE), conv(FUSED, FUSED), nn.LeakyReLU(SLOPE)
         )
-        self.transformer = UNet(
-            FUSED, config.width, config.window, config.heads, config.contexts
-        )
+        self.transformer = UNet(FUSED, config.width, config.window, config.heads, config.contexts)
 
     def forward(self, before: Tensor, after: Tensor, flow: Tensor | None = None) -> Tensor:
         """Frames at t = 0.5 between `before` and `after`, all [N, 3, H, W] float in [0, 1].
@@ -104,21 +101,21 @@ class VFIformer(nn.Module):
         return F.pad(image, sides)
 
 
-def parameters_of(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
-    """A checkpoint's tensors without those that are computed for each size.
+def unknown_names(tensors: Mapping[str, Tensor], config: Config) -> list[str]:
+    """Names of a checkpoint's tensors that such a network neither has nor computes itself.
 
-    Raises UserError if its windows are other ones than the network's.
+    Published checkpoints hold masks too, which depend on the size of the images, and of each
+    attention the rows of its table, which must be the network's.
     """
+    with torch.device("meta"):
+        known = VFIformer(config).state_dict().keys()
     index = relative_position_index(config.window)
-    parameters = {}
+    unknown = []
     for name, tensor in tensors.items():
         kind = name.rpartition(".")[2]
+        is_own = name in known or kind.startswith(MASK)
         if kind == INDEX:
-            if tensor.shape != index.shape or not torch.equal(tensor, index):
-                raise UserError(
-                    f"{name} is not that of windows of {config.window} × {config.window} tokens",
-                    "Give the checkpoint of the method that interpolate.method names",
-                )
-        elif not kind.startswith(MASK):
-            parameters[name] = tensor
-    return parameters
+            is_own = tensor.shape == index.shape and bool((tensor == index).all())
+        if not is_own:
+            unknown.append(name)
+    return unknown

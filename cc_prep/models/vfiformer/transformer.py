@@ -43,11 +43,12 @@ class UNet(nn.Module):
         self.patch_embed = PatchNorm(width)
         self.norm = nn.LayerNorm(width)  # of all levels, as the one of `patch_embed` is
         for level in range(LEVELS):
-            attentions = [WindowAttention] * 2
-            count = 1
-            if level < LEVELS - 1:
-                attentions, count = [WindowAttention, CrossScaleAttention], BLOCKS
-            groups = [Group(width, window, heads, attention, count) for attention in attentions]
+            is_last = level == LEVELS - 1
+            count, second = (1, WindowAttention) if is_last else (BLOCKS, CrossScaleAttention)
+            groups = [
+                Group([attention(width, window, heads) for _ in range(count)])
+                for attention in (WindowAttention, second)
+            ]
             self.add_module(f"layers{level}", nn.ModuleList(groups))
         for level in range(LEVELS - 1):
             joined = width + 2 * contexts[level]
@@ -104,21 +105,14 @@ class PatchNorm(nn.Module):
 class Group(nn.Module):
     """Blocks and a convolution, with a residual around them. Of the blocks every second shifts."""
 
-    def __init__(
-        self,
-        width: int,
-        window: int,
-        heads: int,
-        attention: type[WindowAttention] | type[CrossScaleAttention],
-        count: int,
-    ) -> None:
+    def __init__(self, attentions: Sequence[WindowAttention | CrossScaleAttention]) -> None:
         super().__init__()
         blocks = [
-            Block(width, attention(width, window, heads), window // 2 * (number % 2))
-            for number in range(count)
+            Block(attention, attention.window // 2 * (number % 2))
+            for number, attention in enumerate(attentions)
         ]
         self.residual_group = Blocks(blocks)
-        self.conv = conv(width, width)
+        self.conv = conv(attentions[0].width, attentions[0].width)
 
     def forward(self, x: Tensor, masks: Masks | None) -> Tensor:
         """[B, H, W, C] → the same. masks: of shifted blocks."""
@@ -143,14 +137,12 @@ class Blocks(nn.Module):
 class Block(nn.Module):
     """Attention and an MLP, each after a norm and with a residual. shift: of the windows."""
 
-    def __init__(
-        self, width: int, attention: WindowAttention | CrossScaleAttention, shift: int
-    ) -> None:
+    def __init__(self, attention: WindowAttention | CrossScaleAttention, shift: int) -> None:
         super().__init__()
         self.shift = shift
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1, self.norm2 = nn.LayerNorm(attention.width), nn.LayerNorm(attention.width)
         self.attn = attention
-        self.mlp = MLP(width)
+        self.mlp = MLP(attention.width)
 
     def forward(self, x: Tensor, masks: Masks | None) -> Tensor:
         """[B, H, W, C] → the same. masks: needed by a shifted block only."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cc_prep import manifest
+from cc_prep import datasets, manifest, weights
 from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate, Manifest
+from cc_prep.models.vfiformer import network
 from cc_prep.steps import interpolation
 from pipelines import actors, interpolate
 
@@ -69,3 +71,37 @@ def test_weights_of_another_network_are_refused(made: Manifest, tmp_path: Path) 
 def test_a_method_without_weights_needs_none() -> None:
     loaded = manifest.load("synth", ["interpolate.method=dis"], "data")
     assert interpolate.find_weights(loaded) == {}
+
+
+def test_named_weights_of_another_network_are_refused_before_they_are_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keeps away: RIFE's weights, which are the default, in a network that has no such tensors."""
+    monkeypatch.setattr(weights, "locate", lambda name: pytest.fail(f"{name} was fetched"))
+    loaded = manifest.load("synth", ["interpolate.method=vfiformer-small"], "data")
+    with pytest.raises(UserError, match=r"small takes no weights named rife-v4\.0"):
+        interpolate.find_weights(loaded)
+
+
+def test_vfiformer_in_its_job(
+    tmp_path: Path, synth_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: frames of a pair that depend on which pairs its worker had before."""
+    sizes = {"width": 8, "flow_widths": (8, 8, 8), "contexts": (4, 6, 8, 10)}
+    config = replace(network.VARIANTS["vfiformer"], **sizes)
+    monkeypatch.setitem(network.VARIANTS, "vfiformer", config)
+    torch.manual_seed(0)
+    tensors = network.VFIformer(config).state_dict()
+    torch.save({f"module.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "net.pth")
+    settings = ("method=vfiformer", f"weights={tmp_path / 'net.pth'}", "depth=1", "threads=1")
+    loaded = manifest.load("synth", [f"interpolate.{value}" for value in settings], str(synth_root))
+    loaded = loaded.model_copy(update={"image_size": 48})
+    pairs = list(datasets.pairs(loaded, "train"))[:3]
+    digests = interpolate.find_weights(loaded)
+    in_one = actors.Interpolate(loaded, digests, "cpu")
+    assert in_one.pairs_per_batch == 1
+    samples = [in_one([pair])[0] for pair in pairs]
+    assert [actors.Interpolate(loaded, digests, "cpu")([pair])[0] for pair in pairs] == samples
+    assert in_one.meta == {
+        "method": "vfiformer", "depth": 1, "weights": next(iter(digests))
+    }  # fmt: skip

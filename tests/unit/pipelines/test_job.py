@@ -19,7 +19,7 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, sequences, training_shards
-from pipelines import engine, job
+from pipelines import engine, estimates, job
 from pipelines.job import JobSpec, Options, Summary
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state import lock
@@ -98,6 +98,20 @@ def test_finished_shards_are_left_alone(tmp_path: Path) -> None:
     assert "1 of 3 shards are done already" in output
     assert (tmp_path / "train-000000.tar").stat().st_mtime_ns == before
     assert "done already" not in run(spec(tmp_path / "new", 4))[1]
+
+
+def test_the_arithmetic_is_told_before_the_first_pair(tmp_path: Path) -> None:
+    """Keeps away: days of a CPU's work of which nobody was told."""
+    compute = estimates.Compute("net", (48, 64), 7, 634e9)
+    _, plan = run(spec(tmp_path, compute=compute), dry_run=True)
+    line = "net, 64×48 px: 7 midpoints of 634 GFLOP a pair, 44.4 TFLOP for 10 pairs"
+    assert f"compute  {line}; about 7 min on 2 cores" in plan
+    _, output = run(spec(tmp_path, 6, compute=compute))
+    assert output.startswith("net, 64×48 px: ")
+    assert "midpoints" not in run(spec(tmp_path, 6, compute=compute))[1], "nothing was to do"
+    _, output = run(spec(tmp_path, 10, compute=compute))
+    assert "31.1 TFLOP for 7 pairs" not in output
+    assert "26.6 TFLOP for 6 pairs" in output
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter", "longer"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cc_prep.models.vfiformer import attention
 from cc_prep.models.vfiformer.attention import HIDDEN, Masks, relative_position_index
@@ -47,65 +47,64 @@ def arrays(
         middle, used_flow = network.middle(before, after, flow)
     for hook in hooks:
         hook.remove()
-    found = {name: calls[module][0][1] for name, module in OUTPUTS.items()}
-    found |= _blocks(network, calls) | _flows(calls, used_flow) | _mixed(network, calls)
-    found |= _windows(network, calls)
-    found |= {"pred": middle, "flow": used_flow, "img0": before, "img1": after}
-    return {name: _first_channels(name, tensor) for name, tensor in found.items()}
+    tensors = {name: calls[module][0][1] for name, module in OUTPUTS.items()}
+    tensors |= _blocks(calls) | _flows(calls) | _mixed(network, calls) | _windows(network, calls)
+    tensors |= {"pred": middle, "flow": used_flow, "img0": before, "img1": after}
+    return {name: _first_channels(name, tensor) for name, tensor in tensors.items()}
 
 
 Calls = dict[str, list[tuple[Any, Any]]]
 
 
-def _blocks(network: nn.Module, calls: Calls) -> dict[str, Tensor]:
+def _blocks(calls: Calls) -> dict[str, Tensor]:
     """Outputs of the transformer's groups and blocks."""
-    found = {}
+    tensors = {}
     for level in range(4):
         for group in range(2):
             name, module = f"level{level}_group{group}", f"transformer.layers{level}.{group}"
-            found[name] = calls[module][0][1]
+            tensors[name] = calls[module][0][1]
             for block in range(3):
                 outputs = calls.get(f"{module}.residual_group.blocks.{block}")
                 if outputs:
-                    found[f"{name}_block{block}"] = outputs[0][1]
-    return found
+                    tensors[f"{name}_block{block}"] = outputs[0][1]
+    return tensors
 
 
-def _flows(calls: Calls, flow: Tensor) -> dict[str, Tensor]:
+def _flows(calls: Calls) -> dict[str, Tensor]:
     """Estimates and refinements of the flow, where the network made it itself."""
-    found = {}
+    tensors = {}
     total = torch.zeros(())
     for number in range(3):
         for _, output in calls.get(f"flownet.block{number}", []):
             total = total + output
-            found[f"F{number + 1}"] = total
+            tensors[f"F{number + 1}"] = total
     for level, scale in ((4, "1_8"), (3, "1_4"), (2, "1_2")):
         for _, output in calls.get(f"refinenet.rf_block{level}", []):
-            found[f"refine{level}_flow_{scale}"] = output
+            tensors[f"refine{level}_flow_{scale}"] = output
     if "refinenet.rf_block4" in calls:
         inner = {"occl": "occl_convs", "motion0": "motion_convs"}
         for name, module in inner.items():
-            found[f"refine4_{name}"] = calls[f"refinenet.rf_block4.{module}"][0][1]
-        found["refine4_occl"] = torch.sigmoid(found["refine4_occl"])
-        found["refine4_corr0"] = calls["refinenet.rf_block4.corr_convs"][0][0][0]
-    return found
+            tensors[f"refine4_{name}"] = calls[f"refinenet.rf_block4.{module}"][0][1]
+        tensors["refine4_occl"] = torch.sigmoid(tensors["refine4_occl"])
+        tensors["refine4_corr0"] = calls["refinenet.rf_block4.corr_convs"][0][0][0]
+    return tensors
 
 
 def _mixed(network: VFIformer, calls: Calls) -> dict[str, Tensor]:
     """Warped images and context, and what the frame is mixed of."""
     images = calls["fuse_block"][0][0][0]
-    found = {"warped0": images[:, 6:9], "warped1": images[:, 9:12]}
+    tensors = {"warped0": images[:, 6:9], "warped1": images[:, 9:12]}
     result = calls["transformer"][0][1]
     mask = torch.sigmoid(result[:, 3:])
-    found |= {"mask": mask, "residual": 2 * torch.sigmoid(result[:, :3]) - 1}
-    found["merged"] = found["warped0"] * mask + found["warped1"] * (1 - mask)
+    tensors |= {"mask": mask, "residual": 2 * torch.sigmoid(result[:, :3]) - 1}
+    tensors["merged"] = tensors["warped0"] * mask + tensors["warped1"] * (1 - mask)
     joined = [f"transformer.conv_after_body{i}" for i in range(3)] + ["transformer.conv_up0"]
     for level, module in enumerate(joined):
         width, context = network.config.width, network.config.contexts[level]
         x = calls[module][0][0][0]
-        found[f"warpctx0_{level}"] = x[:, width : width + context]
-        found[f"warpctx1_{level}"] = x[:, width + context :]
-    return found
+        tensors[f"warpctx0_{level}"] = x[:, width : width + context]
+        tensors[f"warpctx1_{level}"] = x[:, width + context :]
+    return tensors
 
 
 def _windows(network: VFIformer, calls: Calls) -> dict[str, Tensor]:
