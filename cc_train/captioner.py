@@ -22,6 +22,17 @@ from cc_train.text import TextCodec
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Where a captioner looked for each word of a caption.
+
+    maps: float32 [words, h, w] on a grid that lies over both images; each map sums to 1.
+    """
+
+    words: tuple[str, ...]
+    maps: np.ndarray
+
+
+@dataclass(frozen=True)
 class Caption:
     """A sentence about a pair.
 
@@ -31,6 +42,8 @@ class Caption:
     strangeness: how unlike the training data the pair is, about 1 for what is like it; None for
     systems that do not say it. confidence: the chance that the sentence is right, 0 to 1; None
     where the captioner is not calibrated (`cc_train.calibration`).
+    attention: where it looked for each word; None for systems that do not say it, and for beam
+    search.
     """
 
     text: str
@@ -39,6 +52,7 @@ class Caption:
     score: float | None = None
     strangeness: float | None = None
     confidence: float | None = None
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +129,14 @@ class EncoderDecoder(nn.Module):
         """The decoder with its present weights, one word at a time."""
         return Recomputing(self.logits, self.length)
 
+    def attention(self, state: Any) -> Tensor | None:
+        """Where each word looked, float32 [B, length, h, w], each summing to 1: at position i for
+        word i + 1 of the ids. None for systems that do not say it.
+
+        state: what `next_word().start` gave, once all words are decided.
+        """
+        return None
+
     def forward(self, before_after: Tensor, ids: Tensor) -> Tensor:
         """Logits [B, L, len(text)] of pairs and word ids int64 [B, L]."""
         return self.logits(ids, self.memory(before_after))
@@ -133,12 +155,7 @@ class EncoderDecoder(nn.Module):
         if self._next_word is None:
             self._next_word = self.next_word()
         if beams == 1:
-            ids, sums = scored_greedy(self._next_word, memory, self.text.marks)
-            sentences = [self.text.decode(row) for row in ids[:, 1:].tolist()]
-            captions = [
-                Caption(sentence, score=score)
-                for sentence, score in zip(sentences, sums.tolist(), strict=True)
-            ]
+            captions = self._greedy(self._next_word, memory)
         else:
             captions = []
             for hypotheses in beam(self._next_word, memory, beams, marks=self.text.marks):
@@ -149,6 +166,28 @@ class EncoderDecoder(nn.Module):
             self._judged(caption, strange)
             for caption, strange in zip(captions, strangeness, strict=True)
         ]
+
+    def _greedy(self, next_word: NextWord, memory: Tensor) -> list[Caption]:
+        state = next_word.start(memory)
+        ids, sums = scored_greedy(next_word, memory, self.text.marks, state=state)
+        maps = self.attention(state)
+        rows = ids[:, 1:].tolist()
+        return [
+            Caption(
+                self.text.decode(row),
+                score=score,
+                attention=None if maps is None else self._of_words(row, maps[number]),
+            )
+            for number, (row, score) in enumerate(zip(rows, sums.tolist(), strict=True))
+        ]
+
+    def _of_words(self, ids: list[int], maps: Tensor) -> Attention:
+        """The maps of the words of a caption, of ids without the begin mark."""
+        words = [(place, self.text.decode([number])) for place, number in enumerate(ids)]
+        end = ids.index(self.text.marks.end) if self.text.marks.end in ids else len(ids)
+        shown = [(place, word) for place, word in words[:end] if word]
+        chosen = maps[[place for place, _ in shown]].cpu().numpy()
+        return Attention(tuple(word for _, word in shown), chosen)
 
     def _judged(self, caption: Caption, strangeness: float | None) -> Caption:
         """The caption with its strangeness, and its confidence where that was calibrated."""

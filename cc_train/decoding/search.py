@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,22 +39,58 @@ def greedy(
 
 @torch.inference_mode()
 def scored_greedy(
-    decoder: NextWord, memory: Tensor, marks: Marks = WORD_MARKS, stop: bool = True
+    decoder: NextWord,
+    memory: Tensor,
+    marks: Marks = WORD_MARKS,
+    stop: bool = True,
+    state: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """See `greedy`; also the sum of log-probabilities of each sentence, float32 [B].
 
-    The sum goes up to and with the end mark.
+    The sum goes up to and with the end mark. state: what `decoder.start(memory)` gave, where the
+    caller wants to read it afterwards.
     """
+    return _each_word(decoder, memory, marks, stop, state, lambda logits: logits.argmax(-1))
+
+
+@torch.inference_mode()
+def sampled(
+    decoder: NextWord,
+    memory: Tensor,
+    generator: torch.Generator,
+    marks: Marks = WORD_MARKS,
+) -> Tensor:
+    """Words drawn by their probabilities: ids int64 [B, length], as `greedy` gives them.
+
+    generator: of the CPU, whatever device decodes.
+    """
+
+    def draw(logits: Tensor) -> Tensor:
+        chances = logits.float().softmax(-1).cpu()
+        return torch.multinomial(chances, 1, generator=generator)[:, 0].to(logits.device)
+
+    return _each_word(decoder, memory, marks, True, None, draw)[0]
+
+
+def _each_word(
+    decoder: NextWord,
+    memory: Tensor,
+    marks: Marks,
+    stop: bool,
+    state: Any,
+    choose: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Ids and summed log-probabilities; choose: logits [B, V] → words [B]."""
     length, count = decoder.length, len(memory)
     ids = torch.full((count, length), marks.pad, dtype=torch.long, device=memory.device)
     ids[:, 0] = marks.begin
     ended = torch.zeros(count, dtype=torch.bool, device=memory.device)
     scores = torch.zeros(count, device=memory.device)
-    state = decoder.start(memory)
+    state = decoder.start(memory) if state is None else state
     for place in range(1, length):
         logits = decoder.step(ids[:, place - 1], memory, state)
         logits[:, list(marks.never)] = NEVER
-        words = logits.argmax(-1)
+        words = choose(logits)
         chosen = logits.float().log_softmax(-1).gather(1, words[:, None])[:, 0]
         scores += chosen.masked_fill(ended, 0.0)
         if stop:

@@ -136,6 +136,24 @@ register(
 )
 register(
     System(
+        "scorer",
+        "cc_train.systems.scorer.recipe",
+        """Trains SCORER with CBR on training shards with features of a frozen backbone.
+
+        Differences between two views of a scene are told apart from changes by a contrast between
+        pairs. A scene's changed and unchanged pair are learned together. The shards are built with
+        --set features.backbone=efficientnet-lite0, or resnet101 as published. --init takes another
+        run. docs/scorer.md lists the settings.
+
+        \b
+        Example:
+          cc-train scorer --config clevr --shards 'out/clevr/shards/train-*.tar' \\
+              --valid 'out/clevr/shards/val-*.tar' --out out/clevr/scorer
+        """,
+    )
+)
+register(
+    System(
         "stage1",
         "cc_train.systems.procap.stage1",
         """Trains ProCap's procedure encoder on training shards.

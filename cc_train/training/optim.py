@@ -10,18 +10,24 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-Schedule = Literal["cosine", "linear", "constant"]
+Schedule = Literal["cosine", "linear", "constant", "step"]
 Optimizer = Literal["adamw", "bert_adam"]
 
 
 def lr_multiplier(
-    step: int, steps: int, warmup: int, min_lr_ratio: float, schedule: Schedule = "cosine"
+    step: int,
+    steps: int,
+    warmup: int,
+    min_lr_ratio: float,
+    schedule: Schedule = "cosine",
+    decay: tuple[int, float] = (1, 1.0),
 ) -> float:
     """The share of the full rate at a step.
 
     cosine: linear warm-up, then half a cosine to `min_lr_ratio`. linear: from 0 up, then down to 0,
     as BERT. constant: a logarithmic warm-up from a hundredth, then the full rate, as DeepSpeed's
-    WarmupLR with its usual ends.
+    WarmupLR with its usual ends. step: linear warm-up; every `decay[0]` steps the rate is
+    multiplied by `decay[1]`, as torch's StepLR.
     """
     if schedule == "linear":
         if step < warmup:
@@ -33,6 +39,9 @@ def lr_multiplier(
         return 0.01 + 0.99 * (math.log(step) / math.log(warmup) if step > 1 else 0.0)
     if step < warmup:
         return (step + 1) / warmup
+    if schedule == "step":
+        every, ratio = decay
+        return ratio ** float(step // every)
     done = (step - warmup) / max(1, steps - warmup)
     return min_lr_ratio + (1 - min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 

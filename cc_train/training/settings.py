@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -30,7 +31,10 @@ class Loop(Section):
     warmup_steps: int = Field(100, ge=0)
     warmup_ratio: float | None = Field(None, ge=0, lt=1)
     min_lr_ratio: float = Field(0.01, ge=0, le=1)
-    max_grad_norm: float = Field(1.0, gt=0)
+    decay_epochs: float | None = Field(None, gt=0)
+    decay_steps: int | None = Field(None, ge=1)
+    decay_ratio: float | None = Field(None, gt=0, le=1)
+    max_grad_norm: float | None = Field(1.0, gt=0)
     ema_decay: float = Field(0.0, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
@@ -51,14 +55,30 @@ class Loop(Section):
         return round(self.warmup_ratio * self.steps)
 
     def lasting(self, items: int, world: int) -> Loop:
-        """These settings with the `steps` that `epochs` make, where `epochs` is given.
+        """These settings with the `steps` that `epochs` make, where `epochs` is given, and with the
+        `decay_steps` that `decay_epochs` make.
 
-        items: of an epoch. world: the number of processes.
+        items: of an epoch. world: the number of processes. Raises UserError for the schedule `step`
+        without either.
         """
-        if self.epochs is None:
-            return self
         step_items = self.batch_size * self.grad_accum_steps * world
-        return self.model_copy(update={"steps": max(1, round(self.epochs * items / step_items))})
+        update: dict[str, int] = {}
+        if self.epochs is not None:
+            update["steps"] = max(1, round(self.epochs * items / step_items))
+        if self.decay_epochs is not None:
+            # An epoch of SCORER's code, whose schedule this is, ends with a smaller batch.
+            update["decay_steps"] = max(1, round(self.decay_epochs * math.ceil(items / step_items)))
+        if self.schedule == "step" and not (self.decay_steps or self.decay_epochs):
+            raise UserError(
+                "loop.schedule is step, and nothing says after how many steps",
+                "Set loop.decay_epochs or loop.decay_steps",
+            )
+        return self.model_copy(update=update) if update else self
+
+    @property
+    def decay(self) -> tuple[int, float]:
+        """Of the schedule `step`: every so many steps the rate is multiplied by the second."""
+        return self.decay_steps or 1, self.decay_ratio or 0.1
 
 
 def pick_device(device: str) -> str:

@@ -192,6 +192,7 @@ class Trainer:
             self.settings.warmup,
             self.settings.min_lr_ratio,
             self.settings.schedule,
+            self.settings.decay,
         )
         denominators = self._denominators(batches)
         logged: dict[str, float] = {}
@@ -201,7 +202,7 @@ class Trainer:
             losses = self._backward(phase, batches, step, denominators)
             self.scaler.unscale_(optimiser)
             trained = [p for group in optimiser.param_groups for p in group["params"]]
-            norm = nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm)
+            norm = nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm or math.inf)
             self._check(step, phase, losses["total"], norm.item())
             for group in optimiser.param_groups:
                 group["lr"] = group["base"] * multiplier

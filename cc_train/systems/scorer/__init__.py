@@ -1,0 +1,1 @@
+"""SCORER and CBR: contrast between pairs makes difference features that ignore the viewpoint."""

@@ -1,0 +1,226 @@
+"""SCORER's caption decoder: word ids and the differences of a pair → logits of the next word.
+
+Post-norm layers without output projections, whose feed-forward part has its residual inside. Names
+follow the public code's `speaker_state`. `cached_decoder.py` decodes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_prep.errors import UserError
+from cc_prep.models.cpu.linear import Linear
+from cc_train.layers.caption_decoder import sinusoids
+from cc_train.systems.scorer.encoder import EPS, split
+
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the decoder.
+
+    words: in the vocabulary. word_width: channels of a word's embedding. width: of the layers, and
+    of what they attend to. length: positions of a caption, its begin and end marks included.
+    """
+
+    words: int = 76
+    word_width: int = 300
+    width: int = 512
+    heads: int = 8
+    layers: int = 2
+    length: int = 24
+    dropout: float = 0.1
+
+    def check(self) -> None:
+        """Raises UserError for widths that cannot be divided as they must."""
+        if self.width % self.heads:
+            raise UserError(
+                f"a width of {self.width} is not in {self.heads} even parts",
+                "Set encoder.width or decoder.heads",
+            )
+        if self.word_width % 2:
+            raise UserError(f"decoder.word_width {self.word_width} is odd", "Set an even one")
+
+
+class Spoken(NamedTuple):
+    """hidden: states [B, L, width]. looked: scores of the places before the softmax, the mean over
+    heads, [B, L, N]: those of the last layer.
+    """
+
+    hidden: Tensor
+    looked: Tensor
+
+
+class Attention(nn.Module):
+    """Multi-head attention with biases and without a projection after it."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.heads, self.dropout = config.heads, config.dropout
+        self.query, self.key, self.value = (Linear(config.width, config.width) for _ in range(3))
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """[B, L, width] of x [B, L, width] and `memory` [B, N, width].
+
+        mask: bool [B, 1, L, N], False where nothing is seen. causal: without a mask, a position
+        sees itself and those before it.
+        """
+        parts = (self.query(x), self.key(memory), self.value(memory))
+        mixed = F.scaled_dot_product_attention(
+            *(split(part, self.heads) for part in parts),
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=causal,
+        )
+        return mixed.transpose(1, 2).flatten(2)
+
+    def scores(self, x: Tensor, memory: Tensor) -> Tensor:
+        """[B, L, N]: what the softmax is taken of, the mean over heads."""
+        # The mean over heads of their products is that of the whole vectors.
+        products = self.query(x) @ self.key(memory).transpose(1, 2)
+        scale: float = (x.shape[2] // self.heads) ** -0.5 / self.heads
+        return products * scale
+
+
+class Widening(nn.Module):
+    """The first half of the feed-forward part; it is no wider."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.dense(x))
+
+
+class Output(nn.Module):
+    """The second half of the feed-forward part: its residual comes from the first half."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.dense, self.dropout = Linear(width, width), nn.Dropout(dropout)
+        self.LayerNorm = nn.LayerNorm(width, eps=EPS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.LayerNorm(self.dropout(self.dense(x)) + x)
+        return out
+
+
+class Layer(nn.Module):
+    """Self-attention, attention to the differences, feed-forward; a norm after each."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.self_attention, self.dec_enc_attention = Attention(config), Attention(config)
+        self.norm1, self.norm2 = (nn.LayerNorm(config.width, eps=EPS) for _ in range(2))
+        self.hidden_intermediate = Widening(config.width)
+        self.output = Output(config.width, config.dropout)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None, looks: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """[B, L, width]; and, if `looks`, the scores of the places."""
+        x = self.norm1(self.self_attention(x, x, mask, mask is None) + x)
+        looked = self.dec_enc_attention.scores(x, memory) if looks else None
+        x = self.norm2(x + self.dec_enc_attention(x, memory, None, False))
+        return self.output(self.hidden_intermediate(x)), looked
+
+
+class Positions(nn.Module):
+    """Adds sines and cosines of the place."""
+
+    pe: Tensor
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("pe", sinusoids(length, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.pe[: x.shape[1]]
+
+
+class Core(nn.Module):
+    """The decoder without its last layer."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(config.words, config.word_width, padding_idx=0)
+        self.position_enc = Positions(config.length, config.word_width)
+        self.fc = nn.Sequential(
+            Linear(config.word_width, config.width),
+            nn.Dropout(config.dropout),
+            nn.LayerNorm(config.width, eps=EPS),
+        )
+        self.layer = nn.ModuleList(Layer(config) for _ in range(config.layers))
+
+    def forward(
+        self, ids: Tensor, memory: Tensor, visible: Tensor | None, looks: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """States [B, L, width]; and, if `looks`, the scores of the places of the last layer."""
+        mask, looked = None, None
+        if visible is not None:
+            length = ids.shape[1]
+            causal = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
+            mask = (visible.bool()[:, None] & causal)[:, None]  # [B, 1, L, L]
+        x = self.fc(self.position_enc(self.embed(ids)))
+        last = len(self.layer) - 1
+        for number, layer in enumerate(self.layer):
+            x, looked = layer(x, memory, mask, looks and number == last)
+        return x, looked
+
+
+class Speaker(nn.Module):
+    """Word ids and the differences of pairs → logits of the next word at each position.
+
+    Initialised as BERT is: normal weights of a standard deviation of 0.02, the row of padding too.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.core = Core(config)
+        self.logit = Linear(config.width, config.words)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, 0.0, INITIAL_STD)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def hidden(self, ids: Tensor, memory: Tensor, visible: Tensor | None = None) -> Tensor:
+        """States [B, L, width] of ids int64 [B, L] and differences [B, N, width].
+
+        visible: [B, L], 0 at positions that no other sees. Without it a position sees all before
+        it: what follows a caption's end has then other states, which no loss reads.
+        """
+        states: Tensor = self.core(ids, memory, visible, False)[0]
+        return states
+
+    def forward(self, ids: Tensor, memory: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Logits [B, L, words]; see `hidden`."""
+        logits: Tensor = self.logit(self.hidden(ids, memory, visible))
+        return logits
+
+    def looked(self, ids: Tensor, memory: Tensor, visible: Tensor | None = None) -> Spoken:
+        """States, and where the last layer looked."""
+        return Spoken(*self.core(ids, memory, visible, True))
+
+    @classmethod
+    def config_of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int) -> Config:
+        """The sizes of a checkpoint, by the shapes of its tensors. Raises KeyError if it is none."""
+        words, word_width = shapes["core.embed.weight"]
+        names = [name.split(".") for name in shapes]
+        return Config(
+            words=words,
+            word_width=word_width,
+            width=shapes["logit.weight"][1],
+            heads=heads,
+            layers=len({parts[2] for parts in names if parts[:2] == ["core", "layer"]}),
+            length=shapes["core.position_enc.pe"][0],
+        )

@@ -1,0 +1,181 @@
+"""What SCORER learns from: captions, the contrast between pairs, and CBR.
+
+A step has two runs through the same network: changed pairs, and pairs of distractors. The contrast
+is within a run. Where nothing but captions is compared, the others in the batch do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_prep.settings import Section
+from cc_train.captioner import Caption, Captioner, Inputs
+from cc_train.decoding.search import sampled
+from cc_train.distributed import Ranks
+from cc_train.layers.caption_loss import caption_loss
+from cc_train.layers.token_matching import contrast, token_matching
+from cc_train.systems.scorer.batches import Run
+from cc_train.systems.scorer.captioner import Scorer
+from cc_train.systems.scorer.encoder import Seen
+from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
+from cc_train.text import IGNORED
+from cc_train.training import optim
+from cc_train.training.caption_objective import CaptionObjective, right_words
+
+
+class Losses(Section):
+    """Weights of the losses beside the caption's; 0 leaves one out.
+
+    contrast: between the differences of pairs. cbr: between what a sentence makes of the before
+    image and the after images.
+    """
+
+    contrast: float = Field(0.1, ge=0)
+    cbr: float = Field(0.001, ge=0)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Where the paper and its public code differ.
+
+    per_head: tokens are matched in each head by itself. trained_cbr: CBR's weights learn. slots:
+    a sentence's mean is over all positions of a caption and not over its words. sampled: captions
+    are drawn in validation.
+    """
+
+    per_head: bool = True
+    trained_cbr: bool = True
+    slots: bool = False
+    sampled: bool = False
+
+
+class ScorerObjective(CaptionObjective):
+    """`Objective` on batches of `ScorerBatches`: caption + contrast + CBR, the mean of both runs.
+
+    A caption's loss is divided by the words of its run. reconstruction: CBR; None where its weight
+    is 0. runs: those of the data set. seed: of the captions that are drawn in validation.
+    """
+
+    network: Scorer
+    over: Literal["sum", "batch"] = "batch"
+
+    def __init__(
+        self,
+        network: Scorer,
+        reconstruction: Reconstruction | None,
+        score: Callable[[Captioner], dict[str, float]],
+        weights: Losses,
+        ways: Ways,
+        weight_decay: float,
+        device: str,
+        runs: Sequence[Run],
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network, score, 0.0, weight_decay, device)
+        assert (reconstruction is not None) == (weights.cbr > 0)
+        self.weights, self.ways, self.runs, self.ranks = weights, ways, tuple(runs), ranks
+        self.seed = seed
+        self.reconstruction = None
+        if reconstruction is not None:
+            self.reconstruction = reconstruction.to(device).requires_grad_(ways.trained_cbr)
+            self.others["cbr"] = self.reconstruction
+
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        trained: list[nn.Module] = [self.network]
+        if self.reconstruction is not None and self.ways.trained_cbr:
+            trained.append(self.reconstruction)
+        return optim.param_groups(trained, self.weight_decay)
+
+    def denominators(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {run: (batch[run]["labels"] != IGNORED).sum() for run in self.runs}
+
+    def chunks(self, batch: Any) -> list[Any]:
+        """The runs: each has a backward pass of its own, so that one at a time is in memory."""
+        chunks = [{"run": run, **batch[run]} for run in self.runs]
+        # All ranks gather together, also those that have no pair for a run.
+        return [one for one in chunks if len(one["ids"]) or self.ranks.world > 1]
+
+    def losses(
+        self, phase: str, batch: Mapping[str, Any], step: int, denominators: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        network, words = self.network, denominators[batch["run"]]
+        seen: Seen = network.change_detector(*network.features(batch["before_after"]))
+        hidden = network.speaker.hidden(batch["ids"], seen.difference)
+        logits = network.speaker.logit(hidden)
+        parts = {"caption": caption_loss(logits, batch["labels"], self.label_smoothing) / words}
+        total = parts["caption"]
+        if self.weights.contrast:
+            parts["contrast"] = sum(contrast(one) for one in self.matchings(seen)) / 2
+            total = total + self.weights.contrast * parts["contrast"]
+        if self.reconstruction is not None:
+            matched = self.cbr_matching(seen, hidden, batch["ids"])
+            parts["cbr"] = (contrast(matched) + contrast(matched.T)) / 2
+            total = total + self.weights.cbr * parts["cbr"]
+        parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
+        return {name: part / len(self.runs) for name, part in {"total": total, **parts}.items()}
+
+    def matchings(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        """Of all ranks' pairs, [B, B] each: before by after, and after by before."""
+        queries = seen.queries
+        return (
+            self._matched(queries.before, queries.after_keys, queries.scale),
+            self._matched(queries.after, queries.before_keys, queries.scale),
+        )
+
+    def cbr_matching(self, seen: Seen, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Of all ranks' pairs, [B, B]: after images made up from a sentence by real ones.
+
+        hidden: the decoder's states of the true captions, of ids [B, L].
+        """
+        assert self.reconstruction is not None
+        is_word = ids != self.network.text.marks.pad
+        sentence = sentence_of(hidden, is_word, self.ways.slots)
+        made_up = self.reconstruction(seen.before, sentence)
+        queries, keys = self.reconstruction.queries(made_up, seen.after)
+        return self._matched(queries, keys, self.reconstruction.scale, self.reconstruction.heads)
+
+    def _matched(
+        self, queries: Tensor, keys: Tensor, scale: Tensor, heads: int | None = None
+    ) -> Tensor:
+        """Each rank matches its own queries with all keys; then all have all rows."""
+        parts = heads or self.network.change_detector.config.heads
+        rows = token_matching(
+            queries, self.ranks.gather(keys.float()), parts if self.ways.per_head else 1
+        )
+        return self.ranks.gather(scale * rows)
+
+    def after_step(self, step: int) -> None:
+        self.network.change_detector.clamp_scale()
+        if self.reconstruction is not None and self.ways.trained_cbr:
+            self.reconstruction.clamp_scale()
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        assert isinstance(network, Scorer)
+        return self.score(Sampling(network, self.seed) if self.ways.sampled else network), None
+
+
+class Sampling:
+    """A `Captioner` whose captions are drawn by their probabilities, the same ones for a seed."""
+
+    def __init__(self, network: Scorer, seed: int) -> None:
+        self.network, self.inputs, self.device = network, network.inputs, network.device
+        self.generator = torch.Generator().manual_seed(seed)
+
+    inputs: Inputs
+    device: torch.device
+
+    @torch.inference_mode()
+    def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
+        """Captions of B pairs; see `Captioner.caption`."""
+        assert beams == 1, "drawn captions have no beams"
+        text, memory = self.network.text, self.network.memory(before_after)
+        ids = sampled(self.network.next_word(), memory, self.generator, text.marks)
+        return [Caption(text.decode(row)) for row in ids[:, 1:].tolist()]

@@ -1,0 +1,263 @@
+"""`cc-train scorer`: training shards with features → SCORER's captioner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from rich.console import Console
+
+from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train import text
+from cc_train.data import feature_statistics, shard_index, split
+from cc_train.data.shard_index import Entry
+from cc_train.data.stream import Stream, StreamSettings
+from cc_train.evaluation.validation import Validation
+from cc_train.layers import frozen_backbone
+from cc_train.systems.scorer import decoder, encoder, words
+from cc_train.systems.scorer.batches import RUNS, Run, ScorerBatches, run_of
+from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
+from cc_train.systems.scorer.reconstruction import Reconstruction
+from cc_train.systems.scorer.words import ScorerWords
+from cc_train.text import TextCodec
+from cc_train.training import runs
+from cc_train.training.settings import Loop
+from cc_train.training.task import Request, Task
+
+CBR_HEADS = 8
+WORD_TENSORS = ("speaker.core.embed.weight", "speaker.logit.weight", "speaker.logit.bias")
+Words = Literal["treebank", "blanks"]
+
+text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
+
+
+class Encoder(Section):
+    """Sizes of the encoder. largest_grid: features on a finer grid are averaged down to so many
+    rows and columns. standardise: channels of the features, which the public code does not.
+    """
+
+    width: int = Field(512, ge=8, multiple_of=2)
+    heads: int = Field(8, ge=1)
+    layers: int = Field(2, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    largest_grid: int = Field(14, ge=1)
+    standardise: bool = False
+
+
+class Decoder(Section):
+    """Sizes of the decoder, whose width is the encoder's. length: words of a caption, two marks."""
+
+    word_width: int = Field(300, ge=2, multiple_of=2)
+    heads: int = Field(8, ge=1)
+    layers: int = Field(2, ge=1)
+    length: int = Field(24, ge=3)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
+class Settings(Section):
+    """All settings of `cc-train scorer`.
+
+    backbone_weights: a file for a backbone whose weights have no name here. matching: tokens are
+    matched in each head by itself (the paper), or by all channels at once (its code).
+    cbr: its weights learn (the paper), or stay as they were drawn (its code). sentence: the mean of
+    a sentence is over its words (the paper), or over all positions of a caption (its code).
+    validation: captions are the likeliest ones (the paper), or drawn (its code). words: captions
+    are split as everywhere here, or as in the public code. reference_quirks: what these five are
+    where they are not set: the code's way, or the paper's. swap: the chance that a
+    scene's first image and its other view change places. vocabulary: a file to use in place of the
+    words of the training captions. min_word_count: rarer words become [UNK].
+    """
+
+    backbone_weights: str | None = None
+    reference_quirks: bool = False
+    matching: Literal["per_head", "summed"] | None = None
+    cbr: Literal["trained", "frozen"] | None = None
+    sentence: Literal["words", "slots"] | None = None
+    validation: Literal["greedy", "sampled"] | None = None
+    words: Words | None = None
+    encoder: Encoder = Encoder()
+    decoder: Decoder = Decoder()
+    losses: Losses = Losses()
+    swap: float = Field(0.5, ge=0, le=1)
+    vocabulary: str | None = None
+    min_word_count: int = Field(1, ge=1)
+    validation_split: split.ValidationSplit = split.ValidationSplit()
+    stream: StreamSettings = StreamSettings(pair_scenes=True)
+    loop: Loop = Loop(
+        steps=10000,
+        batch_size=128,
+        schedule="step",
+        decay_epochs=15,
+        learning_rate=2e-4,
+        warmup_steps=0,
+        max_grad_norm=None,
+        validate_every=1000,
+        checkpoint_every=1000,
+    )
+
+    @property
+    def ways(self) -> Ways:
+        """Each of them as set, else by `reference_quirks`."""
+        quirks = self.reference_quirks
+        return Ways(
+            per_head=(self.matching or ("summed" if quirks else "per_head")) == "per_head",
+            trained_cbr=(self.cbr or ("frozen" if quirks else "trained")) == "trained",
+            slots=(self.sentence or ("slots" if quirks else "words")) == "slots",
+            sampled=(self.validation or ("sampled" if quirks else "greedy")) == "sampled",
+        )
+
+    @property
+    def split_words(self) -> Words:
+        """How captions become words."""
+        return self.words or ("blanks" if self.reference_quirks else "treebank")
+
+
+def prepare(settings: Settings, request: Request) -> Task:
+    """A captioner to be trained. Raises UserError.
+
+    request.init: another run of this system, whose network this one starts from.
+    """
+    loop = settings.loop
+    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
+    codec = vocabulary(settings, data.train, request.console)
+    first = feature_statistics.first(data.train)
+    about = {
+        "samples": data.about(),
+        "text": codec.describe(),
+        "size": [data.first["height"], data.first["width"]],
+        "backbone": frozen_backbone.about(first),
+        "ways": vars(settings.ways),
+    }
+    backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
+    network = make(settings, about, codec, Frozen(backbone, about["backbone"]))
+    if request.init is not None:
+        _start_from(network, request.init, about, codec)
+    elif network.standardise is not None:
+        statistics = feature_statistics.over(data.train, first.sha256, request.console)
+        network.standardise.set(statistics.mean, statistics.std)
+    present = {run_of(entry.kind) for entry in data.train}
+    of_data: tuple[Run, ...] = tuple(run for run in RUNS if run in present)
+    objective = ScorerObjective(
+        network,
+        Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
+        Validation(data.valid, request.run),
+        settings.losses,
+        settings.ways,
+        loop.weight_decay,
+        request.device,
+        of_data,
+        request.ranks,
+        loop.seed,
+    )
+    batches = ScorerBatches(codec, settings.decoder.length, first.sha256, of_data, settings.swap)
+    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
+    files = {**frozen_backbone.files(backbone), **codec.files()}
+    return Task(objective, stream, len(stream.items), about, files)
+
+
+def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -> TextCodec:
+    """The words of the training captions, or of a file. Raises UserError if there are none."""
+    if settings.split_words == "treebank":
+        return split.vocabulary(entries, settings.vocabulary, settings.min_word_count, console)
+    if settings.vocabulary is not None:
+        return ScorerWords.read(settings.vocabulary)
+    captions = [caption for meta in shard_index.metas(entries) for caption in meta["captions"]]
+    if not captions:
+        raise UserError("the shards hold no captions", "Give shards of a captioned data set")
+    codec = ScorerWords.of(captions, settings.min_word_count)
+    console.print(f"{len(captions):,} captions, {len(codec)} words", highlight=False)
+    return codec
+
+
+def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec, frozen: Frozen) -> Scorer:
+    """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
+    channels, rows, columns = about["backbone"]["grid"]
+    coarse = _coarser(rows, columns, settings.encoder.largest_grid)
+    height, width = about["size"]
+    sizes = encoder.Config(
+        channels,
+        *coarse,
+        settings.encoder.width,
+        settings.encoder.heads,
+        settings.encoder.layers,
+        settings.encoder.dropout,
+        max(encoder.POSITIONS, *coarse),
+    )
+    sizes.check()
+    if settings.losses.cbr and sizes.width % CBR_HEADS:
+        raise UserError(
+            f"encoder.width {sizes.width} is not in CBR's {CBR_HEADS} even parts",
+            "Set encoder.width to a multiple, or losses.cbr=0",
+        )
+    of_words = decoder.Config(len(codec), width=sizes.width, **settings.decoder.model_dump())
+    of_words.check()
+    return Scorer(frozen, (height, width), sizes, of_words, codec, settings.encoder.standardise)
+
+
+def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
+    """The grid of features once it is no larger. Raises UserError if no whole factor leads there."""
+    factor = -(-max(rows, columns) // largest)
+    if rows % factor or columns % factor:
+        raise UserError(
+            f"features of {rows} × {columns} cannot be averaged to {largest} × {largest} or less",
+            "Set encoder.largest_grid, or build the shards with another image_size",
+        )
+    return rows // factor, columns // factor
+
+
+def _start_from(network: Scorer, init: Path, about: Mapping[str, Any], codec: TextCodec) -> None:
+    """Takes over what another run of this system learned. Raises UserError.
+
+    Of the words, those that both know; others begin as in a new run.
+    """
+    run = runs.read(init, "scorer")
+    if run.settings["backbone"]["grid"] != about["backbone"]["grid"]:
+        raise UserError(
+            f"{init} has another backbone or image size than these shards",
+            "Build the shards as it was trained, or leave out --init",
+        )
+    known = text.load(init, run.settings["text"])
+    tensors, own = dict(run.tensors), network.state_dict()
+    if known.describe() != codec.describe():
+        rows = _rows(known, codec)
+        for name in WORD_TENSORS:
+            if own[name].shape[1:] == tensors[name].shape[1:]:
+                tensors[name] = torch.stack(
+                    [own[name][i] if row is None else tensors[name][row] for i, row in rows]
+                )
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()
+        raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+
+
+def _rows(known: TextCodec, codec: TextCodec) -> list[tuple[int, int | None]]:
+    """Of each id of a codec the id in another one of the same word or mark, None where none is."""
+    old = {known.decode([i]): i for i in range(len(known)) if known.decode([i])}
+    new = [(i, old.get(codec.decode([i]) or "\0")) for i in range(len(codec))]
+    marks = {getattr(codec.marks, n): getattr(known.marks, n) for n in ("begin", "end", "pad")}
+    return [(i, marks.get(i, row)) for i, row in new]
+
+
+def load(run: runs.Run, device: str) -> Scorer:
+    """The captioner of a run. Raises UserError."""
+    try:
+        values = {name: run.settings[name] for name in Settings.model_fields}
+        settings = Settings.model_validate(values)
+        codec = text.load(run.folder, run.settings["text"])
+        known = run.settings["backbone"]
+        stored = frozen_backbone.FILE in run.settings["files"]
+        backbone = frozen_backbone.read(run.folder, known["name"]) if stored else None
+        network = make(settings, run.settings, codec, Frozen(backbone, known))
+        network.load_state_dict(run.tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
+        ) from None
+    return network.to(device).eval()

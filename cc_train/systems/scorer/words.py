@@ -1,0 +1,107 @@
+"""The words of SCORER's public code: a text codec with its marks, its order and its way to split.
+
+Ids: `<NULL>` 0 (padding), `<UNK>` 1, `<START>` 2, `<END>` 3; then all words in the order of their
+characters' numbers. A caption gets a blank before `;` and `,`, loses `?` and `.`, and is split at
+blanks; nothing is lower-cased. Several blanks make one here, where the public code makes a word of
+no letters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_train.text import IGNORED, Marks
+
+CODEC = "scorer-words"
+FILE = "vocab.json"
+MARKS = ("<NULL>", "<UNK>", "<START>", "<END>")
+NULL, UNK, START, END = range(4)
+
+
+class ScorerWords:
+    """A `TextCodec`. words: by id; the first are `MARKS`, and no word is twice in it."""
+
+    marks = Marks(START, END, NULL, (UNK,))
+
+    def __init__(self, words: Sequence[str]) -> None:
+        assert tuple(words[: len(MARKS)]) == MARKS, words[: len(MARKS)]
+        self.words = list(words)
+        self.ids = {word: number for number, word in enumerate(words)}
+        assert len(self.ids) == len(self.words), "a word twice"
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @classmethod
+    def of(cls, captions: Iterable[str], min_count: int = 1) -> ScorerWords:
+        """The words that occur at least `min_count` times in some captions."""
+        counts: dict[str, int] = {}
+        for caption in captions:
+            for word in words_of(caption):
+                counts[word] = counts.get(word, 0) + 1
+        frequent = {word for word, count in counts.items() if count >= min_count}
+        return cls([*MARKS, *sorted(frequent - set(MARKS))])
+
+    @classmethod
+    def read(cls, place: str | Path) -> ScorerWords:
+        """The public code's `vocab.json`: {word: id}. Raises UserError for another file."""
+        remedy = "Give SCORER's vocab.json"
+        try:
+            content = storage.read_json(str(place))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{place}: {error}", remedy) from None
+        if not isinstance(content, dict) or not all(type(one) is int for one in content.values()):
+            raise UserError(f"{place}: no object of words and ids", remedy)
+        if sorted(content.values()) != list(range(len(content))):
+            raise UserError(f"{place}: ids are not 0 to {len(content) - 1}", remedy)
+        words = sorted(content, key=content.__getitem__)
+        if tuple(words[: len(MARKS)]) != MARKS:
+            raise UserError(f"{place}: does not begin with {', '.join(MARKS)}", remedy)
+        return cls(words)
+
+    def describe(self) -> dict[str, Any]:
+        """Name of the codec, number of words, SHA-256 of the file."""
+        digest = hashlib.sha256(self.files()[FILE]).hexdigest()
+        return {"codec": CODEC, "count": len(self), "sha256": digest}
+
+    def files(self) -> dict[str, bytes]:
+        """`vocab.json`, as the public code writes it."""
+        return {FILE: json.dumps(self.ids, ensure_ascii=False).encode()}
+
+    def encode(self, caption: str, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and labels of a caption, int64 [length] each; see `TextCodec`.
+
+        A word that is not known is <UNK>; the public code ends with an error.
+        """
+        tokens = [self.ids.get(word, UNK) for word in words_of(caption)[: length - 2]]
+        row = [START, *tokens, END]
+        ids, labels = np.full(length, NULL, np.int64), np.full(length, IGNORED, np.int64)
+        ids[: len(row)], labels[: len(row) - 1] = row, row[1:]
+        return ids, labels
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The words of ids up to the first <NULL> or <END>, joined by blanks."""
+        words = []
+        for number in ids:
+            if number in (NULL, END):
+                break
+            if number != START:
+                words.append(self.words[number])
+        return " ".join(words)
+
+
+def words_of(caption: str) -> list[str]:
+    """The words of a caption."""
+    for mark in ";,":
+        caption = caption.replace(mark, f" {mark}")
+    for mark in "?.":
+        caption = caption.replace(mark, "")
+    return [word for word in caption.split(" ") if word]
