@@ -8,6 +8,10 @@ ASSETS  ?= out/assets
 MINI    ?= out/captioner-mini
 ABLATION ?= out/ablation
 TRIES   ?= 50
+RUN     ?= stage2
+PREPARE ?=
+FEATURES_ALONE := --set features.backbone=efficientnet-lite0 --set interpolate.method=crossfade \
+  --set interpolate.depth=0 --set score.weights=none --set keyframes.k=0 --set tokenize.weights=none
 VENV    := .venv
 BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
@@ -17,7 +21,7 @@ DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test faults mutants docs lint format check bench interpolate score shards \
-  stage1 stage2 evaluate ablation assets captioner-mini
+  stage1 stage2 scorer evaluate ablation assets captioner-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -103,9 +107,16 @@ stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
 	$(BIN)/cc-train stage2 --config $(DATASET) --out $(OUT)/stage2 --init $(OUT)/stage1 \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
-evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/stage2/evaluation
-	$(BIN)/cc-train evaluate $(OUT)/stage2 --shards '$(OUT)/shards/test-*.tar' $(ARGS)
-	$(BIN)/cc-train report $(OUT)/stage2 --shards '$(OUT)/shards/test-*.tar'
+# Without shards in OUT they are made first, of both images' features alone.
+scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
+	@test -e $(OUT)/shards/index.parquet || \
+	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
+	$(BIN)/cc-train scorer --config $(DATASET) --out $(OUT)/scorer \
+	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
+
+evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/evaluation, RUN=stage2
+	$(BIN)/cc-train evaluate $(OUT)/$(RUN) --shards '$(OUT)/shards/test-*.tar' $(ARGS)
+	$(BIN)/cc-train report $(OUT)/$(RUN) --shards '$(OUT)/shards/test-*.tar'
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
 	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --docs docs/results.md $(ARGS)

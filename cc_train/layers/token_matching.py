@@ -35,7 +35,8 @@ def token_matching(queries: Tensor, keys: Tensor, heads: int = 1) -> Tensor:
         queries, keys = queries.to(half), keys.to(half)
     else:
         queries, keys = queries.float(), keys.float()
-    matched: Tensor = _Matching.apply(queries, keys, heads)
+    with torch.autocast(queries.device.type, enabled=False):
+        matched: Tensor = _Matching.apply(queries, keys, heads)
     return matched
 
 
@@ -192,7 +193,7 @@ def _blocks(rows: int, each: int, room: int) -> list[slice]:
 
 
 def _places(queries: Tensor, keys: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Room for where the maxima lie: of each query [heads, A, N, B], of each key [heads, A, B, N]."""
+    """Room for the places of maxima: of queries [heads, A, N, B], of keys [heads, A, B, N]."""
     tokens, kind = queries.shape[1], torch.int16
     assert tokens < 2**15, "a token's number is an int16"
     size = (heads, len(queries))

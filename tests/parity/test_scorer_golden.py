@@ -193,9 +193,8 @@ def test_what_the_decoder_says(folder: Path, run: str) -> None:
 def test_what_cbr_makes_up(folder: Path, run: str) -> None:
     one = shared(folder)
     cbr, place = one.reconstruction, f"mid/{run}/cbr"
-    before, after, hidden = (
-        one.arrays[f"mid/{run}/{name}"] for name in ("enc/proj_before", "enc/proj_after", "dec/hidden")
-    )  # fmt: skip
+    names = ("enc/proj_before", "enc/proj_after", "dec/hidden")
+    before, after, hidden = (one.arrays[f"mid/{run}/{name}"] for name in names)
     sentence = sentence_of(hidden, one.arrays[f"in/{run}_mask"], over_slots=True)
     one.close(sentence, f"{place}/sent_mean", "mid")
     made_up = cbr(before, sentence)

@@ -57,7 +57,7 @@ class ScorerBatches:
     def _arrays(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> list[np.ndarray]:
-        """Before and after of each sample, in some scenes with the other view in place of before."""
+        """Before and after of each sample; in some scenes the other view stands for before."""
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
         arrays = list(stack(samples, [before_after(sample, "features") for sample in samples]))

@@ -13,7 +13,7 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from cc_prep.models.cpu.linear import Packed
 from cc_train.systems.scorer.decoder import Attention, Layer, Speaker
@@ -47,7 +47,7 @@ class CachedSpeaker:
     def __init__(self, speaker: Speaker) -> None:
         self.config, self.length = speaker.config, speaker.config.length
         core = speaker.core
-        linear, norm = core.fc[0], core.fc[2]
+        linear, norm = cast("nn.Linear", core.fc[0]), core.fc[2]
         # What a word and its place become before the first layer; the norm depends on both.
         with torch.no_grad():
             self._words = F.linear(core.embed.weight, linear.weight, linear.bias)

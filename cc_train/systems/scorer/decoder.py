@@ -72,9 +72,10 @@ class Attention(nn.Module):
         mask: bool [B, 1, L, N], False where nothing is seen. causal: without a mask, a position
         sees itself and those before it.
         """
-        parts = (self.query(x), self.key(memory), self.value(memory))
         mixed = F.scaled_dot_product_attention(
-            *(split(part, self.heads) for part in parts),
+            split(self.query(x), self.heads),
+            split(self.key(memory), self.heads),
+            split(self.value(memory), self.heads),
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=causal,
@@ -213,7 +214,7 @@ class Speaker(nn.Module):
 
     @classmethod
     def config_of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int) -> Config:
-        """The sizes of a checkpoint, by the shapes of its tensors. Raises KeyError if it is none."""
+        """The sizes of a checkpoint, by its tensors' shapes. Raises KeyError if it is none."""
         words, word_width = shapes["core.embed.weight"]
         names = [name.split(".") for name in shapes]
         return Config(

@@ -87,9 +87,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [B, N, width] told from `other`; and the queries of x, the keys of `other`."""
         query, key = self.query(x), self.key(other)
-        parts = (split(part, self.heads) for part in (query, key, self.value(other)))
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(*parts, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(
+            split(query, self.heads),
+            split(key, self.heads),
+            split(self.value(other), self.heads),
+            dropout_p=self.dropout if self.training else 0.0,
+        )
         return self.layer_norm(mixed.transpose(1, 2).flatten(2) + x), query, key
 
 
@@ -104,10 +107,11 @@ class Layer(nn.Module):
         """Both images, each told from the other as it came in; and what is matched."""
         both, other = torch.cat((before, after)), torch.cat((after, before))
         told, query, key = self.attention(both, other)
-        (new_before, new_after), queries, keys = told.chunk(2), query.chunk(2), key.chunk(2)
-        # The keys of `other`: the first half is of after.
+        new_before, new_after = told.chunk(2)
+        of_before, of_after = query.chunk(2)
+        after_keys, before_keys = key.chunk(2)  # of `other`: after comes first
         scale = self.attention.logit_scale.exp()
-        return new_before, new_after, Queries(*queries, keys[1], keys[0], scale)
+        return new_before, new_after, Queries(of_before, of_after, before_keys, after_keys, scale)
 
 
 class ChangeDetector(nn.Module):
@@ -155,7 +159,7 @@ class ChangeDetector(nn.Module):
     def config_of(
         cls, shapes: Mapping[str, tuple[int, ...]], heads: int, grid: tuple[int, int]
     ) -> Config:
-        """The sizes of a checkpoint, by the shapes of its tensors. Raises KeyError if it is none."""
+        """The sizes of a checkpoint, by its tensors' shapes. Raises KeyError if it is none."""
         width, channels = shapes["img.0.weight"][:2]
         return Config(
             channels=channels - 2,

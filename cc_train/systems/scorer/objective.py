@@ -1,7 +1,7 @@
 """What SCORER learns from: captions, the contrast between pairs, and CBR.
 
 A step has two runs through the same network: changed pairs, and pairs of distractors. The contrast
-is within a run. Where nothing but captions is compared, the others in the batch do not matter.
+is within a run.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class ScorerObjective(CaptionObjective):
         parts = {"caption": caption_loss(logits, batch["labels"], self.label_smoothing) / words}
         total = parts["caption"]
         if self.weights.contrast:
-            parts["contrast"] = sum(contrast(one) for one in self.matchings(seen)) / 2
+            by_after, by_before = self.matchings(seen)
+            parts["contrast"] = (contrast(by_after) + contrast(by_before)) / 2
             total = total + self.weights.contrast * parts["contrast"]
         if self.reconstruction is not None:
             matched = self.cbr_matching(seen, hidden, batch["ids"])
@@ -140,16 +141,12 @@ class ScorerObjective(CaptionObjective):
         sentence = sentence_of(hidden, is_word, self.ways.slots)
         made_up = self.reconstruction(seen.before, sentence)
         queries, keys = self.reconstruction.queries(made_up, seen.after)
-        return self._matched(queries, keys, self.reconstruction.scale, self.reconstruction.heads)
+        return self._matched(queries, keys, self.reconstruction.scale)
 
-    def _matched(
-        self, queries: Tensor, keys: Tensor, scale: Tensor, heads: int | None = None
-    ) -> Tensor:
+    def _matched(self, queries: Tensor, keys: Tensor, scale: Tensor) -> Tensor:
         """Each rank matches its own queries with all keys; then all have all rows."""
-        parts = heads or self.network.change_detector.config.heads
-        rows = token_matching(
-            queries, self.ranks.gather(keys.float()), parts if self.ways.per_head else 1
-        )
+        heads = self.network.change_detector.config.heads if self.ways.per_head else 1
+        rows = token_matching(queries, self.ranks.gather(keys.float()), heads)
         return self.ranks.gather(scale * rows)
 
     def after_step(self, step: int) -> None:

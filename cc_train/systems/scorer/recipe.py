@@ -126,15 +126,16 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     codec = vocabulary(settings, data.train, request.console)
     first = feature_statistics.first(data.train)
+    known = frozen_backbone.about(first)
     about = {
         "samples": data.about(),
         "text": codec.describe(),
         "size": [data.first["height"], data.first["width"]],
-        "backbone": frozen_backbone.about(first),
+        "backbone": known,
         "ways": vars(settings.ways),
     }
-    backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
-    network = make(settings, about, codec, Frozen(backbone, about["backbone"]))
+    backbone = frozen_backbone.find(known, settings.backbone_weights)
+    network = make(settings, about, codec, Frozen(backbone, known))
     if request.init is not None:
         _start_from(network, request.init, about, codec)
     elif network.standardise is not None:
@@ -200,7 +201,7 @@ def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec, frozen:
 
 
 def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
-    """The grid of features once it is no larger. Raises UserError if no whole factor leads there."""
+    """The grid of features once it is no larger. Raises UserError where no whole factor leads."""
     factor = -(-max(rows, columns) // largest)
     if rows % factor or columns % factor:
         raise UserError(

@@ -27,7 +27,6 @@ class Reconstruction(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
         self.conv1 = nn.Conv2d(2 * width, width, 1)
         self.mh_att = nn.MultiheadAttention(width, heads, bias=False, batch_first=True)
         self.conv2 = nn.Sequential(nn.Conv2d(width, width, 1))

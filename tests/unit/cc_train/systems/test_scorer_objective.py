@@ -1,0 +1,168 @@
+"""SCORER learns: 32 planted pairs are said right; and each of its settings does what it says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cc_train.layers.token_matching import contrast
+from cc_train.systems.scorer.encoder import LARGEST_SCALE
+from cc_train.systems.scorer.objective import Losses, Sampling, Ways
+from cc_train.systems.scorer.reconstruction import sentence_of
+from tests import small_scorer
+from tests.small_scorer import CAPTIONS, SAMPLES, WORDS
+
+PAPER, CODE = Ways(), Ways(per_head=False, trained_cbr=False, slots=True, sampled=True)
+ALL = Losses(contrast=0.1, cbr=0.05)
+
+
+def test_it_overfits_32_planted_pairs() -> None:
+    """Captions are said word for word, and the contrast finds each pair among 16."""
+    one = small_scorer.objective(ALL, Ways(per_head=False), width=48)
+    parameters = [p for group in one.groups("model") for p in group["params"]]
+    optimiser, steps = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.0), 170
+    first: dict[str, float] = {}
+    for step in range(steps):
+        for group in optimiser.param_groups:
+            group["lr"] = 3e-3 * min(1, (step + 1) / 20) * (1 - step / steps)
+        batch = small_scorer.batch(SAMPLES, swap=0.0)
+        denominators = one.denominators(batch)
+        optimiser.zero_grad()
+        sums: dict[str, float] = {}
+        for chunk in one.chunks(batch):
+            losses = one.losses("model", chunk, step, denominators)
+            losses["total"].backward()
+            sums = {name: sums.get(name, 0) + float(v.detach()) for name, v in losses.items()}
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        one.after_step(step)
+        first = first or sums
+    assert sums["contrast"] < 0.3 * math.log(16), sums
+    assert sums["cbr"] < first["cbr"]
+    pairs = small_scorer.batch(SAMPLES, swap=0.0)
+    said = [
+        caption.text
+        for run in ("changed", "unchanged")
+        for caption in one.network.eval().caption(pairs[run]["before_after"])
+    ]
+    right = [*CAPTIONS[::2], *CAPTIONS[1::2]]
+    assert sum(a == b for a, b in zip(said, right, strict=True)) >= 31
+
+
+def losses(weights: Losses, ways: Ways, seed: int = 0) -> dict[str, float]:
+    one = small_scorer.objective(weights, ways)
+    batch = small_scorer.batch(SAMPLES[:8], seed)
+    denominators = one.denominators(batch)
+    sums: dict[str, float] = {}
+    for chunk in one.chunks(batch):
+        for name, value in one.losses("model", chunk, 0, denominators).items():
+            sums[name] = sums.get(name, 0) + float(value.detach())
+    return sums
+
+
+def test_a_weight_of_0_leaves_a_loss_out() -> None:
+    alone = losses(Losses(contrast=0, cbr=0), PAPER)
+    assert alone.keys() == {"total", "caption", "word_accuracy"}
+    assert alone["total"] == alone["caption"]
+    both = losses(Losses(contrast=0.5, cbr=0.25), PAPER)
+    expected = both["caption"] + 0.5 * both["contrast"] + 0.25 * both["cbr"]
+    assert both["total"] == pytest.approx(expected)
+
+
+def test_each_way_changes_its_own_loss_alone() -> None:
+    """Keeps away: a setting that is wired to nothing, or to another one's part."""
+    base = losses(ALL, CODE)
+    changes = {
+        "per_head": (Ways(True, False, True, True), {"contrast", "cbr"}),
+        "slots": (Ways(False, False, False, True), {"cbr"}),
+        "trained_cbr": (Ways(False, True, True, True), set()),
+        "sampled": (Ways(False, False, True, False), set()),
+    }
+    for name, (ways, changed) in changes.items():
+        ours = losses(ALL, ways)
+        different = {n for n in ours if ours[n] != pytest.approx(base[n]) and n != "total"}
+        assert different == changed, name
+
+
+def test_frozen_cbr_is_not_trained_but_passes_gradients() -> None:
+    one = small_scorer.objective(Losses(contrast=0, cbr=1), CODE)
+    trained = {id(p) for group in one.groups("model") for p in group["params"]}
+    assert one.reconstruction is not None
+    assert not any(id(p) in trained for p in one.reconstruction.parameters())
+    batch = small_scorer.batch(SAMPLES[:8])
+    for chunk in one.chunks(batch):
+        one.losses("model", chunk, 0, one.denominators(batch))["cbr"].backward()
+    gradients = [one.network.change_detector.img[0].weight, one.network.speaker.core.embed.weight]
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in gradients)
+    assert all(p.grad is None for p in one.reconstruction.parameters())
+    one = small_scorer.objective(Losses(contrast=0, cbr=1), PAPER)
+    trained = {id(p) for group in one.groups("model") for p in group["params"]}
+    assert one.reconstruction is not None
+    assert all(id(p) in trained for p in one.reconstruction.parameters())
+
+
+def test_the_temperature_is_bounded() -> None:
+    one = small_scorer.objective(ALL)
+    assert one.reconstruction is not None
+    last = one.network.change_detector.scorer[-1].attention.logit_scale
+    for scale in (last, one.reconstruction.contra.logit_scale):
+        scale.data.fill_(9.0)
+    one.after_step(0)
+    for scale in (last, one.reconstruction.contra.logit_scale):
+        assert scale.item() == pytest.approx(LARGEST_SCALE)
+
+
+def test_a_batch_without_one_run() -> None:
+    """Keeps away: NaN where a step's scenes have no distractor."""
+    one = small_scorer.objective(ALL)
+    batch = small_scorer.batch(SAMPLES[:8:2])
+    assert [chunk["run"] for chunk in one.chunks(batch)] == ["changed"]
+    denominators = {n: v.clamp(min=1) for n, v in one.denominators(batch).items()}
+    empty = {"run": "unchanged", **batch["unchanged"]}
+    losses = one.losses("model", empty, 0, denominators)
+    assert all(float(value) == 0 for value in losses.values())
+    losses["total"].backward()
+
+
+def test_the_sentence_is_over_words_or_slots() -> None:
+    hidden = torch.arange(12.0).view(1, 4, 3)
+    is_word = torch.tensor([[1, 1, 0, 0]])
+    assert sentence_of(hidden, is_word, False).tolist() == [[1.5, 2.5, 3.5]]
+    assert sentence_of(hidden, is_word, True).tolist() == [[0.75, 1.25, 1.75]]
+
+
+def test_drawn_captions_depend_on_the_seed_alone() -> None:
+    """The public code's validation: other words than greedy ones, but the same ones again."""
+    network = small_scorer.network().eval()
+    pairs = small_scorer.batch(SAMPLES)["changed"]["before_after"]
+    drawn = [[c.text for c in Sampling(network, seed).caption(pairs)] for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0] != [caption.text for caption in network.caption(pairs)]
+
+
+def test_each_word_says_where_it_looked() -> None:
+    """Keeps away: maps that are one word off, or of marks."""
+    network = small_scorer.network().eval()
+    pairs = small_scorer.batch(SAMPLES[:6])["changed"]["before_after"]
+    memory = network.memory(pairs)
+    for number, caption in enumerate(network.caption(pairs)):
+        assert caption.attention is not None
+        words, maps = caption.attention.words, caption.attention.maps
+        assert " ".join(words) == caption.text
+        assert maps.shape == (len(words), small_scorer.SIDE, small_scorer.SIDE)
+        ids = torch.tensor([[WORDS.marks.begin, *(WORDS.ids[word] for word in words)]])
+        looked = network.speaker.looked(ids, memory[number][None]).looked.softmax(2)
+        expected = looked[0, : len(words)].unflatten(1, network.grid)
+        torch.testing.assert_close(torch.from_numpy(maps), expected)
+    assert all(caption.attention is None for caption in network.caption(pairs, beams=2))
+
+
+def test_the_contrast_compares_rows_with_their_own_column() -> None:
+    one = small_scorer.objective(ALL)
+    batch = small_scorer.batch(SAMPLES)
+    seen = one.network.change_detector(*one.network.features(batch["changed"]["before_after"]))
+    matched = one.matchings(seen)
+    assert all(matching.shape == (16, 16) for matching in matched)
+    assert float(contrast(matched[0])) > 0
