@@ -37,7 +37,10 @@ def network(width: int = 32, layers: int = 2) -> Scorer:
 
 
 def objective(
-    weights: Losses, ways: Ways = Ways(), ranks: Ranks = Ranks(), width: int = 32  # noqa: B008
+    weights: Losses,
+    ways: Ways = Ways(),
+    ranks: Ranks = Ranks(),
+    width: int = 32,  # noqa: B008
 ) -> ScorerObjective:
     scorer = network(width)
     reconstruction = Reconstruction(width, 8) if weights.cbr else None

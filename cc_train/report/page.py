@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Shown:
 
     right: the caption is a reference word for word. Of a rendered pair also: exact, the words of
     the caption, what truly changed (truth), and the names of the facts that are not said.
+    heat: before and after under where the captioner looked; heat_words: each word, and after.
     """
 
     id: str
@@ -47,6 +48,8 @@ class Shown:
     words: tuple[facts.Word, ...] = ()
     truth: str = ""
     unsaid: tuple[str, ...] = ()
+    heat: tuple[str, ...] = ()
+    heat_words: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def write(
         raise UserError(f"{run}: no run", "Give the --out of a training")
     log = curves.read(folder)
     scores = _read(evaluated / "scores.json")
+    samples = _images(shards)
     pictures = sorted((folder / PICTURES).glob("*.png"))
     page = (
         environment()
@@ -100,7 +104,9 @@ def write(
             scores=scores,
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
-            groups=_groups(evaluated / "items.jsonl", _images(shards)),
+            groups=_with_heat(
+                _groups(evaluated / "items.jsonl", samples), samples, run, settings.get("system")
+            ),
             settings=json.dumps(values_without_folders(settings), indent=1),
             words=settings.get("text", {}).get("count", 0),
         )
@@ -128,6 +134,31 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
         verbatim = sum(map(_right, rows))
         groups.append(Group(name, len(rows), verbatim, len(judged), exact, examples))
     return groups
+
+
+def _with_heat(
+    groups: list[Group], samples: Mapping[str, shard_index.Entry], run: str, system: Any
+) -> list[Group]:
+    """The same, with where the captioner looked, for systems that say it."""
+    shown = [one for group in groups for one in group.examples if one.id in samples and one.images]
+    if not shown or not systems.get(str(system)).attention:
+        return groups
+    from cc_train.report import attention  # brings torch, which other pages do without
+
+    looked = attention.of_samples(run, [samples[one.id] for one in shown])
+
+    def heated(one: Shown) -> Shown:
+        sample = samples[one.id].read() if one.id in looked else None
+        if sample is None:
+            return one
+        heat = attention.heat(sample.images, len(sample.tokens) - 1, looked[one.id])
+        if heat is None or " ".join(looked[one.id].words) != one.caption:
+            return one  # evaluated with other weights, or by beams
+        words = tuple((word, _url(data, "jpeg")) for word, data in heat.words)
+        ends = tuple(_url(data, "jpeg") for data in heat.before_after)
+        return replace(one, heat=ends, heat_words=words)
+
+    return [replace(group, examples=[heated(one) for one in group.examples]) for group in groups]
 
 
 def _right(row: Mapping[str, Any]) -> bool:

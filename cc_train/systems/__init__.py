@@ -31,7 +31,7 @@ class System:
     name: of the command, and of the section in a manifest. module: of the recipe. help: the text of
     the command. valid: whether it takes shards to validate on (--valid). ranks: whether several
     processes can train it together. pictures: what the pictures of its validation show, for the
-    report.
+    report. attention: its captions say where each word looked, which the report shows.
     """
 
     name: str
@@ -40,12 +40,16 @@ class System:
     valid: bool = True
     ranks: bool = True
     pictures: str = ""
+    attention: bool = False
 
 
 _SYSTEMS: dict[str, System] = {}
 # Further commands: module and attribute. The module is imported for `cc-train --help`, so it
 # imports nothing large itself.
-_COMMANDS = {"import-procap": "cc_train.systems.procap.commands:import_procap"}
+_COMMANDS = {
+    "import-procap": "cc_train.systems.procap.commands:import_procap",
+    "import-scorer": "cc_train.systems.scorer.commands:import_scorer",
+}
 
 
 def register(system: System) -> None:
@@ -150,6 +154,7 @@ register(
           cc-train scorer --config clevr --shards 'out/clevr/shards/train-*.tar' \\
               --valid 'out/clevr/shards/val-*.tar' --out out/clevr/scorer
         """,
+        attention=True,
     )
 )
 register(

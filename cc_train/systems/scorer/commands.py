@@ -1,0 +1,38 @@
+"""Commands of `cc-train` that only SCORER has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command("import-scorer")
+@click.argument("file")
+@click.option("--vocabulary", required=True, metavar="FILE", help="Its vocab.json: {word: id}.")
+@click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
+@click.option("--heads", type=click.IntRange(1), help="Of its encoder, where FILE does not say it.")
+@click.option("--decoder-heads", type=click.IntRange(1), help="Of its decoder, likewise.")
+@click.option(
+    "--backbone-weights",
+    metavar="FILE",
+    help="torchvision's ResNet-101 (V1), to caption images and not stored features alone.",
+)
+def import_scorer(**options: Any) -> None:
+    """Makes a run of a checkpoint of SCORER's public code.
+
+    Tensors only: nothing in the file is executed. Every tensor is used or named.
+
+    \b
+    Example:
+      cc-train import-scorer scorer_checkpoint_10000.pt --vocabulary vocab.json --out runs/scorer \\
+          --backbone-weights resnet101.pth
+    """
+    from pathlib import Path
+
+    from cc_train.systems.scorer import import_checkpoint
+
+    run = Path(options.pop("run"))
+    for line in import_checkpoint.make_run(run=run, **options):
+        click.echo(line)
+    click.echo(f"Try: cc-train evaluate {run} --shards 'out/clevr/shards/test-*.tar'")

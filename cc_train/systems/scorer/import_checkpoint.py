@@ -1,0 +1,161 @@
+"""SCORER's published checkpoints → runs: tensors and sizes only, every tensor used or named.
+
+A file is {"change_detector_state": tensors, "speaker_state": tensors, "model_cfg": sizes}. The
+sizes are a nested dict of a class of its own, in whose place torch's safe reader takes a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.storage import sha256
+from cc_prep.weights import networks
+from cc_train.layers import frozen_backbone
+from cc_train.systems.scorer import recipe
+from cc_train.systems.scorer.captioner import Frozen
+from cc_train.systems.scorer.words import ScorerWords
+from cc_train.training import checkpoints, runs
+
+CLASS = "utils.attr_dict.AttrDict"
+ENCODER, DECODER, SIZES = "change_detector_state", "speaker_state", "model_cfg"
+BACKBONE = "resnet101"
+IMAGE_SIDE = 224
+GIVE = "Give a checkpoint of SCORER's public code"
+
+
+def make_run(
+    file: str,
+    run: Path,
+    vocabulary: str,
+    heads: int | None = None,
+    decoder_heads: int | None = None,
+    backbone_weights: str | None = None,
+) -> Iterator[str]:
+    """Writes a run folder from a checkpoint; lines about what was read. Raises UserError.
+
+    heads, decoder_heads: where the file does not say them. backbone_weights: torchvision's of
+    ResNet-101; without them the run captions stored features alone.
+    """
+    if checkpoints.steps(run):
+        raise UserError(f"{run}: a run is there already", "Give another --out")
+    content = read(Path(file))
+    words = ScorerWords.read(vocabulary)
+    encoder, decoder = content[ENCODER], content[DECODER]
+    of_encoder = heads or _heads(content, "transformer_encoder", file, "--heads")
+    of_decoder = decoder_heads or _heads(content, "transformer_decoder", file, "--decoder-heads")
+    backbone, digest = None, None
+    if backbone_weights is not None:
+        backbone, located = networks.backbone(BACKBONE, backbone_weights)
+        digest = located.sha256
+    try:
+        settings, grid = _settings(encoder, decoder, of_encoder, of_decoder)
+        known = {"name": BACKBONE, "sha256": digest, "grid": grid}
+        about = {"size": [IMAGE_SIDE, IMAGE_SIDE], "backbone": known, "text": words.describe()}
+        if len(decoder["core.embed.weight"]) != len(words):
+            raise UserError(
+                f"{file} knows {len(decoder['core.embed.weight'])} words, {vocabulary} has "
+                f"{len(words)}",
+                "Give the vocab.json that belongs to it",
+            )
+        network = recipe.make(settings, about, words, Frozen(backbone, known))
+        network.change_detector.load_state_dict(encoder)
+        network.speaker.load_state_dict(decoder)
+    except (KeyError, RuntimeError) as error:
+        lines = str(error).strip().splitlines()
+        reason = lines[1].strip() if len(lines) > 1 else lines[0]
+        raise UserError(f"{file}: not a whole SCORER checkpoint ({reason})", GIVE) from None
+    _write(run, file, network, settings, about, words, backbone)
+    yield f"scorer: {len(encoder) + len(decoder)} tensors of {file} are in {run}"
+    for name in sorted(content.keys() - {ENCODER, DECODER, SIZES}):
+        yield f"not used: {name}"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint: tensors by name under ENCODER and DECODER, plain sizes.
+
+    Nothing in the file is executed. Raises UserError.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", GIVE)
+    try:
+        # A name for a class that is not there; what the file builds of it is a plain dict.
+        with torch.serialization.safe_globals([(dict, CLASS)]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file makes torch raise nearly anything
+        reason = (str(error).splitlines() or [""])[0][:120]
+        raise UserError(
+            f"{path}: not a checkpoint of tensors ({type(error).__name__}: {reason})", GIVE
+        ) from None
+    for name in (ENCODER, DECODER):
+        tensors = content.get(name) if isinstance(content, dict) else None
+        if not isinstance(tensors, Mapping) or not all(
+            isinstance(one, Tensor) for one in tensors.values()
+        ):
+            raise UserError(f"{path}: no tensors under {name}", GIVE)
+    return {str(name): value for name, value in content.items()}
+
+
+def _heads(content: Mapping[str, Any], part: str, file: str, option: str) -> int:
+    """The heads that the sizes in a checkpoint name; shapes do not tell. Raises UserError."""
+    sizes: Any = content.get(SIZES)
+    for name in ("model", part):
+        sizes = sizes.get(name) if isinstance(sizes, Mapping) else None
+    heads = sizes.get("att_head") if isinstance(sizes, Mapping) else None
+    if type(heads) is not int or heads < 1:
+        raise UserError(f"{file} does not say its {part}'s heads", f"Give {option}")
+    return heads
+
+
+def _settings(
+    encoder: Mapping[str, Tensor], decoder: Mapping[str, Tensor], heads: int, decoder_heads: int
+) -> tuple[recipe.Settings, list[int]]:
+    """The settings of a checkpoint, and channels and grid of its features. Raises KeyError."""
+    width, channels = encoder["img.0.weight"].shape[:2]
+    side = len(encoder["w_embedding.weight"])
+    length, word_width = decoder["core.position_enc.pe"].shape
+    values = {
+        "reference_quirks": True,
+        "encoder": {"width": width, "heads": heads, "layers": _layers(encoder, "scorer.")},
+        "decoder": {
+            "word_width": word_width,
+            "heads": decoder_heads,
+            "layers": _layers(decoder, "core.layer."),
+            "length": length,
+        },
+    }
+    return recipe.Settings.model_validate(values), [channels - 2, side, side]
+
+
+def _layers(tensors: Mapping[str, Tensor], prefix: str) -> int:
+    """How many numbers follow a prefix in the tensors' names."""
+    return len({n[len(prefix) :].partition(".")[0] for n in tensors if n.startswith(prefix)})
+
+
+def _write(
+    run: Path,
+    file: str,
+    network: nn.Module,
+    settings: recipe.Settings,
+    about: Mapping[str, Any],
+    words: ScorerWords,
+    backbone: nn.Module | None,
+) -> None:
+    files = {**words.files(), **(frozen_backbone.files(backbone) if backbone is not None else {})}
+    config = {
+        "system": "scorer",
+        "files": sorted(files),
+        **about,
+        **settings.model_dump(mode="json"),
+        "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
+    }
+    runs.write_files(run, files)
+    storage.write_json(str(run / runs.SETTINGS), config)
+    best = {"figures": {}, "best": {"step": 0}}
+    checkpoints.write(run, 0, network.state_dict(), config, {}, best)
