@@ -19,6 +19,7 @@ from cc_train.text import Vocabulary
 from tests import pair_samples
 
 LENGTH = 12
+PAPER, ALONE = Ways(), Ranks()
 SIDE = pair_samples.GRID
 SCENES = [pair_samples.scene(number) for number in range(16)]
 SAMPLES = [sample for scene in SCENES for sample in scene]
@@ -37,10 +38,7 @@ def network(width: int = 32, layers: int = 2) -> Scorer:
 
 
 def objective(
-    weights: Losses,
-    ways: Ways = Ways(),
-    ranks: Ranks = Ranks(),
-    width: int = 32,  # noqa: B008
+    weights: Losses, ways: Ways = PAPER, ranks: Ranks = ALONE, width: int = 32
 ) -> ScorerObjective:
     scorer = network(width)
     reconstruction = Reconstruction(width, 8) if weights.cbr else None

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import Ranks, joined
+from cc_train.systems.scorer.objective import Losses
 from cc_train.training import optim
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Trainer
+from tests import small_scorer
 
 ROWS = torch.arange(10.0).reshape(5, 2)  # three of the first rank, two of the second
 OWN = (slice(0, 3), slice(3, 5))
@@ -103,8 +105,23 @@ def apart(rank: Ranks, folder: Path) -> Any:
     return trainer.prepare("auto", source)
 
 
+def contrasts(rank: Ranks, folder: Path) -> Any:
+    """A step of SCORER: the second rank has fewer scenes, and one of them without a distractor."""
+    samples = small_scorer.SAMPLES
+    parts = (samples[:6], samples[6:9])
+    own = [*parts[0], *parts[1]] if rank.world == 1 else parts[rank.rank]
+    objective = small_scorer.objective(Losses(contrast=0.5, cbr=0.5), ranks=rank)
+    settings = Loop(steps=2, device="cpu", max_grad_norm=None)
+    trainer = Trainer(objective, settings, {}, folder, rank)
+    losses = trainer.step([small_scorer.batch(own, swap=0.0)], 0)
+    assert objective.reconstruction is not None
+    trained = [*objective.network.parameters(), *objective.reconstruction.parameters()]
+    norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in trained]
+    return {name: losses[name] for name in ("model", "caption", "contrast", "cbr")}, norms
+
+
 Answers = dict[tuple[str, int], Any]
-WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (gathers, trains, prepares, apart)
+WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (gathers, trains, prepares, apart, contrasts)
 
 
 def _process(rank: int, folder: Path, answers: Any) -> None:
@@ -179,3 +196,12 @@ def test_the_reason_of_a_lost_connection_is_shown(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(dist, name, lambda *args, **kwargs: None)
     with pytest.raises(JobFailed, match=r"rank 1: .*NCCL error: no interface"), joined(False):
         raise RuntimeError("NCCL error: no interface eth7\nmore lines")
+
+
+def test_scorers_contrast_is_over_all_ranks(answers: Answers, tmp_path: Path) -> None:
+    """Keeps away: a rank that contrasts its own pairs alone, or counts another one's twice."""
+    losses, norms = contrasts(Ranks(), tmp_path / "alone")
+    for rank in (0, 1):
+        of_rank, of_norms = answers["contrasts", rank]
+        assert of_rank == pytest.approx(losses, rel=1e-4)
+        assert of_norms == pytest.approx(norms, rel=1e-3, abs=1e-5)
