@@ -35,7 +35,9 @@ from cc_prep.steps.interpolation import RifeInterpolator
 from cc_prep.synth import dataset as synth
 from pipelines import actors
 from pipelines.plan import ShardPlan
-from pipelines.shard_worker import RunInfo, ShardWorker
+from pipelines.shard_worker import ShardWorker
+from pipelines.state.journal import State
+from pipelines.state.run import RunInfo
 
 PAIRS, THREADS = 12, 2
 
@@ -90,6 +92,7 @@ def our_worker(folder: str) -> tuple[ShardWorker, list[float], list[float]]:
     located = weights.locate("rife-v4.0")
     digests = {located.name: located.sha256}
     make_step = partial(actors.Interpolate, parts(folder)[0], digests)
+    State(f"{folder}/out").write_run("bench")
     worker = ShardWorker(make_step, RunInfo(f"{folder}/out", "bench", sequences.FORMAT, "cpu"))
     return worker, timed(worker), []
 

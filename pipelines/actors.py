@@ -36,7 +36,8 @@ class Networks:
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
         self.manifest, self.device, self.digests = manifest, device, digests
-        allocator.keep_freed_memory()
+        if device == "cpu":
+            allocator.keep_freed_memory()
 
     def check(self, file: weights.Located) -> weights.Located:
         """`file`, if it is the one that the driver has. Raises UserError."""
@@ -53,6 +54,15 @@ class Networks:
             import torch
 
             torch.cuda.empty_cache()
+
+    def check_device(self) -> None:
+        """Computes a little on the device. Raises what a broken one raises."""
+        import torch
+
+        ones = torch.ones(256, 256, device=self.device)
+        product = (ones @ ones).sum().item()  # which waits for the device
+        if product != 256**3:
+            raise RuntimeError(f"CUDA error: a sum of ones is {product:.0f}, not {256**3}")
 
 
 def use_threads(count: int) -> None:

@@ -19,14 +19,18 @@ from rich.console import Console
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
-from cc_prep.formats import provenance, rejects, training_shards
+from cc_prep.formats import provenance
 from cc_prep.formats.base import ShardFormat
 from cc_prep.manifest import Manifest
 from pipelines import engine, estimates, fingerprint
+from pipelines.cluster.broken import BrokenDevices, without_devices
+from pipelines.cluster.pool import Pool, size_pool
+from pipelines.cluster.resources import may_grow
 from pipelines.progress import Watcher, amount
-from pipelines.shard_worker import RunInfo
 from pipelines.state import lock
-from pipelines.state.journal import Done, State
+from pipelines.state.account import Account, check_all_came_back
+from pipelines.state.journal import State
+from pipelines.state.run import RunInfo
 from pipelines.step import MakeStep, Shard, remaining
 
 # Beside the shards: temporary files of shards under way, the state folder, the report.
@@ -107,12 +111,17 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
     _check_same_settings(spec)
     free = engine.start()
     try:
-        pool = engine.size_pool(
-            free, options.workers, spec.threads, options.device, options.gpus_per_worker
+        pool = size_pool(
+            free,
+            options.workers,
+            spec.threads,
+            options.device,
+            options.gpus_per_worker,
+            grows=may_grow(),
         )
         _check_same_settings(spec, pool.device)
         if options.dry_run:
-            _print_plan(spec, pool, console)
+            _print_plan(spec, options, pool, console)
             return None
         with _writable(spec.folder), lock.locked(spec.folder), _interruptible():
             try:
@@ -124,38 +133,68 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
         engine.stop()
 
 
-def _locked(spec: JobSpec, options: Options, pool: engine.Pool, console: Console) -> Summary:
+def _locked(spec: JobSpec, options: Options, pool: Pool, console: Console) -> Summary:
     state = State(spec.folder)
-    settings = {**spec.settings, "device": pool.device}
-    finished = _finished(spec)
-    todo = remaining(spec.shards, finished, options.retry_rejects)
+    plan = {shard.name: shard.count for shard in spec.shards}
+    account = Account(spec.format, spec.folder, plan)
+    todo = _todo(spec, account, options)
     _check_disk(spec, todo)
     storage.remove_temporaries(spec.folder)
     storage.remove_temporaries(state.folder)
-    plan = {shard.name: shard.count for shard in spec.shards}
-    state.write_plan({**(state.plan() or {}), **plan})
-    _account(spec, settings, state)
-    total = len(spec.shards)
-    if len(todo) < total:
-        console.print(f"{total - len(todo)} of {total} shards are done already", highlight=False)
-    shards_now = 0
+    planned = {**(state.plan() or {}), **plan}
+    record = {
+        "settings": {**spec.settings, "device": pool.device},
+        "weights": spec.weights,
+        "weight_files": spec.weight_files,
+    }
+    state.write_plan(planned)
+    account.write(planned, record)
+    if len(todo) < len(plan):
+        console.print(f"{len(plan) - len(todo)} of {len(plan)} shards are done already",
+                      highlight=False)  # fmt: skip
     if todo and spec.compute is not None:
         console.print(_compute(spec.compute, todo, pool), highlight=False, soft_wrap=True)
     try:
         if todo:
-            run_info = RunInfo(spec.folder, uuid.uuid4().hex, spec.format, pool.device)
-            with Watcher(state, plan, console):
-                for _ in engine.run(todo, spec.make_step, run_info, pool):
-                    shards_now += 1
+            with Watcher(state, plan, console, account.finished):
+                _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
-        raise JobFailed(f"stopped; {_resumable(state, plan)}") from None
+        raise JobFailed(f"stopped; {_resumable(account, plan)}") from None
     except JobFailed as error:
-        raise JobFailed(f"{error}; {_resumable(state, plan)}") from error
+        raise JobFailed(f"{error}; {_resumable(account, plan)}") from error
     finally:
         # On a full disk or without the store the first error is the one to show.
         with contextlib.suppress(OSError, StoreFailed):
-            _account(spec, settings, state)
-    return _summary(spec.folder, plan, state, shards_now)
+            account.write(planned, record)
+    return _summary(spec.folder, plan, account, len(todo))
+
+
+def _todo(spec: JobSpec, account: Account, options: Options) -> list[Shard]:
+    return remaining(spec.shards, account.finished, options.retry_rejects)
+
+
+def _run_workers(
+    spec: JobSpec, todo: Sequence[Shard], account: Account, pool: Pool, console: Console
+) -> None:
+    """Has the shards made, on fewer devices where some turn out broken. Raises JobFailed."""
+    state, left = State(spec.folder), {shard.name: shard for shard in todo}
+    returned = set[str]()
+    while left:
+        run_info = RunInfo(spec.folder, uuid.uuid4().hex, spec.format, pool.device)
+        state.write_run(run_info.id)
+        try:
+            for done in engine.run(list(left.values()), spec.make_step, run_info, pool):
+                account.add(done)
+                returned.add(done.shard)
+                left.pop(done.shard, None)
+            break
+        except BrokenDevices as error:
+            console.print(f"{error}; the job goes on without it", highlight=False)
+            pool = without_devices(pool, error)
+        finally:
+            with contextlib.suppress(OSError, StoreFailed):
+                state.remove_run(run_info.id)
+    check_all_came_back({shard.name for shard in todo}, returned)
 
 
 def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
@@ -178,20 +217,6 @@ def _shard_files(spec: JobSpec) -> list[str]:
     return [name for name in storage.list_files(spec.folder) if pattern.fullmatch(name)]
 
 
-def _finished(spec: JobSpec) -> dict[str, Done]:
-    """Done shards whose file is there in full; others are made again."""
-    finished = {}
-    for name, done in State(spec.folder).done().items():
-        try:
-            place = storage.join(spec.folder, spec.format.file(name))
-            is_complete = storage.size(place) == done.bytes
-        except FileNotFoundError:
-            is_complete = False
-        if is_complete:
-            finished[name] = done
-    return finished
-
-
 def _check_disk(spec: JobSpec, todo: Sequence[Shard]) -> None:
     free = storage.free_bytes(spec.folder)
     needed = int(DISK_MARGIN * spec.bytes_a_pair * sum(shard.count for shard in todo))
@@ -202,60 +227,31 @@ def _check_disk(spec: JobSpec, todo: Sequence[Shard]) -> None:
         )
 
 
-def _account(spec: JobSpec, settings: dict[str, Any], state: State) -> None:
-    """Writes provenance and rejects from what is done so far."""
-    done, planned = state.done(), state.plan() or {}
-    shards = {
-        name: {
-            "samples": d.samples,
-            "rejected": len(d.rejects),
-            "bytes": d.bytes,
-            "sha256": d.sha256,
-            "input_digest": d.input_digest,
-        }
-        for name, d in done.items()
-    }
-    record = {
-        "format": spec.format.name,
-        "format_version": spec.format.version,
-        "settings": settings,
-        "weights": spec.weights,
-        "weight_files": spec.weight_files,
-        "software": provenance.software(),
-        "complete": shards.keys() >= planned.keys(),
-        "planned": planned,
-        "shards": shards,
-    }
-    provenance.write(spec.folder, record)
-    if spec.format.indexed:
-        training_shards.write_index(spec.folder, {name: d.index for name, d in done.items()})
-    rejects.write(spec.folder, [reject for d in done.values() for reject in d.rejects])
-
-
-def _resumable(state: State, plan: dict[str, int]) -> str:
-    done = len(state.done().keys() & plan.keys())
+def _resumable(account: Account, plan: dict[str, int]) -> str:
+    done = len(account.finished.keys() & plan.keys())
     return f"{done} of {len(plan)} shards are done, the same command resumes"
 
 
-def _summary(folder: str, plan: dict[str, int], state: State, shards_now: int) -> Summary:
-    done = [d for name, d in state.done().items() if name in plan]
+def _summary(folder: str, plan: dict[str, int], account: Account, shards_now: int) -> Summary:
+    finished = [done for name, done in account.finished.items() if name in plan]
     return Summary(
         folder=folder,
         planned=sum(plan.values()),
-        samples=sum(d.samples for d in done),
-        rejected=sum(len(d.rejects) for d in done),
-        bytes=sum(d.bytes for d in done),
-        seconds=sum(d.seconds for d in done),
-        shards=len(done),
+        samples=sum(done.samples for done in finished),
+        rejected=sum(len(done.rejects) for done in finished),
+        bytes=sum(done.bytes for done in finished),
+        seconds=sum(done.seconds for done in finished),
+        shards=len(finished),
         made_now=shards_now,
     )
 
 
-def _print_plan(spec: JobSpec, pool: engine.Pool, console: Console) -> None:
+def _print_plan(spec: JobSpec, options: Options, pool: Pool, console: Console) -> None:
+    account = Account(spec.format, spec.folder, (shard.name for shard in spec.shards))
+    todo = _todo(spec, account, options)
+    _check_disk(spec, todo)
     pairs = sum(shard.count for shard in spec.shards)
     largest = max(shard.count for shard in spec.shards)
-    finished = _finished(spec)
-    todo = [shard for shard in spec.shards if shard.name not in finished]
     free = storage.free_bytes(spec.folder)
     rows = {
         "output": spec.folder,
@@ -274,7 +270,7 @@ def _print_plan(spec: JobSpec, pool: engine.Pool, console: Console) -> None:
     console.print("nothing was written (--dry-run)", highlight=False)
 
 
-def _compute(compute: estimates.Compute, todo: Sequence[Shard], pool: engine.Pool) -> str:
+def _compute(compute: estimates.Compute, todo: Sequence[Shard], pool: Pool) -> str:
     """What interpolating the pairs of `todo` costs, and about how long it takes on a CPU."""
     cores = 0 if pool.gpus else min(pool.workers, max(1, len(todo))) * pool.cpus
     return compute.describe(sum(shard.count for shard in todo), cores)

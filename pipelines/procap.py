@@ -120,6 +120,9 @@ class ImportFrames:
     def free_memory(self) -> None:
         pass
 
+    def check_device(self) -> None:
+        pass
+
     def _one(self, pair: ImagePair) -> Members | RejectedPair:
         settings = self.manifest.interpolate
         try:
@@ -146,6 +149,9 @@ class ImportScores:
         return [self._one(sequence) for sequence in stored]
 
     def free_memory(self) -> None:
+        pass
+
+    def check_device(self) -> None:
         pass
 
     def _one(self, stored: StoredSequence) -> scores.Row | RejectedPair:

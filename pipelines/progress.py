@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from pipelines.state.journal import State
+from pipelines.state.journal import Done, State
 
 POLL_SECONDS = 1.0
 LINE_SECONDS = 15.0
@@ -31,9 +32,9 @@ class Counts:
         return self.done + self.rejected
 
 
-def count(state: State, plan: dict[str, int]) -> Counts:
-    """Counts from what lies in the state folder, so the same from any process and any run."""
-    done = {name: d for name, d in state.done().items() if name in plan}
+def count(state: State, plan: dict[str, int], finished: Mapping[str, Done]) -> Counts:
+    """Counts of a plan: finished shards, and journals of those under way in the state folder."""
+    done = {name: d for name, d in dict(finished).items() if name in plan}
     under_way = [j for j in state.journals() if j.shard in plan and j.shard not in done]
     return Counts(
         planned=sum(plan.values()),
@@ -45,11 +46,16 @@ def count(state: State, plan: dict[str, int]) -> Counts:
 
 
 class Watcher:
-    """Shows a job's counts from a thread of its own until the block ends."""
+    """Shows a job's counts from a thread of its own until the block ends.
 
-    def __init__(self, state: State, plan: dict[str, int], console: Console) -> None:
-        self.state, self.plan, self.console = state, plan, console
-        self.started, self.first = time.monotonic(), count(state, plan)
+    finished: the shards that are done, which the job adds to meanwhile.
+    """
+
+    def __init__(
+        self, state: State, plan: dict[str, int], console: Console, finished: Mapping[str, Done]
+    ) -> None:
+        self.state, self.plan, self.console, self.finished = state, plan, console, finished
+        self.started, self.first = time.monotonic(), count(state, plan, finished)
         self.stop, self.pause = threading.Event(), POLL_SECONDS
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -92,7 +98,7 @@ class Watcher:
 
     def _count(self) -> Counts:
         began = time.monotonic()
-        now = count(self.state, self.plan)
+        now = count(self.state, self.plan, self.finished)
         if now.finished < self.first.finished:
             # A shard that an earlier run left unfinished begins anew, and so does the rate.
             self.started, self.first = time.monotonic(), now

@@ -8,42 +8,33 @@ pair that was in flight at two deaths is set aside and named. (Ray Data alone wo
 from __future__ import annotations
 
 import json
-import socket
+import os
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import device_errors, storage
 from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
 from pipelines.plan import ShardPlan
+from pipelines.state.device import BrokenDevice
 from pipelines.state.journal import Done, Journal, State
+from pipelines.state.opening import open_journal
+from pipelines.state.run import RunInfo, check_node
 from pipelines.step import Item, MakeStep, Sample, Shard, Step, shard_from_json
 
 CRASHES_OF_A_PAIR = 2
-CRASHES_OUTSIDE_PAIRS = 3
+# A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.
+DEVICE_FAULTS = 6
 # So many unexpected failures one after the other are no longer the pairs' fault.
 FAILURES_IN_A_ROW = 5
 
 
-@dataclass(frozen=True)
-class RunInfo:
-    """What all workers of a run share.
-
-    folder: where shards go. id: the run's own, new in every run. device: where networks run.
-    """
-
-    folder: str
-    id: str
-    format: ShardFormat
-    device: str
-
-
 class ShardWorker:
-    """A Ray Data actor: a row with a planned shard in, a row with its name out.
+    """A Ray Data actor: a row with a planned shard in, a row with its done record out.
 
     The step is made at the first shard and not here: Ray would restart for ever, without a word, an
     actor whose constructor dies. In a shard the journal counts that death like any other.
@@ -55,6 +46,7 @@ class ShardWorker:
         self.state = State(run_info.folder)
         self.batch = 1
         self.failures = 0
+        self.checked = False
 
     def step(self) -> Step:
         """The step, made when first asked for."""
@@ -64,14 +56,28 @@ class ShardWorker:
         return self._step
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
-        return {"shard": [self.run(shard_from_json(json.loads(row))) for row in rows["shard"]]}
+        """A row's `done` is a done record as JSON, empty where `broken` says which GPU failed."""
+        results: dict[str, list[str]] = {"done": [], "broken": []}
+        for row in rows["shard"]:
+            try:
+                done, broken = json.dumps(self.run(shard_from_json(json.loads(row))).to_json()), ""
+            except BrokenDevice as error:
+                done, broken = "", json.dumps(asdict(error.device))
+            results["done"].append(done)
+            results["broken"].append(broken)
+        return results
 
-    def run(self, shard: Shard) -> str:
-        """Makes the shard and its done file; the shard's name."""
+    def run(self, shard: Shard) -> Done:
+        """Makes the shard and its done file. Raises BrokenDevice if it is not the pairs' fault."""
         started = time.monotonic()
-        journal = self._open_journal(shard)
+        if not self.checked:
+            check_node(self.run_info)
+            self.checked = True
+        previous = self.state.journal(shard.name)
+        self._check_device(previous)
+        journal = open_journal(shard.name, self.run_info.id, previous)
         self.state.write_journal(journal)
-        self.step()  # if it cannot be made, before anything is written
+        self._make_step()  # if it cannot be made, before anything is written
         place = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
         rejects: list[Reject] = []
         with self.run_info.format.write(place) as (writer, written):
@@ -84,37 +90,45 @@ class ShardWorker:
                     journal.done += 1
             journal.in_flight = []
             self.state.write_journal(journal)
-        self.state.write_done(
-            Done(
-                shard.name,
-                shard.count,
-                shard.digest(),
-                written.samples,
-                written.bytes,
-                written.sha256,
-                round(time.monotonic() - started, 3),
-                tuple(rejects),
-                written.index,
-            )
+        done = Done(
+            shard.name,
+            shard.count,
+            shard.digest(),
+            written.samples,
+            written.bytes,
+            written.sha256,
+            round(time.monotonic() - started, 3),
+            tuple(rejects),
+            written.index,
         )
-        return shard.name
+        self.state.write_done(done)
+        return done
 
-    def _open_journal(self, shard: Shard) -> Journal:
-        """A new journal that remembers the crashes of the one left behind, if there is one."""
-        journal = Journal(shard.name, self.run_info.id, socket.gethostname())
-        previous = self.state.journal(shard.name)
-        if previous is None:
-            return journal
-        journal.crashes = previous.crashes
-        # Only a crash that this run outlived is a worker's: otherwise the whole job was stopped.
-        if previous.run == self.run_info.id:
-            for key in previous.in_flight:
-                journal.crashes[key] = journal.crashes.get(key, 0) + 1
-            outside = previous.crashes_outside_pairs + (not previous.in_flight)
-            if outside >= CRASHES_OUTSIDE_PAIRS:
-                raise JobFailed(f"{shard.name}: its worker died {outside} times between pairs")
-            journal.crashes_outside_pairs = outside
-        return journal
+    def _check_device(self, previous: Journal | None) -> None:
+        """Raises BrokenDevice if a GPU that failed before fails again, with no pair on it."""
+        if previous is None or previous.run != self.run_info.id or not previous.device_fault:
+            return
+        if previous.device_faults + 1 >= DEVICE_FAULTS:
+            raise BrokenDevice(previous.device_fault)
+        step = self._make_step()
+        try:
+            step.check_device()
+        except Exception as error:
+            if not self._is_broken_device(error):
+                raise
+            raise BrokenDevice(_first_line(error)) from None
+
+    def _make_step(self) -> Step:
+        """The step. Raises BrokenDevice where networks cannot even be put on the GPU."""
+        try:
+            return self.step()
+        except Exception as error:
+            if not self._is_broken_device(error):
+                raise
+            raise BrokenDevice(_first_line(error)) from None
+
+    def _is_broken_device(self, error: Exception) -> bool:
+        return self.run_info.device != "cpu" and device_errors.is_broken_device(error)
 
     def _outcomes(
         self, shard: Shard, journal: Journal, place: str
@@ -124,7 +138,7 @@ class ShardWorker:
         existing = _ExistingSamples(self.run_info.format, place if keep else None)
         waiting: list[Item] = []
         for pair in shard.items():
-            crashes = journal.crashes.get(pair.key, 0)
+            crashes = journal.crashes_of(pair.key)
             sample = existing.take(pair.key)
             if sample is None and crashes == 0:
                 waiting.append(pair)
@@ -135,6 +149,8 @@ class ShardWorker:
                 yield pair, sample
             elif crashes >= CRASHES_OF_A_PAIR:
                 detail = f"{crashes} workers died with it in flight"
+                if journal.last_device_fault:
+                    detail += f", the last with {journal.last_device_fault}"
                 yield pair, RejectedPair(Reason.KILLED_ITS_PROCESS, detail)
             elif crashes:
                 yield from self._batch([pair], journal)
@@ -147,9 +163,9 @@ class ShardWorker:
         if pairs:
             journal.in_flight = [pair.key for pair in pairs]
             self.state.write_journal(journal)
-            yield from zip(pairs, self._process(pairs), strict=True)
+            yield from zip(pairs, self._process(pairs, journal), strict=True)
 
-    def _process(self, pairs: Sequence[Item]) -> list[Sample | RejectedPair]:
+    def _process(self, pairs: Sequence[Item], journal: Journal) -> list[Sample | RejectedPair]:
         """The step's results; a batch that does not fit or fails is tried in smaller parts."""
         try:
             results = self.step()(pairs)
@@ -160,20 +176,30 @@ class ShardWorker:
         else:
             self.failures = 0
             return results
+        if self._is_broken_device(failure):
+            self._end_process(journal, failure)
         # Outside the handler, so that the failed batch's tensors are no longer held by its frames.
-        out_of_memory = _is_out_of_memory(failure)
+        out_of_memory = device_errors.is_out_of_memory(failure)
         if out_of_memory:
             failure.__traceback__ = None
             self.step().free_memory()
         if len(pairs) > 1:
             half = (len(pairs) + 1) // 2 if out_of_memory else 1
-            if out_of_memory:
-                self.batch = min(self.batch, half)
             parts = [pairs[i : i + half] for i in range(0, len(pairs), half)]
-            return [result for part in parts for result in self._process(part)]
+            results = [result for part in parts for result in self._process(part, journal)]
+            # A pair that does not even fit alone says nothing of how many others fit together.
+            if out_of_memory and not any(map(_is_too_large, results)):
+                self.batch = min(self.batch, half)
+            return results
         if out_of_memory:
-            return [RejectedPair(Reason.OUT_OF_MEMORY, str(failure).splitlines()[0])]
+            return [RejectedPair(Reason.OUT_OF_MEMORY, _first_line(failure))]
         return [self._failed(pairs[0], failure)]
+
+    def _end_process(self, journal: Journal, error: Exception) -> None:
+        """Ends the worker: on a failed GPU every later call fails too. Ray starts it anew."""
+        journal.device_fault = _first_line(error)
+        self.state.write_journal(journal)
+        os._exit(1)
 
     def _failed(self, pair: Item, error: Exception) -> RejectedPair:
         self.failures += 1
@@ -203,9 +229,12 @@ class _ExistingSamples:
         return sample
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch's type by name: a worker without torch must not import it to find out.
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+def _is_too_large(result: Sample | RejectedPair) -> bool:
+    return isinstance(result, RejectedPair) and result.reason is Reason.OUT_OF_MEMORY
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:

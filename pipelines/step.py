@@ -32,6 +32,13 @@ class Step(Protocol):
         """Called after an out-of-memory error, before a smaller batch is tried."""
         ...
 
+    def check_device(self) -> None:
+        """Computes a little on the device, after a process before this one failed there.
+
+        Raises what the device raises.
+        """
+        ...
+
 
 # Builds the step inside a worker, on the device given: `cpu` or `cuda`.
 MakeStep = Callable[[str], Step]

@@ -60,17 +60,21 @@ def without_ray() -> Iterator[None]:
     import torch
 
     from pipelines import engine
-    from pipelines.shard_worker import RunInfo, ShardWorker
+    from pipelines.cluster.pool import Pool, Resources
+    from pipelines.shard_worker import ShardWorker
+    from pipelines.state.journal import Done
+    from pipelines.state.run import RunInfo
     from pipelines.step import MakeStep, Shard
 
     def run(
-        shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: engine.Pool
-    ) -> Iterator[str]:
+        shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+    ) -> Iterator[Done]:
         worker = ShardWorker(make_step, run_info)
         for shard in shards:
-            yield from worker({"shard": [json.dumps(shard.to_json())]})["shard"]
+            [row] = worker({"shard": [json.dumps(shard.to_json())]})["done"]
+            yield Done.from_json(json.loads(row))
 
-    replaced = {"start": lambda: engine.Resources(2, 0), "stop": lambda: None, "run": run}
+    replaced = {"start": lambda: (Resources(2, 0),), "stop": lambda: None, "run": run}
     originals = {name: getattr(engine, name) for name in replaced}
     threads = torch.get_num_threads()
     try:
@@ -84,8 +88,11 @@ def without_ray() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_ray() -> Iterator[None]:
-    """A Ray in this process with two processors; its workers find the tests' modules."""
+def one_ray(gpus: int = 0) -> Iterator[None]:
+    """A Ray in this process with two processors; its workers find the tests' modules.
+
+    gpus: that Ray counts, whatever there is.
+    """
     import ray
 
     before = os.environ.get("PYTHONPATH")
@@ -94,7 +101,7 @@ def one_ray() -> Iterator[None]:
         ray.init(
             address="local",
             num_cpus=2,
-            num_gpus=0,
+            num_gpus=gpus,
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cc_prep.formats import sequences
-from pipelines import engine, job
+from pipelines import job
+from pipelines.cluster.output import messages
 from tests.fakes import number_step, shards
 
 
@@ -28,6 +29,6 @@ def spec(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> j
 
 def run(spec: job.JobSpec, **options: Any) -> job.Summary:
     """Runs it with two workers."""
-    summary = job.run(spec, job.Options(workers=2, **options), engine.messages())
+    summary = job.run(spec, job.Options(workers=2, **options), messages())
     assert summary is not None
     return summary

@@ -85,6 +85,9 @@ class NumberStep:
     def free_memory(self) -> None:
         self.freed += 1
 
+    def check_device(self) -> None:
+        pass
+
     def _one(self, number: int) -> Members | RejectedPair:
         if number in self.rejects:
             return RejectedPair(Reason.UNREADABLE_IMAGE, f"number {number}")
@@ -109,3 +112,20 @@ class NumberStep:
 def number_step(settings: Mapping[str, Any], device: str) -> NumberStep:
     """A `NumberStep` with these settings, as a worker makes it on a device."""
     return NumberStep(**settings, device=device)
+
+
+class StepOnGpu(NumberStep):
+    """A `NumberStep` on what Ray counts as GPUs. broken: number of the one that does not work."""
+
+    def __init__(self, folder: str, broken: str, device: str) -> None:
+        super().__init__(folder, batch=2, seconds=0.05, device=device)
+        self.is_broken = os.environ.get("CUDA_VISIBLE_DEVICES") == broken
+
+    def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
+        samples = super().__call__(pairs)
+        self.check_device()
+        return samples
+
+    def check_device(self) -> None:
+        if self.is_broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -15,7 +15,7 @@ import posixpath
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -93,12 +93,26 @@ def list_files(folder: str, suffix: str = "") -> list[str]:
         if not os.path.isdir(folder):
             return []
         return sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.endswith(suffix))
+    return sorted(name for name in _remote_sizes(folder) if name.endswith(suffix))
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """Bytes of each file directly in `folder` by its name, from one listing."""
+    if is_remote(folder):
+        return _remote_sizes(folder)
+    sizes = {}
+    for name in list_files(folder):
+        with contextlib.suppress(FileNotFoundError):  # a temporary file that is renamed meanwhile
+            sizes[name] = os.path.getsize(join(folder, name))
+    return sizes
+
+
+def _remote_sizes(folder: str) -> dict[str, int]:
     try:
         entries = object_store.call(folder, lambda fs, path: fs.ls(path, detail=True))
     except FileNotFoundError:
-        return []
-    names = (e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
-    return sorted(name for name in names if name.endswith(suffix))
+        return {}
+    return {e["name"].rsplit("/", 1)[-1]: int(e["size"]) for e in entries if e["type"] == "file"}
 
 
 def glob(pattern: str) -> list[str]:
@@ -139,6 +153,19 @@ def read_bytes(place: str) -> bytes:
         return object_store.call(place, lambda fs, path: bytes(fs.cat_file(path)))
     with open_read(place) as file:
         return file.read()
+
+
+def read_many(places: Sequence[str]) -> list[bytes | None]:
+    """Whole small files, from an object store many at a time; None for those not there."""
+    if places and is_remote(places[0]):
+        return object_store.read_many(places)
+    contents: list[bytes | None] = []
+    for place in places:
+        try:
+            contents.append(read_bytes(place))
+        except FileNotFoundError:
+            contents.append(None)
+    return contents
 
 
 def read_range(place: str, offset: int, size: int) -> bytes:

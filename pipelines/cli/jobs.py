@@ -130,7 +130,7 @@ def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> 
     Raises JobFailed if more than --max-rejects of the pairs were rejected.
     """
     from cc_prep import manifest
-    from pipelines.engine import messages
+    from pipelines.cluster.output import messages
     from pipelines.job import Options, Request
 
     settings = manifest.load(options["dataset"], options["overrides"], options["root"])

@@ -139,8 +139,9 @@ def _print_status(folder: str, as_json: bool) -> None:
 
     state = State(folder)
     plan = state.plan() or {}
-    now, holder = count(state, plan), lock.holder(folder)
-    done = state.done().keys() & plan.keys()
+    finished = state.done()
+    now, holder = count(state, plan, finished), lock.holder(folder)
+    done = finished.keys() & plan.keys()
     begun = {journal.shard for journal in state.journals()} & plan.keys() - done
     missing = sorted(plan.keys() - done - begun)
     figures = {

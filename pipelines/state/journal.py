@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,6 +30,18 @@ class Done:
     rejects: tuple[Reject, ...] = ()
     index: list[dict[str, Any]] = field(default_factory=list)
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Done:
+        """Raises AttributeError, KeyError or TypeError where it is no such record."""
+        rejects = tuple(Reject(**row) for row in value["rejects"])
+        done = cls(**{**value, "rejects": rejects})
+        if type(done.bytes) is not int:
+            raise TypeError("bytes are an int")
+        return done
+
 
 @dataclass
 class Journal:
@@ -37,7 +49,9 @@ class Journal:
 
     in_flight: keys of the pairs that the worker is at. done, rejected: pairs so far. crashes: how
         often a process died with a pair in flight, by key. crashes_outside_pairs: how often one
-        died with none in flight, during this run.
+        died with none in flight, during this run. device_fault: the error of a GPU with which the
+        process ended itself; last_device_fault: that of the process before. device_faults,
+        device_crashes: how often that was so during this run, and with which pairs in flight.
     """
 
     shard: str
@@ -48,6 +62,14 @@ class Journal:
     rejected: int = 0
     crashes_outside_pairs: int = 0
     crashes: dict[str, int] = field(default_factory=dict)
+    device_fault: str = ""
+    last_device_fault: str = ""
+    device_faults: int = 0
+    device_crashes: dict[str, int] = field(default_factory=dict)
+
+    def crashes_of(self, key: str) -> int:
+        """How often a process died with this pair in flight."""
+        return self.crashes.get(key, 0) + self.device_crashes.get(key, 0)
 
 
 class State:
@@ -60,19 +82,19 @@ class State:
         return storage.join(self.folder, name)
 
     def write_done(self, done: Done) -> None:
-        storage.write_json(self.path(f"{done.shard}.done.json"), asdict(done))
+        storage.write_json(self.path(f"{done.shard}.done.json"), done.to_json())
         storage.remove(self.path(f"{done.shard}.journal.json"))
 
     def done(self) -> dict[str, Done]:
         """Finished shards by name."""
         finished = {}
-        for name in storage.list_files(self.folder, ".done.json"):
-            value = self._read(name)
-            with contextlib.suppress(AttributeError, KeyError, TypeError):  # then it is made again
-                rejects = tuple(Reject(**row) for row in value.pop("rejects"))
-                done = Done(**value, rejects=rejects)
-                if f"{done.shard}.done.json" == name and type(done.bytes) is int:
-                    finished[done.shard] = done
+        for name, value in self._read_all(".done.json").items():
+            try:
+                done = Done.from_json(value)
+            except (AttributeError, KeyError, TypeError):  # then it is made again
+                continue
+            if f"{done.shard}.done.json" == name:
+                finished[done.shard] = done
         return finished
 
     def write_journal(self, journal: Journal) -> None:
@@ -80,16 +102,11 @@ class State:
         storage.write_json(place, asdict(journal), durable=False)
 
     def journal(self, shard: str) -> Journal | None:
-        value = self._read(f"{shard}.journal.json")
-        try:
-            return Journal(**value)
-        except TypeError:  # not there, or nothing of ours
-            return None
+        return _journal(self._read(f"{shard}.journal.json"))
 
     def journals(self) -> list[Journal]:
         """Shards under way, or left so by a crash."""
-        names = storage.list_files(self.folder, ".journal.json")
-        journals = (self.journal(name.removesuffix(".journal.json")) for name in names)
+        journals = map(_journal, self._read_all(".journal.json").values())
         return [journal for journal in journals if journal is not None]
 
     def write_plan(self, plan: dict[str, int]) -> None:
@@ -100,9 +117,39 @@ class State:
         plan = self._read("plan.json")
         return plan if isinstance(plan, dict) else None
 
+    def write_run(self, run: str) -> None:
+        """A file that tells workers that they see this folder; those of dead runs are removed."""
+        for name in storage.list_files(self.folder, ".run.json"):
+            storage.remove(self.path(name))
+        storage.write_json(self.path(f"{run}.run.json"), {"run": run})
+
+    def has_run(self, run: str) -> bool:
+        """Whether `write_run` of this run is seen from here."""
+        return storage.exists(self.path(f"{run}.run.json"))
+
+    def remove_run(self, run: str) -> None:
+        storage.remove(self.path(f"{run}.run.json"))
+
+    def _read_all(self, suffix: str) -> dict[str, Any]:
+        """The values of all files with this ending by name; None where one is damaged."""
+        names = storage.list_files(self.folder, suffix)
+        contents = storage.read_many([self.path(name) for name in names])
+        return {name: _parsed(data) for name, data in zip(names, contents, strict=True)}
+
     def _read(self, name: str) -> Any:
         """A file's value; None if it is not there (any more) or damaged by a dying disk."""
-        try:
-            return storage.read_json(self.path(name))
-        except (FileNotFoundError, ValueError, RecursionError):
-            return None
+        return _parsed(storage.read_many([self.path(name)])[0])
+
+
+def _journal(value: Any) -> Journal | None:
+    try:
+        return Journal(**value)
+    except TypeError:  # not there, or nothing of ours
+        return None
+
+
+def _parsed(data: bytes | None) -> Any:
+    try:
+        return None if data is None else json.loads(data)
+    except (ValueError, RecursionError):
+        return None

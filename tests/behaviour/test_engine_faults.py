@@ -10,7 +10,8 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.formats import rejects
 from cc_prep.formats.tar import read_shard
-from pipelines import engine, job
+from pipelines import job
+from pipelines.cluster.output import messages
 from tests.commands import one_ray
 from tests.fake_jobs import run, spec
 
@@ -84,9 +85,9 @@ def test_a_lost_shard_is_made_again(tmp_path: Path) -> None:
 
 def test_more_workers_than_cpus_and_gpus_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Ray has 2 free"):
-        job.run(spec(tmp_path), job.Options(workers=1000), engine.messages())
+        job.run(spec(tmp_path), job.Options(workers=1000), messages())
     with pytest.raises(UserError, match="no free GPU"):
-        job.run(spec(tmp_path), job.Options(device="gpu"), engine.messages())
+        job.run(spec(tmp_path), job.Options(device="gpu"), messages())
     assert not (tmp_path / "out").exists(), "a refused run leaves nothing behind"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
 # Of <malloc.h>; mallopt(3) has their meaning. No memory by mmap, none given back to the kernel, and
 # one arena: what a thread of its own has freed, no other can take.
@@ -22,6 +23,8 @@ def keep_freed_memory() -> None:
     and cleared anew: a seventh of a network's time (docs/performance.md). Does nothing where the C
     library is another.
     """
+    if sys.platform != "linux":
+        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for setting, value in SETTINGS.items():

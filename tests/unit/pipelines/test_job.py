@@ -20,10 +20,12 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, sequences, training_shards
 from pipelines import engine, estimates, job
+from pipelines.cluster.pool import Pool, Resources
 from pipelines.job import JobSpec, Options, Summary
-from pipelines.shard_worker import RunInfo, ShardWorker
+from pipelines.shard_worker import ShardWorker
 from pipelines.state import lock
-from pipelines.state.journal import State
+from pipelines.state.journal import Done, State
+from pipelines.state.run import RunInfo
 from pipelines.step import MakeStep, Shard
 from tests import fakes
 
@@ -33,13 +35,13 @@ def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray: the shards are made one after the other by one worker."""
 
     def run(
-        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: engine.Pool
-    ) -> Iterator[str]:
+        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+    ) -> Iterator[Done]:
         worker = ShardWorker(make_step, run_info)
         for shard in shards:
             yield worker.run(shard)
 
-    monkeypatch.setattr(engine, "start", lambda: engine.Resources(2, 0))
+    monkeypatch.setattr(engine, "start", lambda: (Resources(2, 0),))
     monkeypatch.setattr(engine, "stop", lambda: None)
     monkeypatch.setattr(engine, "run", run)
 
@@ -191,7 +193,7 @@ def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any], mess
 
 def test_another_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(spec(tmp_path, 4))
-    monkeypatch.setattr(engine, "start", lambda: engine.Resources(2, 1))
+    monkeypatch.setattr(engine, "start", lambda: (Resources(2, 1),))
     with pytest.raises(UserError, match="device: cpu → cuda"):
         job.run(spec(tmp_path), Options(device="gpu"), Console(file=io.StringIO()))
 
@@ -323,3 +325,56 @@ def test_temporaries_of_killed_runs_go(tmp_path: Path) -> None:
     run(spec(tmp_path, 4))
     assert not list(tmp_path.glob("**/*.tmp"))
     assert json.loads((tmp_path / ".state/plan.json").read_text()) == {"train-000000": 4}
+
+
+def test_a_shard_that_does_not_come_back_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: shards that are lost without a word, and exit code 0."""
+    whole = engine.run
+
+    def forgetful(shards: list[Shard], *arguments: Any) -> Iterator[Done]:
+        yield from whole(shards[:1], *arguments)
+
+    monkeypatch.setattr(engine, "run", forgetful)
+    message = "2 shards did not come back from the workers: train-000001, train-000002; 1 of 3"
+    with pytest.raises(JobFailed, match=message):
+        run(spec(tmp_path))
+    record = provenance.read(str(tmp_path))
+    assert record is not None
+    assert record["complete"] is False
+
+
+def test_an_account_does_not_depend_on_what_the_driver_sees_of_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a job that counts half of its shards, since NFS lists a folder as it was."""
+    run(spec(tmp_path / "other"))
+    real, old = storage.list_files, {}
+
+    def stale(folder: str, suffix: str = "") -> list[str]:
+        names = old.setdefault(folder, real(folder))
+        return [name for name in names if name.endswith(suffix)]
+
+    monkeypatch.setattr(storage, "list_files", stale)
+    summary, _ = run(spec(tmp_path / "out"))
+    assert summary is not None
+    assert (summary.samples, summary.shards, summary.made_now) == (10, 3, 3)
+    records = [(tmp_path / name / "provenance.json").read_text() for name in ("out", "other")]
+    assert records[0] == records[1]
+
+
+def test_a_dry_run_refuses_what_a_run_refuses(tmp_path: Path) -> None:
+    """Keeps away: a dry run that says all is well, where the run itself is then refused."""
+    run(spec(tmp_path))
+    with pytest.raises(UserError, match="larger --limit"):
+        run(spec(tmp_path, 6), dry_run=True)
+    with pytest.raises(UserError, match="free"):
+        run(spec(tmp_path / "new", bytes_a_pair=10**15), dry_run=True)
+
+
+def test_a_dry_run_counts_the_rejects_to_retry(tmp_path: Path) -> None:
+    run(spec(tmp_path, faults={"rejects": [1, 5]}))
+    assert "to do    0 pairs in 0 shards\n" in run(spec(tmp_path), dry_run=True)[1]
+    output = run(spec(tmp_path), dry_run=True, retry_rejects=True)[1]
+    assert "to do    8 pairs in 2 shards\n" in output

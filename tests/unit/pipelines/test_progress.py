@@ -31,7 +31,8 @@ PLAN = {f"train-{i:06d}": 10 for i in range(3)}
 
 
 def test_counts_add_up(tmp_path: Path) -> None:
-    counts = progress.count(state(tmp_path), PLAN)
+    there = state(tmp_path)
+    counts = progress.count(there, PLAN, there.done())
     assert counts == progress.Counts(30, 13, 3, 3, 1)
     assert counts.finished == 16
 
@@ -40,7 +41,7 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(progress, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
     out, there = io.StringIO(), state(tmp_path)
-    with progress.Watcher(there, PLAN, Console(file=out, width=200)):
+    with progress.Watcher(there, PLAN, Console(file=out, width=200), there.done()):
         time.sleep(0.2)
         there.write_journal(Journal("train-000001", "run", "host", [], done=7, rejected=2))
         deadline = time.monotonic() + 30
@@ -57,7 +58,7 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_resumed_job_has_no_negative_rate(tmp_path: Path) -> None:
     """A shard that an earlier run left unfinished begins anew, so fewer pairs are done."""
     there = state(tmp_path)
-    watcher = progress.Watcher(there, PLAN, Console(file=io.StringIO()))
+    watcher = progress.Watcher(there, PLAN, Console(file=io.StringIO()), there.done())
     there.write_journal(Journal("train-000001", "run 2", "host", [], done=0, rejected=0))
     assert watcher._words(watcher._count()).endswith(" 0.00 pairs/s, starting")
     there.write_journal(Journal("train-000001", "run 2", "host", [], done=2, rejected=0))

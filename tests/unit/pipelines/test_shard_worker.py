@@ -13,8 +13,10 @@ from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.formats.training_shards import FORMAT
 from pipelines.plan import ShardPlan
-from pipelines.shard_worker import RunInfo, ShardWorker
+from pipelines.shard_worker import ShardWorker
 from pipelines.state.journal import Done, Journal, State
+from pipelines.state.opening import open_journal
+from pipelines.state.run import RunInfo
 from tests import fakes
 
 
@@ -23,15 +25,19 @@ def worker(folder: Path, run: str = "run", **faults: object) -> ShardWorker:
 
 
 def with_step(step: fakes.NumberStep, run: str = "run") -> ShardWorker:
+    State(step.folder).write_run(run)
     return ShardWorker(lambda device: step, RunInfo(step.folder, run, sequences.FORMAT, "cpu"))
 
 
 def work(worker: ShardWorker, shard: ShardPlan) -> tuple[list[int], Done]:
     rows = {"shard": [json.dumps(shard.to_json())]}
-    assert worker(rows) == {"shard": [shard.name]}
+    answer = worker(rows)
+    assert answer["broken"] == [""]
+    done = Done.from_json(json.loads(answer["done"][0]))
     place = f"{worker.run_info.folder}/{shard.name}.tar"
     numbers = [json.loads(members["json"])["number"] for _, members in read_shard(place)]
-    return numbers, State(worker.run_info.folder).done()[shard.name]
+    assert State(worker.run_info.folder).done()[shard.name] == done
+    return numbers, done
 
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
@@ -169,20 +175,18 @@ def test_crashes_between_pairs_are_counted_in_one_run(
     [shard] = fakes.shards(2, 2)
     state = State(str(tmp_path))
     state.write_journal(journal(shard, run, [], crashes_outside_pairs=before))
-    opened = worker(tmp_path)
     if ends and run == "run":
         with pytest.raises(JobFailed, match="its worker died 3 times between pairs"):
-            opened._open_journal(shard)
+            open_journal(shard.name, "run", state.journal(shard.name))
     else:
-        counted = opened._open_journal(shard).crashes_outside_pairs
+        counted = open_journal(shard.name, "run", state.journal(shard.name)).crashes_outside_pairs
         assert counted == (before + 1 if run == "run" else 0)
 
 
 def test_a_crash_with_pairs_in_flight_is_none_between_pairs(tmp_path: Path) -> None:
     [shard] = fakes.shards(4, 4)
     left = journal(shard, "run", [1], crashes_outside_pairs=2)
-    State(str(tmp_path)).write_journal(left)
-    opened = worker(tmp_path)._open_journal(shard)
+    opened = open_journal(shard.name, "run", left)
     assert opened.crashes_outside_pairs == 2
     assert opened.crashes == {fakes.pair(1).key: 1}
 
@@ -230,6 +234,7 @@ def test_rows_of_the_index_are_noted_where_there_is_one(tmp_path: Path) -> None:
     assert done.index == []
     folder = tmp_path / "indexed"
     step, info = fakes.NumberStep(str(folder)), RunInfo(str(folder), "r", FORMAT, "cpu")
+    State(str(folder)).write_run("r")
     _, done = work(ShardWorker(lambda device: step, info), shard)
     assert [row["offset"] for row in done.index] == [0, 1024, 2048]
     assert done.seconds >= 0
@@ -251,3 +256,91 @@ def test_a_reject_names_the_place_of_its_failure(tmp_path: Path) -> None:
     line = deep.__code__.co_firstlineno + 1
     [reject] = done.rejects
     assert reject.message == f"ValueError: number 0 ({__file__}:{line})"
+
+
+def test_a_pair_that_never_fits_does_not_halve_the_others(tmp_path: Path) -> None:
+    """Keeps away: one huge pair after which a GPU is given half a batch for good."""
+
+    class OneHuge(Sizes):
+        def __call__(self, pairs: Sequence[fakes.ImagePair]) -> list:
+            outcome = super().__call__(pairs)
+            if any(pair.id == "0001" for pair in pairs):
+                raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling ...")
+            return outcome
+
+    step = OneHuge(str(tmp_path), batch=4)
+    numbers, done = work(with_step(step), fakes.shards(8, 8)[0])
+    assert numbers == [0, 2, 3, 4, 5, 6, 7]
+    assert done.rejects[0].reason == "out of memory"
+    assert step.sizes == [4, 2, 1, 1, 2, 4]
+
+
+class Poisoned(fakes.NumberStep):
+    """A GPU that fails at pair 2, and from then on at every call in this process."""
+
+    broken = poisoned = False
+
+    def __call__(self, pairs: Sequence[fakes.ImagePair]) -> list:
+        if self.poisoned or any(pair.id == "0002" for pair in pairs):
+            self.poisoned = True
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+        return super().__call__(pairs)
+
+    def check_device(self) -> None:
+        if self.broken:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+class Ended(BaseException):
+    """In place of the end of the process."""
+
+
+def on_a_gpu(step: Poisoned) -> ShardWorker:
+    State(step.folder).write_run("run")
+    return ShardWorker(lambda device: step, RunInfo(step.folder, "run", sequences.FORMAT, "cuda"))
+
+
+def end(code: int) -> None:
+    assert code
+    raise Ended
+
+
+def test_a_gpu_that_fails_ends_its_worker_and_rejects_no_good_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: good pairs that are `failed` in a finished shard, because a GPU was poisoned."""
+    monkeypatch.setattr("os._exit", end)
+    [shard] = fakes.shards(8, 8)
+    for _ in range(2):  # in its batch, then alone: now it is the pair's fault
+        with pytest.raises(Ended):
+            on_a_gpu(Poisoned(str(tmp_path), batch=4)).run(shard)
+    numbers, done = work(on_a_gpu(Poisoned(str(tmp_path), batch=4)), shard)
+    assert numbers == [0, 1, 3, 4, 5, 6, 7]
+    [reject] = done.rejects
+    assert reject.reason == "killed its process"
+    assert "illegal memory access" in reject.message
+
+
+def test_a_broken_gpu_gives_its_shard_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a GPU that is broken for good, and sets all pairs aside two crashes at a time."""
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    [shard] = fakes.shards(8, 8)
+    with pytest.raises(Ended):
+        on_a_gpu(Poisoned(str(tmp_path), batch=4)).run(shard)
+    broken = Poisoned(str(tmp_path), batch=4)
+    broken.broken = True
+    rows = on_a_gpu(broken)({"shard": [json.dumps(shard.to_json())]})
+    assert rows["done"] == [""]
+    device = json.loads(rows["broken"][0])
+    assert device["gpus"] == "3"
+    assert "uncorrectable ECC" in device["error"]
+    # The next run, on another GPU, holds nothing against the pairs that were in flight.
+    left = State(str(tmp_path)).journal(shard.name)
+    opened = open_journal(shard.name, "next run", left)
+    assert [opened.crashes_of(pair.key) for pair in shard.pairs] == [0] * 8
+
+
+def test_on_a_cpu_such_an_error_is_the_pairs(tmp_path: Path) -> None:
+    numbers, done = work(with_step(Poisoned(str(tmp_path), batch=1)), fakes.shards(3, 3)[0])
+    assert (numbers, done.rejects[0].reason) == ([0, 1], "failed")

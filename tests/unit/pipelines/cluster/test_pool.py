@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cc_prep.errors import UserError
-from pipelines.engine import Pool, Resources, size_pool
+from pipelines.cluster.pool import Pool, Resources, size_pool
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from pipelines.engine import Pool, Resources, size_pool
 def test_pool(
     free: Resources, workers: int | None, device: str, share: float, expected: Pool
 ) -> None:
-    assert size_pool(free, workers, 2, device, share) == expected
+    assert size_pool([free], workers, 2, device, share) == expected
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_too_much(
     free: Resources, workers: int | None, device: str, share: float, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        size_pool(free, workers, 2, device, share)
+        size_pool([free], workers, 2, device, share)

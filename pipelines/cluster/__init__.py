@@ -1,0 +1,1 @@
+"""What Ray has: free resources of each node, the workers they hold, GPUs that are broken."""

@@ -1,0 +1,64 @@
+"""Keeps broken GPUs from being lent out again: Ray itself has no list of such."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from cc_prep.errors import JobFailed
+from pipelines.cluster.pool import Pool, size_pool
+from pipelines.cluster.resources import free_resources
+from pipelines.state.device import Device, this_device
+
+PLACE_SECONDS = 60.0
+
+_occupied: list[Any] = []  # actors, which end when nothing refers to them
+
+
+class BrokenDevices(Exception):
+    """A worker gave its shard back, because its GPU does not work."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(f"broken: {device}")
+        self.device = device
+
+
+class _Occupant:
+    """Holds a share of a GPU and does nothing with it."""
+
+    def where(self) -> tuple[str, str]:
+        device = this_device()
+        return device.host, device.gpus
+
+
+def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
+    """The pool without a broken GPU, which is occupied until `release`.
+
+    Every share of a GPU that is free is taken for a moment, and those on the broken GPU are kept.
+    Raises JobFailed if nothing is left.
+    """
+    free = free_resources()
+    shares = size_pool(free, None, 1, "gpu", pool.gpus).workers
+    occupant: Any = ray.remote(num_cpus=0, num_gpus=pool.gpus)(_Occupant)
+    actors = [occupant.remote() for _ in range(shares)]
+    places = {actor.where.remote(): actor for actor in actors}
+    ready, _ = ray.wait(list(places), num_returns=len(places), timeout=PLACE_SECONDS)
+    bad = (broken.device.host, broken.device.gpus)
+    kept = [places[place] for place in ready if tuple(ray.get(place)) == bad]
+    for actor in actors:
+        if actor not in kept:
+            ray.kill(actor)
+    _occupied.extend(kept)
+    workers = min(pool.workers, shares - len(kept))
+    if workers < 1 or not kept:
+        raise JobFailed(f"no GPU is left to work on, the last was {broken}")
+    free_resources()  # waits until the others are given back
+    return replace(pool, workers=workers)
+
+
+def release() -> None:
+    """Gives broken GPUs back to Ray at the end of a job."""
+    while _occupied:
+        ray.kill(_occupied.pop())

@@ -1,0 +1,91 @@
+"""How many workers a job gets, and what each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cc_prep.errors import UserError
+
+ROUNDING = 1e-6  # shares are floats: three of a third are a whole
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a node has free."""
+
+    cpus: int
+    gpus: float
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The workers of a job: how many, and what each takes."""
+
+    workers: int
+    cpus: int
+    gpus: float
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.gpus else "cpu"
+
+
+def size_pool(
+    nodes: Sequence[Resources],
+    workers: int | None,
+    threads: int,
+    device: str,
+    share: float = 1.0,
+    grows: bool = False,
+) -> Pool:
+    """The pool for what is free. Raises UserError if more is asked for than there is.
+
+    A worker takes all it needs from one node, and its share of a GPU from one GPU. device: `auto`
+    takes GPUs where there are some. share: of a GPU, for each worker. grows: whether the cluster
+    may start nodes when they are asked for; then `workers` is believed. Default: as many workers
+    as the GPUs hold, or one for every `threads` cores of a node.
+    """
+    fits = sum(min(_shares(node.gpus, share), node.cpus) for node in nodes)
+    gpu_shares = sum(_shares(node.gpus, share) for node in nodes)
+    believed = workers is not None and grows
+    if device == "gpu" and not gpu_shares and not believed:
+        lack = "no free GPU" if share == 1 else f"less than {share:g} of a GPU free"
+        raise UserError(f"--device gpu: Ray has {lack}", "Use --device cpu, or free one")
+    if device == "gpu" or (device == "auto" and gpu_shares):
+        count, most = workers or max(1, fits), fits
+        unit = "CPUs" if fits < gpu_shares else _unit(share)
+        pool = Pool(count, 1, share)
+    else:
+        most, unit = sum(node.cpus for node in nodes), "CPUs"
+        count = workers or max(1, sum(node.cpus // threads for node in nodes))
+        pool = Pool(count, _cpus_of_each(nodes, count, threads), 0)
+    if count > most and not believed:
+        remedy = f"Use --workers {most} or fewer" if most else (
+            "Wait until another job has ended; on a cluster that starts nodes when asked, say how "
+            "many with --workers"
+        )  # fmt: skip
+        raise UserError(f"{count} workers ask for {count} {unit}, Ray has {most} free", remedy)
+    return pool
+
+
+def _shares(gpus: float, share: float) -> int:
+    """How many workers a node's GPUs hold, where each takes its share of one, or several whole."""
+    if share > 1:
+        return int(gpus / share + ROUNDING)
+    whole = int(gpus + ROUNDING)
+    # What other jobs left of GPUs is counted as parts of one.
+    rest = max(0.0, gpus - whole)
+    return whole * int(1 / share + ROUNDING) + int(rest / share + ROUNDING)
+
+
+def _cpus_of_each(nodes: Sequence[Resources], count: int, threads: int) -> int:
+    """So many cores, at most `threads`, that `count` workers fit."""
+    for cpus in range(threads, 1, -1):
+        if sum(node.cpus // cpus for node in nodes) >= count:
+            return cpus
+    return 1
+
+
+def _unit(share: float) -> str:
+    return "GPUs" if share == 1 else f"shares of {share:g} GPU"

@@ -1,0 +1,36 @@
+"""What a Ray has free, node by node."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import ray
+from ray._private import state
+
+from pipelines.cluster.pool import Resources
+
+SETTLE_SECONDS = 10.0
+
+
+def free_resources() -> tuple[Resources, ...]:
+    """What each node has free, once all is or some seconds have passed: a job that has just ended
+    takes a moment to give back what it had."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        free, total = ray.available_resources(), ray.cluster_resources()
+        busy = any(free.get(kind, 0) < total.get(kind, 0) for kind in ("CPU", "GPU"))
+        if not busy or time.monotonic() > deadline:
+            return tuple(
+                Resources(int(node.get("CPU", 0)), float(node.get("GPU", 0)))
+                for node in state.available_resources_per_node().values()
+            )
+        time.sleep(0.1)
+
+
+def may_grow() -> bool:
+    """Whether more nodes may come: on a cluster that was joined, and not on a Ray of this machine.
+
+    Ray has no interface that tells whether a cluster starts nodes by itself.
+    """
+    return bool(os.environ.get("RAY_ADDRESS"))

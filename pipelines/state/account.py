@@ -1,0 +1,81 @@
+"""What is done in an output folder, as the driver holds it: read once, then added to.
+
+A listing of a network file system may lag behind, so what a run made is known by what its workers
+return, and not by what the driver sees of their files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import JobFailed
+from cc_prep.formats import provenance, rejects, training_shards
+from cc_prep.formats.base import ShardFormat
+from pipelines.state.journal import Done, State
+
+NAMED = 5  # missing shards that a message names
+
+
+class Account:
+    """The finished shards of a folder by name.
+
+    finished: those of `planned` whose file is there in full, and all of other plans.
+    """
+
+    def __init__(self, format: ShardFormat, folder: str, planned: Iterable[str]) -> None:
+        self.format, self.folder = format, folder
+        names, sizes = set(planned), storage.sizes(folder)
+        self.finished = {
+            name: done
+            for name, done in State(folder).done().items()
+            if name not in names or sizes.get(format.file(name)) == done.bytes
+        }
+
+    def add(self, done: Done) -> None:
+        """A shard that a worker has finished."""
+        self.finished[done.shard] = done
+
+    def write(self, planned: Mapping[str, int], record: Mapping[str, Any]) -> None:
+        """Writes provenance, rejects and index of what is done so far.
+
+        planned: pairs by shard, over all runs. record: the provenance's other keys.
+        """
+        shards = {
+            name: {
+                "samples": done.samples,
+                "rejected": len(done.rejects),
+                "bytes": done.bytes,
+                "sha256": done.sha256,
+                "input_digest": done.input_digest,
+            }
+            for name, done in sorted(self.finished.items())
+        }
+        provenance.write(
+            self.folder,
+            {
+                **record,
+                "format": self.format.name,
+                "format_version": self.format.version,
+                "software": provenance.software(),
+                "complete": shards.keys() >= planned.keys(),
+                "planned": dict(planned),
+                "shards": shards,
+            },
+        )
+        in_order = [done for _, done in sorted(self.finished.items())]
+        if self.format.indexed:
+            training_shards.write_index(self.folder, {done.shard: done.index for done in in_order})
+        rejects.write(self.folder, [reject for done in in_order for reject in done.rejects])
+
+
+def check_all_came_back(planned: set[str], returned: set[str]) -> None:
+    """Raises JobFailed, which names shards, if workers did not return all that they were given."""
+    missing = sorted(planned - returned)
+    if missing:
+        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        raise JobFailed(
+            f"{len(missing)} shards did not come back from the workers: "
+            f"{', '.join(missing[:NAMED])}{more}"
+        )
