@@ -115,11 +115,11 @@ def number_step(settings: Mapping[str, Any], device: str) -> NumberStep:
 
 
 class StepOnGpu(NumberStep):
-    """A `NumberStep` on what Ray counts as GPUs. broken: number of the one that does not work."""
+    """A `NumberStep` on what Ray counts as GPUs. broken: numbers of those that do not work."""
 
-    def __init__(self, folder: str, broken: str, device: str) -> None:
+    def __init__(self, folder: str, broken: Sequence[str], device: str) -> None:
         super().__init__(folder, batch=2, seconds=0.05, device=device)
-        self.is_broken = os.environ.get("CUDA_VISIBLE_DEVICES") == broken
+        self.is_broken = os.environ.get("CUDA_VISIBLE_DEVICES") in broken
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
         samples = super().__call__(pairs)

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 
 from cc_prep.errors import JobFailed
-from pipelines.cluster.pool import Pool, size_pool
+from pipelines.cluster.pool import Pool, gpu_shares
 from pipelines.cluster.resources import free_resources
 from pipelines.state.device import Device, this_device
 
@@ -39,8 +39,7 @@ def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
     Every share of a GPU that is free is taken for a moment, and those on the broken GPU are kept.
     Raises JobFailed if nothing is left.
     """
-    free = free_resources()
-    shares = size_pool(free, None, 1, "gpu", pool.gpus).workers
+    shares = gpu_shares(free_resources(), pool.gpus)
     occupant: Any = ray.remote(num_cpus=0, num_gpus=pool.gpus)(_Occupant)
     actors = [occupant.remote() for _ in range(shares)]
     places = {actor.where.remote(): actor for actor in actors}

@@ -47,14 +47,14 @@ def size_pool(
     as the GPUs hold, or one for every `threads` cores of a node.
     """
     fits = sum(min(_shares(node.gpus, share), node.cpus) for node in nodes)
-    gpu_shares = sum(_shares(node.gpus, share) for node in nodes)
+    shares = gpu_shares(nodes, share)
     believed = workers is not None and grows
-    if device == "gpu" and not gpu_shares and not believed:
+    if device == "gpu" and not shares and not believed:
         lack = "no free GPU" if share == 1 else f"less than {share:g} of a GPU free"
         raise UserError(f"--device gpu: Ray has {lack}", "Use --device cpu, or free one")
-    if device == "gpu" or (device == "auto" and gpu_shares):
+    if device == "gpu" or (device == "auto" and shares):
         count, most = workers or max(1, fits), fits
-        unit = "CPUs" if fits < gpu_shares else _unit(share)
+        unit = "CPUs" if fits < shares else _unit(share)
         pool = Pool(count, 1, share)
     else:
         most, unit = sum(node.cpus for node in nodes), "CPUs"
@@ -67,6 +67,11 @@ def size_pool(
         )  # fmt: skip
         raise UserError(f"{count} workers ask for {count} {unit}, Ray has {most} free", remedy)
     return pool
+
+
+def gpu_shares(nodes: Sequence[Resources], share: float) -> int:
+    """How many shares of a GPU are free."""
+    return sum(_shares(node.gpus, share) for node in nodes)
 
 
 def _shares(gpus: float, share: float) -> int:

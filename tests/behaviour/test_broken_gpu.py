@@ -33,4 +33,4 @@ def test_the_other_gpu_goes_on(tmp_path: Path) -> None:
         assert "broken: GPU 1 of " in output
         assert "illegal memory access" in output
         with pytest.raises(JobFailed, match="no GPU is left to work on, the last was broken: GPU"):
-            run(tmp_path, "none", "0", workers=1)
+            run(tmp_path, "none", "01", workers=1)

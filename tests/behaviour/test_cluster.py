@@ -158,7 +158,7 @@ def test_a_node_that_does_not_share_the_output_folder(tmp_path: Path, cluster: C
     if not there:
         cluster.add_node(gpus=1)
     cluster.add_node(gpus=max(there, 1) + 1, hidden=apart)
-    with pytest.raises(job.UserError, match="does not see .*apart/out as the driver does"):
+    with pytest.raises(job.UserError, match=r"does not see .*apart/out as the driver does"):
         job.run(spec(tmp_path, "apart/out", seconds=0.4), job.Options(), messages())
     whole = {path.name for path in (apart / "out").glob("*.tar")}
     assert whole < {f"train-{number:06d}.tar" for number in range(8)}
