@@ -77,11 +77,16 @@ def use_threads(count: int) -> None:
 
 
 class Interpolate(Networks):
-    """Pairs → sequences."""
+    """Pairs → sequences.
 
-    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
+    with_truth: whether true frames are read where the data set has them. A mask always is.
+    """
+
+    def __init__(
+        self, manifest: Manifest, digests: Digests, device: str, with_truth: bool = True
+    ) -> None:
         super().__init__(manifest, digests, device)
-        settings = manifest.interpolate
+        settings, self.with_truth = manifest.interpolate, with_truth
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
@@ -157,7 +162,7 @@ class Interpolate(Networks):
                 truth = {
                     round(t * last): self._image(place)
                     for t, place in pair.truth
-                    if (t * last).is_integer()
+                    if self.with_truth and (t * last).is_integer()
                 }
                 if pair.mask is not None:
                     place = storage.resolve(self.manifest.root, pair.mask)
@@ -224,7 +229,8 @@ class Build(Networks):
         super().__init__(manifest, digests, device)
         self.interpolate, self.score = None, None
         if "interpolate" in makes:
-            self.interpolate = Interpolate(manifest, digests, device)
+            # Training shards hold no true frames: none is read, and none is missed.
+            self.interpolate = Interpolate(manifest, digests, device, with_truth=False)
             self.pairs_per_batch = self.interpolate.pairs_per_batch
         if "score" in makes:
             self.score = Score(manifest, digests, device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import signal
 import uuid
@@ -123,17 +124,24 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
         if options.dry_run:
             _print_plan(spec, options, pool, console)
             return None
-        with _writable(spec.folder), lock.locked(spec.folder), _interruptible():
+        with (
+            _writable(spec.folder),
+            lock.locked(spec.folder, _end_this_process) as held,
+            _interruptible(),
+        ):
             try:
-                return _locked(spec, options, pool, console)
+                return _locked(spec, options, pool, console, held)
             finally:
                 engine.stop()  # the workers first: they may be at a file still
-                storage.remove_temporaries(spec.folder)
+                if not held.lost:
+                    storage.remove_temporaries(spec.folder)
     finally:
         engine.stop()
 
 
-def _locked(spec: JobSpec, options: Options, pool: Pool, console: Console) -> Summary:
+def _locked(
+    spec: JobSpec, options: Options, pool: Pool, console: Console, held: lock.Held
+) -> Summary:
     state = State(spec.folder)
     plan = {shard.name: shard.count for shard in spec.shards}
     account = Account(spec.format, spec.folder, plan)
@@ -159,13 +167,18 @@ def _locked(spec: JobSpec, options: Options, pool: Pool, console: Console) -> Su
             with Watcher(state, plan, console, account.finished):
                 _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
+        if held.lost:
+            raise JobFailed(
+                f"{spec.folder}: this process was silent for so long that {held.taken_by} took over"
+            ) from None
         raise JobFailed(f"stopped; {_resumable(account, plan)}") from None
     except JobFailed as error:
         raise JobFailed(f"{error}; {_resumable(account, plan)}") from error
     finally:
         # On a full disk or without the store the first error is the one to show.
         with contextlib.suppress(OSError, StoreFailed):
-            account.write(planned, record)
+            if not held.lost:
+                account.write(planned, record)
     return _summary(spec.folder, plan, account, len(todo))
 
 
@@ -291,6 +304,10 @@ def _writable(folder: str) -> Iterator[None]:
                 f"{folder}: the disk is full; free some space and run it again"
             ) from None
         raise
+
+
+def _end_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -58,10 +58,7 @@ class ShardPlan:
         if done is None:
             return self
         if done.pairs > len(self.pairs):
-            raise UserError(
-                f"{self.name} holds {done.pairs} pairs, this run plans {len(self.pairs)}",
-                "Give the same or a larger --limit, or another --out",
-            )
+            raise larger_already(self.name, f"{done.pairs} pairs", len(self.pairs))
         if done.input_digest != self.digest(done.pairs):
             raise UserError(
                 f"the pairs of {self.name} changed since it was made (names or captions)",
@@ -78,6 +75,14 @@ class ShardPlan:
     def from_json(cls, value: dict[str, Any]) -> ShardPlan:
         pairs = tuple(ImagePair.from_json(pair) for pair in value["pairs"])
         return cls(**{**value, "pairs": pairs})
+
+
+def larger_already(shard: str, there: str, planned: int) -> UserError:
+    """The error of a run that would shrink a finished shard."""
+    return UserError(
+        f"{shard} holds {there}, this run plans {planned}",
+        "Give the same or a larger --limit, or another --out",
+    )
 
 
 def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) -> list[ShardPlan]:

@@ -42,10 +42,10 @@ def export(out: str, target: str, progress: Progress = no_progress) -> dict[str,
             table = storage.join(score_folder, scores.FORMAT.file(shard))
             rows = dict(scores.read_shard(table)) if with_scores else {}
             for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(shard))):
-                exporter.add_frames(sample.id, sample.kind, sample.frames())
+                exporter.add_frames(sample, sample.frames())
                 count["sequences"] += 1
                 if sample.key in rows:
-                    exporter.add_scores(sample.id, sample.kind, scores.decode(rows[sample.key]))
+                    exporter.add_scores(sample, scores.decode(rows[sample.key]))
                     count["scores"] += 1
             progress(done, len(record["shards"]))
     return count
@@ -126,7 +126,7 @@ class ImportFrames:
     def _one(self, pair: ImagePair) -> Members | RejectedPair:
         settings = self.manifest.interpolate
         try:
-            frames = self.videos.frames(pair.id, pair.kind)
+            frames = self.videos.frames(pair)
         except RejectedPair as error:
             return error
         frames = np.stack([resize(frame, self.manifest.image_size) for frame in frames])
@@ -157,9 +157,7 @@ class ImportScores:
     def _one(self, stored: StoredSequence) -> scores.Row | RejectedPair:
         pair, frames = stored.pair(), int(stored.meta["frames"])
         try:
-            frame_scores = procap.scores_of(
-                self.by_id, self.names, pair.id, pair.kind, pair.captions, frames
-            )
+            frame_scores = procap.scores_of(self.by_id, self.names, pair, pair.captions, frames)
         except RejectedPair as error:
             return error
         penalty = confidence.penalties(frame_scores.bef_inter_sim, frame_scores.inter_aft_sim)

@@ -203,6 +203,7 @@ class ShardWorker:
 
     def _failed(self, pair: Item, error: Exception) -> RejectedPair:
         self.failures += 1
+        self.state.write_failure(pair.key, "".join(traceback.format_exception(error)))
         description = f"{type(error).__name__}: {error}"
         if self.failures >= FAILURES_IN_A_ROW:
             raise JobFailed(

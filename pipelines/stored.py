@@ -13,6 +13,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import StoredSequence
+from pipelines.plan import larger_already
 from pipelines.state.journal import Done
 
 
@@ -20,8 +21,8 @@ from pipelines.state.journal import Done
 class ShardFromSequences:
     """A shard to make from a finished shard of sequences, and of their scores where it has some.
 
-    count: so many of its samples, from the first. input_digest: SHA-256 over what decides the
-        result's bytes. sequences, scores: the files.
+    count: so many of its samples, from the first. limited: whether it has more. input_digest:
+        SHA-256 over what decides the result's bytes. sequences, scores: the files.
     """
 
     split: str
@@ -30,6 +31,7 @@ class ShardFromSequences:
     input_digest: str
     sequences: str
     scores: str | None = None
+    limited: bool = False
 
     def items(self) -> Iterator[StoredSequence]:
         """The sequences one by one, each with its scores. Raises DamagedShard."""
@@ -44,8 +46,11 @@ class ShardFromSequences:
     def remaining(self, done: Done | None, retry_rejects: bool) -> ShardFromSequences | None:
         """The whole shard where it is to be made or its input changed; None if it is finished.
 
-        Nothing of it is kept: what failed in it may be any of its sequences.
+        Nothing of it is kept: what failed in it may be any of its sequences. Raises UserError
+        where it holds more sequences than a --limit now asks for.
         """
+        if done is not None and self.limited and done.pairs > self.count:
+            raise larger_already(self.name, f"{done.pairs} sequences", self.count)
         if done is None or done.input_digest != self.input_digest:
             return self
         return self if retry_rejects and done.rejects else None
@@ -87,7 +92,8 @@ def plan_from_sequences(
             table = storage.join(score_folder, scores.FORMAT.file(name))
             digest = _digest_with_scores(name, record, count, score_records, score_folder)
         place = storage.join(folder, sequences.FORMAT.file(name))
-        shards.append(ShardFromSequences(split, name, count, digest, place, table))
+        limited = count < record["samples"]
+        shards.append(ShardFromSequences(split, name, count, digest, place, table, limited))
     if not shards:
         raise UserError(
             f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"

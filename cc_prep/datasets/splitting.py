@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,29 +97,40 @@ def _hashes(
 
 def _alike(
     pairs: Sequence[ImagePair], hashes: Mapping[str, int], distance: int
-) -> set[tuple[int, int]]:
-    """Numbers of pairs that show nearly the same image, the smaller first."""
+) -> list[tuple[int, int]]:
+    """Numbers of pairs that a chain of nearly the same images joins, one after the other."""
     owners = defaultdict[int, set[int]](set)
     for number, pair in enumerate(pairs):
         for reference in (pair.before, pair.after):
             if reference in hashes:
                 owners[hashes[reference]].add(number)
-    couples: set[tuple[int, int]] = set()
-    for one, other in _near(np.array(sorted(owners), dtype=np.uint64), distance):
-        numbers = sorted(owners[one] | owners[other])
-        # A chain joins them as well as every couple would.
-        couples.update(itertools.pairwise(numbers))
-    return couples
+    values = np.array(sorted(owners), dtype=np.uint64)
+    members = defaultdict[int, set[int]](set)
+    for value, label in zip(values.tolist(), _near(values, distance).tolist(), strict=True):
+        members[label] |= owners[value]
+    return [edge for numbers in members.values() for edge in itertools.pairwise(sorted(numbers))]
 
 
-def _near(values: np.ndarray, distance: int) -> Iterator[tuple[int, int]]:
-    """Values uint64 [N] that differ in at most so many bits, each with itself too."""
+def _near(values: np.ndarray, distance: int) -> np.ndarray:
+    """The cluster of each of values uint64 [N]: a chain of at most so many bits a step joins it."""
+    labels = np.arange(len(values))
     step = max(1, AT_ONCE // max(1, len(values)))
     for start in range(0, len(values), step):
         rows = values[start : start + step, None]
         close = np.bitwise_count(rows ^ values[None, start:]) <= distance
-        for row, column in np.argwhere(close):
-            yield int(rows[row, 0]), int(values[start + column])
+        # A fixed camera's images are all alike: what is joined already makes no edge.
+        close &= labels[start : start + step, None] != labels[None, start:]
+        ones, others = (labels[start + index] for index in np.nonzero(close))
+        if len(ones):
+            labels = _components(len(values), ones, others)[labels]
+    return labels
+
+
+def _components(count: int, ones: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The component of each of `count` nodes that these edges join."""
+    graph = coo_array((np.ones(len(ones), bool), (ones, others)), shape=(count, count))
+    components: np.ndarray = connected_components(graph, directed=False)[1]
+    return components
 
 
 def _grouped(pairs: Sequence[ImagePair], groups: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -133,8 +144,7 @@ def _grouped(pairs: Sequence[ImagePair], groups: Mapping[str, str]) -> list[tupl
 def _clusters(pairs: Sequence[ImagePair], edges: Sequence[tuple[int, int]]) -> list[int]:
     """The number of each pair's cluster."""
     ones, others = ([edge[end] for edge in edges] for end in (0, 1))
-    graph = coo_array((np.ones(len(edges), bool), (ones, others)), shape=(len(pairs),) * 2)
-    return [int(label) for label in connected_components(graph, directed=False)[1]]
+    return _components(len(pairs), np.array(ones, int), np.array(others, int)).tolist()
 
 
 def _dealt(clusters: Sequence[int], shares: Mapping[str, float], seed: int) -> list[str]:

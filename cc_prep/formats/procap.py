@@ -2,7 +2,8 @@
 
 CLEVR-Change   sc_videos.h5 and nsc_videos.h5 (with and without semantic change), keys `000123.png`;
                clevr_similarity_scores.json, {key: {"sc_sim_matrixes": …, "nsc_sim_matrixes": …}}
-others         <name>_videos.h5 and <name>_similarity_scores.json, keys are ids
+others         <name>_videos.h5 and <name>_similarity_scores.json; keys are ids in data sets that
+               ProCap knows, and our keys in all others, whose splits may number their pairs alike
 
 A dataset of an HDF5 file is uint8 [F, 3, H, W], RGB; matrices are {"bef_inter_sim": lists of shape
 [captions, F], "inter_aft_sim": …}.
@@ -13,10 +14,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import h5py
 import numpy as np
@@ -25,14 +26,28 @@ from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import NO_CHANGE, FrameScores
 
 CLEVR_LAYOUT = "clevr_change"
+KNOWN_LAYOUTS = (CLEVR_LAYOUT, "spot_the_diff", "image_editing")
 MATRICES = ("bef_inter_sim", "inter_aft_sim")
+
+
+class Named(Protocol):
+    """A pair or a sequence: what its name in ProCap's files depends on."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
 
 
 class Names:
     """What ProCap calls things of a data set."""
 
     def __init__(self, name: str, layout: str) -> None:
-        self.clevr = layout == CLEVR_LAYOUT
+        self.clevr, self.known = layout == CLEVR_LAYOUT, layout in KNOWN_LAYOUTS
         self.prefix = "clevr" if self.clevr else name
 
     def videos(self, kind: str) -> str:
@@ -41,9 +56,16 @@ class Names:
             return f"{self.prefix}_videos.h5"
         return "nsc_videos.h5" if kind == NO_CHANGE else "sc_videos.h5"
 
-    def key(self, id: str) -> str:
+    def key(self, one: Named) -> str:
         """A pair's name in the files."""
-        return f"{id}.png" if self.clevr else id
+        if self.clevr:
+            return f"{one.id}.png"
+        return one.id if self.known else one.key
+
+    def key_in(self, entries: Container[str], one: Named) -> str:
+        """The same, or the id where a file of others has that."""
+        key = self.key(one)
+        return one.id if key not in entries and one.id in entries else key
 
     @property
     def scores(self) -> str:
@@ -64,12 +86,13 @@ class Videos:
         self.folder, self.names = Path(folder), names
         self.files: dict[str, h5py.File] = {}
 
-    def frames(self, id: str, kind: str) -> np.ndarray:
+    def frames(self, one: Named) -> np.ndarray:
         """uint8 [F, H, W, 3]. Raises RejectedPair for a pair that is not there or no sequence."""
-        key, file = self.names.key(id), self.names.videos(kind)
+        key, file = self.names.key(one), self.names.videos(one.kind)
         try:
             if file not in self.files:
                 self.files[file] = h5py.File(self.folder / file, "r")
+            key = self.names.key_in(self.files[file], one)
             dataset = self.files[file][key]
             shape: tuple[int, ...] = getattr(dataset, "shape", ())
             if len(shape) != 4 or shape[1] != 3 or dataset.dtype != np.uint8 or shape[0] < 3:
@@ -111,10 +134,11 @@ def read_scores(folder: str, names: Names) -> dict[str, Any]:
 
 
 def scores_of(
-    by_id: dict[str, Any], names: Names, id: str, kind: str, captions: tuple[str, ...], frames: int
+    by_id: dict[str, Any], names: Names, one: Named, captions: tuple[str, ...], frames: int
 ) -> FrameScores:
     """A pair's scores. Raises RejectedPair where they are not `[captions][frames]`."""
-    entry, part = by_id.get(names.key(id)), names.part(kind)
+    key, part = names.key_in(by_id, one), names.part(one.kind)
+    entry = by_id.get(key)
     if part is not None and isinstance(entry, dict):
         entry = entry.get(part)
     nothing = np.zeros(0, np.float32)
@@ -122,12 +146,12 @@ def scores_of(
         rows = [np.array(entry[name], np.float32) for name in MATRICES]  # type: ignore[index]
     except (KeyError, TypeError, ValueError):
         raise RejectedPair(
-            Reason.UNREADABLE_SEQUENCE, f"{names.scores} has no matrices of {names.key(id)}"
+            Reason.UNREADABLE_SEQUENCE, f"{names.scores} has no matrices of {key}"
         ) from None
     if any(row.shape != (len(captions), frames) for row in rows):
         raise RejectedPair(
             Reason.UNREADABLE_SEQUENCE,
-            f"{names.scores}: {names.key(id)} has {rows[0].shape}, not {len(captions)} captions × "
+            f"{names.scores}: {key} has {rows[0].shape}, not {len(captions)} captions × "
             f"{frames} frames",
         )
     return FrameScores(captions, rows[0], rows[1], nothing, nothing)
@@ -141,25 +165,30 @@ class Exporter:
         self.files: dict[str, h5py.File] = {}
         self.scores: dict[str, Any] = {}
 
-    def add_frames(self, id: str, kind: str, frames: np.ndarray) -> None:
-        """A sequence, uint8 [F, H, W, 3]."""
-        name = self.names.videos(kind)
+    def add_frames(self, one: Named, frames: np.ndarray) -> None:
+        """A sequence, uint8 [F, H, W, 3]. Raises UserError if there is one of its name."""
+        name = self.names.videos(one.kind)
         if name not in self.files:
             self.files[name] = h5py.File(self.folder / name, "w")
         pixels = np.ascontiguousarray(frames.transpose(0, 3, 1, 2))
-        self.files[name].create_dataset(self.names.key(id), data=pixels, compression="gzip")
+        if self.names.key(one) in self.files[name]:
+            raise UserError(
+                f"two pairs are called {self.names.key(one)} in {name}",
+                "Export splits of such a data set one at a time",
+            )
+        self.files[name].create_dataset(self.names.key(one), data=pixels, compression="gzip")
 
-    def add_scores(self, id: str, kind: str, scores: FrameScores) -> None:
+    def add_scores(self, one: Named, scores: FrameScores) -> None:
         """A sequence's scores."""
         matrices = {
             "bef_inter_sim": scores.bef_inter_sim.tolist(),
             "inter_aft_sim": scores.inter_aft_sim.tolist(),
         }
-        part = self.names.part(kind)
+        part = self.names.part(one.kind)
         if part is None:
-            self.scores[self.names.key(id)] = matrices
+            self.scores[self.names.key(one)] = matrices
         else:
-            self.scores.setdefault(self.names.key(id), {})[part] = matrices
+            self.scores.setdefault(self.names.key(one), {})[part] = matrices
 
     def close(self) -> None:
         for file in self.files.values():

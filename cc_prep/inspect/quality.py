@@ -26,5 +26,5 @@ def motion(before: np.ndarray, after: np.ndarray) -> float:
     """Mean length in px of the DIS optical flow between two uint8 [H, W, 3] images."""
     if np.array_equal(before, after):
         return 0.0
-    flow = OpticalFlow(FAST)(grey(before), grey(after))
+    flow = OpticalFlow(FAST, threads=1)(grey(before), grey(after))
     return float(np.linalg.norm(flow, axis=2).mean())

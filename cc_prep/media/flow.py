@@ -17,10 +17,13 @@ def grey(image: np.ndarray) -> np.ndarray:
 class OpticalFlow:
     """The flow from one grey image to another, float32 [H, W, 2] (x, y in px).
 
-    preset: FAST or MEDIUM.
+    preset: FAST or MEDIUM. threads: DIS divides its work by threads, and its result with it; None
+    leaves OpenCV's setting.
     """
 
-    def __init__(self, preset: int) -> None:
+    def __init__(self, preset: int, threads: int | None = None) -> None:
+        if threads is not None:
+            cv2.setNumThreads(threads)
         self._dis = cv2.DISOpticalFlow.create(preset)
 
     def __call__(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:

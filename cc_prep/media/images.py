@@ -16,6 +16,8 @@ from cc_prep.media import video
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
+# What a data set may hold. Not EPS: Pillow runs Ghostscript on it, whatever the file is called.
+DECODED = (*STORED, "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA")
 # One filter and run lengths: 1.8 times as fast as level 1 alone, which tries all filters, for as
 # many bytes of video frames and a tenth more of rendered ones.
 PNG = (
@@ -51,7 +53,7 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as image:
+            with Image.open(io.BytesIO(data), formats=DECODED) as image:
                 _check_size(image, name)
                 rgb = _to_rgb(image)
     except RejectedPair:

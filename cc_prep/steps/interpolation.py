@@ -23,6 +23,7 @@ RIFE_REMEDY = "Give interpolate.weights=rife-v4.0, or a file with that network's
 VFIFORMER_REMEDY = (
     "Set interpolate.weights to the net_220.pth of {variant}, a local file (docs/interpolation.md)"
 )
+PIXELS_AT_ONCE = 2**22  # of the midpoints that go through a network together on a GPU
 
 Midpoints = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -80,8 +81,7 @@ class DenseFlow:
     """OpenCV's DIS optical flow both ways, both ends warped to each time, linear blend."""
 
     def __init__(self, threads: int = 1) -> None:
-        cv2.setNumThreads(threads)  # DIS splits its work by threads, and its result with it
-        self.flow = OpticalFlow(MEDIUM)
+        self.flow = OpticalFlow(MEDIUM, threads)
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         pairs = zip(before, after, strict=True)
@@ -122,6 +122,8 @@ class MidpointInterpolator:
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         most = self.midpoints_a_pair * len(before)
+        if self.device != "cpu":  # so that a large pair fits; on a CPU memory is no such concern
+            most = min(most, max(1, PIXELS_AT_ONCE // (before.shape[1] * before.shape[2])))
         return recurse(self._midpoints, before, after, depth, most)
 
     def _midpoints(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:

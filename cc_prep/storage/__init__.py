@@ -3,6 +3,7 @@
 from cc_prep.storage.files import (
     TEMPORARY_SUFFIX,
     absolute,
+    create_json,
     exists,
     free_bytes,
     glob,
@@ -31,6 +32,7 @@ from cc_prep.storage.files import (
 __all__ = [
     "TEMPORARY_SUFFIX",
     "absolute",
+    "create_json",
     "exists",
     "free_bytes",
     "glob",

@@ -193,10 +193,8 @@ def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
             yield file  # type: ignore[misc]
             file.flush()
             # Not a copy into an opened file, whose closing would keep what a broken copy left.
-            try:
+            with _bucket_is_there(place):
                 object_store.call(place, lambda fs, path: fs.put_file(file.name, path))
-            except FileNotFoundError as error:
-                raise UserError(f"{place}: {error}", "Make the bucket first") from None
         return
     place = local_path(place)
     os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
@@ -228,6 +226,30 @@ def write_json(place: str, value: Any, durable: bool = True) -> None:
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     with write_whole(place, durable) as file:
         file.write(text.encode("utf-8", "surrogatepass") + b"\n")
+
+
+def create_json(place: str, value: Any) -> bool:
+    """Writes a JSON file that is not there yet; whether it was written. Only one of many can."""
+    data = json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
+    try:
+        if is_remote(place):
+            with _bucket_is_there(place):
+                object_store.call(place, lambda fs, path: fs.pipe_file(path, data, mode="create"))
+            return True
+        os.makedirs(os.path.dirname(local_path(place)), exist_ok=True)
+        with open(local_path(place), "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
+@contextmanager
+def _bucket_is_there(place: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"{place}: {error}", "Make the bucket first") from None
 
 
 def remove(place: str) -> None:

@@ -10,8 +10,11 @@
         ├── train-000001.journal.json    while a worker is at it: pairs in flight, done and rejected
         │                                so far, and which pairs were in flight when a process
         │                                crashed (`journal.Journal`)
+        ├── failures/<key>.txt           the whole traceback of a pair that is rejected as `failed`
+        ├── <run>.run.json               while a run lasts: by it a worker knows that its node sees
+        │                                the same folder as the driver
         ├── lock.json                    the running job's host and process (`lock.Holder`)
-        └── lock.json.guard              locked for the moment in which lock.json is taken
+        └── lock.json.guard              locked by the kernel while a job runs, on a disk
 
 Every file is a few kilobytes and written whole, so the folder can be read at any time.
 """

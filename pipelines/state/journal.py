@@ -117,6 +117,10 @@ class State:
         plan = self._read("plan.json")
         return plan if isinstance(plan, dict) else None
 
+    def write_failure(self, key: str, trace: str) -> None:
+        """The whole traceback of a pair that is `failed`; its reject has the last line alone."""
+        storage.write_bytes(self.path(f"failures/{key}.txt"), trace.encode("utf-8", "replace"))
+
     def write_run(self, run: str) -> None:
         """A file that tells workers that they see this folder; those of dead runs are removed."""
         for name in storage.list_files(self.folder, ".run.json"):

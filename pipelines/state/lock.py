@@ -1,51 +1,71 @@
-"""One job at a time in an output folder."""
+"""One job at a time in an output folder.
+
+On a disk the kernel holds the lock for the process that has it, and frees it when that ends: it
+cannot be taken from a living owner, however long that sleeps. On an object store, and on a network
+file system without such locks, a lock is a file that only one can create, and that its owner renews
+while it lives. Such a lock is taken over after a long silence; an owner that wakes up after that
+notices it, writes nothing more and leaves the other's lock alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+
+import filelock
 
 from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
 from pipelines.state import FOLDER
 
 HEARTBEAT_SECONDS = 10.0
-# A holder on another host cannot be asked whether it lives; this long without a sign, it does not.
+# Clocks of two hosts may differ, so a lock is watched before it is taken over: for nine beats.
 STALE_SECONDS = 90.0
-# Clocks of two hosts may differ by more than that: before a lock is taken over, it is watched.
-WATCH_SECONDS = 2.5 * HEARTBEAT_SECONDS
-# Two jobs that look at an object store at the same moment both see no lock: each looks again.
-LOOK_AGAIN_SECONDS = 1.0
+# `cc-prep status` holds the kernel's lock for a moment, to see whether it is free.
+KERNEL_SECONDS = 1.0
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock."""
+    """Who holds a lock. id: of this one time that it is held. beat: when it was last renewed."""
 
     host: str
     pid: int
-    born: str
+    id: str
     beat: float
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
-    def alive(self) -> bool:
-        """Whether the holder still runs: certain on this host, by its heartbeat on another."""
-        if self.host != socket.gethostname():
-            return abs(time.time() - self.beat) < STALE_SECONDS
-        return _born(self.pid) == self.born
+
+class Held:
+    """A lock that this process has, as far as it knows. taken_by: who has taken it over."""
+
+    def __init__(self) -> None:
+        self.taken_by: Holder | None = None
+
+    @property
+    def lost(self) -> bool:
+        return self.taken_by is not None
 
 
 def holder(folder: str) -> Holder | None:
     """Who works in `folder` now, as far as one look tells; None if nobody does."""
     recorded = _read(folder)
-    return recorded if recorded is not None and recorded.alive() else None
+    if recorded is None:
+        return None
+    free = None if storage.is_remote(folder) else _kernel_is_free(folder)
+    if free is not None:
+        return None if free else recorded
+    return recorded if abs(time.time() - recorded.beat) < STALE_SECONDS else None
 
 
 def refuse_if_held(folder: str) -> None:
@@ -56,61 +76,114 @@ def refuse_if_held(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """Holds the lock of `folder` for the block. Raises UserError if somebody alive has it."""
-    place = _place(folder)
-    me = Holder(socket.gethostname(), os.getpid(), _born(os.getpid()), time.time())
-    with _exclusive(place):
-        refuse_if_held(folder)
-        _watch(folder)
-        storage.write_json(place, asdict(me))
-        if storage.is_remote(place):
-            time.sleep(LOOK_AGAIN_SECONDS)
-            last = _read(folder)
-            if last is not None and last != me:
-                raise _at_work(folder, last)
-    stop = threading.Event()
+def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterator[Held]:
+    """Holds the lock of `folder` for the block. Raises UserError if somebody alive has it.
 
-    def beat() -> None:
-        while not stop.wait(HEARTBEAT_SECONDS):
-            # Neither a full disk nor a store that fails for a while ends the heartbeat.
-            with contextlib.suppress(OSError, StoreFailed):
-                storage.write_json(place, {**asdict(me), "beat": time.time()}, durable=False)
+    when_lost: called, in another thread, when this process slept so long that another took over.
+    """
+    me = Holder(socket.gethostname(), os.getpid(), uuid.uuid4().hex, time.time())
+    held, stop = Held(), threading.Event()
+    with contextlib.ExitStack() as stack:
+        kernel = None if storage.is_remote(folder) else _kernel_lock(folder)
+        if kernel is not None:
+            stack.callback(kernel.release)
+            storage.write_json(_place(folder), asdict(me), durable=False)
+        else:
+            _create(folder, me)
 
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
+        def beat() -> None:
+            while not stop.wait(HEARTBEAT_SECONDS):
+                # Neither a full disk nor a store that fails for a while ends the heartbeat.
+                with contextlib.suppress(OSError, StoreFailed):
+                    if kernel is None and _is_lost(folder, me, held):
+                        when_lost()
+                        return
+                    now = replace(me, beat=time.time())
+                    storage.write_json(_place(folder), asdict(now), durable=False)
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield held
+        finally:
+            stop.set()
+            thread.join()
+            if not held.lost and not (kernel is None and _is_lost(folder, me, held)):
+                storage.remove(_place(folder))
+
+
+def _kernel_lock(folder: str) -> filelock.BaseFileLock | None:
+    """The kernel's lock, taken; None on a file system without. Raises UserError if it is held."""
+    place = storage.local_path(_guard(folder))
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    with open(place, "a"):
+        pass
+    if _kernel_is_free(folder) is None:
+        return None
+    lock = filelock.FileLock(place)
     try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        storage.remove(place)
+        lock.acquire(timeout=KERNEL_SECONDS)
+    except filelock.Timeout:
+        raise _at_work(folder, _read(folder) or Holder("an unknown host", 0, "", 0.0)) from None
+    return lock
 
 
-@contextlib.contextmanager
-def _exclusive(place: str) -> Iterator[None]:
-    """Closes the moment between looking and taking, where the file system can."""
-    if storage.is_remote(place):
-        yield
-        return
+def _kernel_is_free(folder: str) -> bool | None:
+    """Whether nobody has the kernel's lock; None where there is no such, or no lock's file."""
     import fcntl
 
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    with open(f"{place}.guard", "w") as guard:
-        with contextlib.suppress(OSError):  # some network file systems have no flock
-            fcntl.flock(guard, fcntl.LOCK_EX)
-        yield
+    try:
+        with open(storage.local_path(_guard(folder))) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in (*NO_LOCKS, errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+    return True
 
 
-def _watch(folder: str) -> None:
-    """Raises UserError if the lock of another host, though it looks old, is still being renewed."""
-    before = _read(folder)
-    if before is None or before.host == socket.gethostname():
+def _create(folder: str, me: Holder) -> None:
+    """Creates the lock's file, or takes over that of a dead owner. Raises UserError."""
+    if storage.create_json(_place(folder), asdict(me)):
         return
-    time.sleep(WATCH_SECONDS)
+    before = _read(folder)
+    if before is not None and before.id == me.id:  # the answer to a first try was lost
+        return
+    _watch(folder, before)
+    # Of several that watched it, only one can create this file, and so only one replaces the lock.
+    claim = f"{_place(folder)}.after-{before.id if before is not None else 'damage'}"
+    if not storage.create_json(claim, asdict(me)):
+        raise UserError(
+            f"{folder}: another job takes over the lock of a dead one",
+            f"Wait for it; if none runs, remove {claim}",
+        )
+    try:
+        if _read(folder) != before:  # it was taken over and given back meanwhile
+            raise UserError(f"{folder}: another job took the lock", "Wait for it or stop it")
+        storage.write_json(_place(folder), asdict(me))
+    finally:
+        storage.remove(claim)
+
+
+def _watch(folder: str, before: Holder | None) -> None:
+    """Raises UserError if the lock is being renewed, by whatever clock."""
+    if before is not None and abs(time.time() - before.beat) < STALE_SECONDS:
+        raise _at_work(folder, before)
+    deadline = time.monotonic() + STALE_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(min(HEARTBEAT_SECONDS, STALE_SECONDS / 4))
+        now = _read(folder)
+        if now is not None and now != before:
+            raise _at_work(folder, now)
+
+
+def _is_lost(folder: str, me: Holder, held: Held) -> bool:
     now = _read(folder)
-    if now is not None and now != before:
-        raise _at_work(folder, now)
+    if now is not None and now.id != me.id:
+        held.taken_by = now
+    return held.lost
 
 
 def _at_work(folder: str, other: Holder) -> UserError:
@@ -128,15 +201,5 @@ def _place(folder: str) -> str:
     return storage.join(folder, FOLDER, "lock.json")
 
 
-def _born(pid: int) -> str:
-    """When a process started, so that a reused process number is not taken for its predecessor."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[19]
-    except (OSError, IndexError):
-        pass
-    try:  # no /proc: macOS
-        os.kill(pid, 0)
-    except OSError:
-        return ""
-    return "alive"
+def _guard(folder: str) -> str:
+    return f"{_place(folder)}.guard"

@@ -27,6 +27,7 @@ from cc_prep.formats import procap, provenance, rejects, scores, tar, training_s
 from cc_prep.formats.coco import references
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
+from cc_prep.records import ImagePair
 from cc_train.evaluation.captions import coco
 from cc_train.systems.procap import import_checkpoint
 from cc_train.text import VOCABULARY, Vocabulary
@@ -95,17 +96,18 @@ def _override(place: Path) -> None:
 
 
 SPOT = procap.Names("spot", "spot_the_diff")
+SEVEN = ImagePair("spot", "train", "7", "change", "b.png", "a.png")
 
 
 def _procap_scores(place: Path) -> None:
     entries = procap.read_scores(str(place.parent), SPOT)
-    procap.scores_of(entries, SPOT, "7", "change", ("one",), 3)
+    procap.scores_of(entries, SPOT, SEVEN, ("one",), 3)
 
 
 def _videos(place: Path) -> None:
     videos = procap.Videos(str(place.parent), SPOT)
     videos.count("change")
-    videos.frames("7", "change")
+    videos.frames(SEVEN)
 
 
 def _hdf5(place: Path) -> None:

@@ -6,6 +6,8 @@ like a split belong to that split. There are no captions and every pair is a cha
 
 from __future__ import annotations
 
+from collections import Counter
+
 from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
@@ -28,8 +30,15 @@ def parts(root: str) -> dict[str, bool]:
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
+    places = _videos(manifest, split)
+    named_alike = Counter(map(_stem, places))
     image_pairs = [
-        pair for place in _videos(manifest, split) for pair in _of_video(manifest, split, place)
+        pair
+        for place in places
+        # Folder and ending tell videos apart that have the same name, and only those.
+        for pair in _of_video(
+            manifest, split, place, _stem(place) if named_alike[_stem(place)] == 1 else place
+        )
     ]
     if not image_pairs and split == "train":
         raise UserError(f"{manifest.root}: no videos in it", WANTED.format(m=manifest))
@@ -64,7 +73,11 @@ def _videos(manifest: Manifest, split: str) -> list[str]:
     ]
 
 
-def _of_video(manifest: Manifest, split: str, place: str) -> list[ImagePair]:
+def _stem(place: str) -> str:
+    return place.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+
+
+def _of_video(manifest: Manifest, split: str, place: str, name: str) -> list[ImagePair]:
     gap = manifest.video.gap
     try:
         count = video.count_frames(storage.resolve(manifest.root, place))
@@ -75,18 +88,17 @@ def _of_video(manifest: Manifest, split: str, place: str) -> list[ImagePair]:
     most = manifest.video.max_pairs_per_video
     if most is not None and len(starts) > most:
         starts = [starts[i * len(starts) // most] for i in range(most)]
-    return [_pair(manifest, split, place, start) for start in starts]
+    return [_pair(manifest, split, place, name, start) for start in starts]
 
 
-def _pair(manifest: Manifest, split: str, place: str, start: int) -> ImagePair:
+def _pair(manifest: Manifest, split: str, place: str, name: str, start: int) -> ImagePair:
     gap = manifest.video.gap
     between = [(t, start + t * gap) for t in times(manifest.interpolate.depth)[1:-1]]
     truth = tuple((t, f"{place}#frame={int(at)}") for t, at in between if at == int(at))
-    stem = place.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     return ImagePair(
         dataset=manifest.name,
         split=split,
-        id=f"{stem}_{start:06d}",
+        id=f"{name}_{start:06d}",
         kind=CHANGE,
         before=f"{place}#frame={start}",
         after=f"{place}#frame={start + gap}",

@@ -46,10 +46,10 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
         raise UserError(f"{path}: scores alone", "Give the folder that the sequences lie in too")
     record = values_without_folders(provenance.read(main) or {})
     decode, notice = _decoder(token_folder)
-    page_strips = []
+    page_strips, tables = [], _Tables(score_folder, token_folder, decode)
     shards_and_strips = _chosen(main, record, samples, sequence_folder is not None)
     for done, (shard, strip) in enumerate(shards_and_strips, 1):
-        page_strips.append(_completed(strip, shard, score_folder, token_folder, decode))
+        page_strips.append(tables.completed(strip, shard))
         progress(done, len(shards_and_strips))
     figures = {
         "sequences": stats.sequence_figures(sequence_folder, MOST_LOOKED_AT)
@@ -121,25 +121,42 @@ def _at(samples: Iterator[T], numbers: set[int]) -> Iterator[T]:
             yield sample
 
 
-def _completed(
-    strip: Strip,
-    shard: str,
-    score_folder: str | None,
-    token_folder: str | None,
-    decode: Callable[[np.ndarray], np.ndarray] | None,
-) -> Strip:
-    """The strip with its scores and what its tokens decode to, where they are there."""
-    if score_folder is not None:
-        place = storage.join(score_folder, scores.FORMAT.file(shard))
-        if storage.exists(place):
-            rows = dict(scores.read_shard(place))
-            strip = strips.with_scores(strip, rows[strip.key]) if strip.key in rows else strip
-    if token_folder is not None:
-        sample = training_shards.lookup(token_folder, strip.key)
-        if sample is not None:
-            rebuilt = decode(sample.tokens) if decode is not None else None
-            strip = strips.with_tokens(strip, sample, rebuilt)
-    return strip
+class _Tables:
+    """Scores and the index of samples, each read once for all strips of a shard.
+
+    decode: frames of tokens; None where that cannot be.
+    """
+
+    def __init__(
+        self,
+        score_folder: str | None,
+        token_folder: str | None,
+        decode: Callable[[np.ndarray], np.ndarray] | None,
+    ) -> None:
+        self.score_folder, self.token_folder, self.decode = score_folder, token_folder, decode
+        self.shard, self.rows = "", dict[str, scores.Row]()
+        index = training_shards.read_index(token_folder) if token_folder is not None else []
+        self.places = {row["key"]: row for row in index}
+
+    def completed(self, strip: Strip, shard: str) -> Strip:
+        """The strip with its scores and what its tokens decode to, where they are there."""
+        rows = self._rows_of(shard)
+        if strip.key in rows:
+            strip = strips.with_scores(strip, rows[strip.key])
+        if self.token_folder is None or strip.key not in self.places:
+            return strip
+        row = self.places[strip.key]
+        place = storage.join(self.token_folder, training_shards.FORMAT.file(row["shard"]))
+        sample = training_shards.read_at(place, strip.key, row["offset"], row["bytes"])
+        rebuilt = self.decode(sample.tokens) if self.decode is not None else None
+        return strips.with_tokens(strip, sample, rebuilt)
+
+    def _rows_of(self, shard: str) -> dict[str, scores.Row]:
+        if self.score_folder is not None and shard != self.shard:
+            place = storage.join(self.score_folder, scores.FORMAT.file(shard))
+            self.rows = dict(scores.read_shard(place)) if storage.exists(place) else {}
+            self.shard = shard
+        return self.rows
 
 
 def _decoder(

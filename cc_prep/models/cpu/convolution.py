@@ -18,8 +18,13 @@ from threading import Barrier, local
 import torch
 from torch import Tensor, nn
 
+from cc_prep.device_errors import is_out_of_memory
+
 # Below these NNPACK is no faster than torch's own: it transforms the weights anew for each image.
 LEAST_SIDE, LEAST_CHANNELS = 48, 64
+
+PRIVATE = ("_nnpack_available", "_nnpack_spatial_convolution")  # which another torch may lack
+PIXELS_AT_ONCE = 2**22  # of frames on a GPU: a layer of 128 channels then takes 2 GB
 
 _thread = local()  # .alone: whether it has one image, and no other thread helps it
 
@@ -55,13 +60,15 @@ class Convolution3x3(nn.Conv2d):
 def image_by_image(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """`network(images)` [N, ...] without gradients; on a CPU each image alone, on one thread.
 
-    As many images at once as torch has threads. So an image's result depends on nothing but the
-    image, and its tensors fit a processor's caches better than a batch's. Callers may be in
+    On a GPU as many images together as have PIXELS_AT_ONCE, fewer where memory does not suffice.
+
+    On a CPU as many images at once as torch has threads. So an image's result depends on nothing
+    but the image, and its tensors fit a processor's caches better than a batch's. Callers may be in
     autocast. torch.compile, which cannot follow threads, gets one image after the other.
     """
     if images.device.type != "cpu":
         with torch.no_grad():
-            return network(images)
+            return _in_chunks(network, images)
     parts = images.split(1)
     if torch.compiler.is_compiling():
         with torch.no_grad():
@@ -76,6 +83,36 @@ def image_by_image(network: Callable[[Tensor], Tensor], images: Tensor) -> Tenso
 
     threads = _threads(torch.get_num_threads(), os.getpid())
     return torch.cat(list(threads.map(work, parts)))
+
+
+def _in_chunks(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Raises the device's error where not even one image fits."""
+    if torch.compiler.is_compiling():
+        return network(images)
+    height, width = images.shape[2:]
+    most = max(1, PIXELS_AT_ONCE // (height * width))
+    results: list[Tensor] = []
+    start = 0
+    while start < len(images):
+        chunk = images[start : start + most]
+        result = _unless_too_large(network, chunk)
+        if result is None:
+            most = (len(chunk) + 1) // 2
+            torch.cuda.empty_cache()
+            continue
+        results.append(result)
+        start += len(chunk)
+    return results[0] if len(results) == 1 else torch.cat(results)
+
+
+def _unless_too_large(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor | None:
+    """None where memory does not suffice for several images."""
+    try:
+        return network(images)
+    except Exception as error:
+        if len(images) == 1 or not is_out_of_memory(error):
+            raise
+        return None
 
 
 @cache
@@ -105,7 +142,7 @@ def _ready() -> bool:
 
     Its first call makes its threads, as many as torch has then, for the rest of the process.
     """
-    if not torch._nnpack_available():
+    if not all(hasattr(torch, name) for name in PRIVATE) or not torch._nnpack_available():
         return False
     torch._nnpack_spatial_convolution(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 3, 3), None, 1)
     return True

@@ -12,7 +12,7 @@ from PIL import Image
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.records import ImagePair
-from pipelines.actors import Interpolate
+from pipelines.actors import Build, Interpolate
 from pipelines.fingerprint import with_absolute_paths
 
 
@@ -104,3 +104,15 @@ def test_bytes_do_not_name_the_machines_folders(root: Path) -> None:
     members = step(root)([pair("a", "b")])[0]
     assert meta(members)["before"] == "a.png"
     assert str(root).encode() not in members["json"]
+
+
+def test_training_shards_need_no_truth(root: Path) -> None:
+    """Keeps away: true frames that are read and thrown away, and whose damage rejects a pair."""
+    settings = ["interpolate.method=crossfade", "interpolate.depth=2", "image_size=32"]
+    settings += ["score.weights=none", "keyframes.k=0", "tokenize.weights=none"]
+    build = Build(
+        manifest.load("synth", settings, str(root)), {}, frozenset({"interpolate"}), "none", "cpu"
+    )
+    full = pair("a", "b", truth=((0.5, "none.png"),))
+    [members] = build([full])
+    assert not isinstance(members, RejectedPair)

@@ -92,6 +92,11 @@ class Wrapped(Exception):
         (UserError("no x", "Get it"), UserError, "no x. Get it"),
         (JobFailed("broken\nand Ray's words"), JobFailed, "broken"),
         (OSError(errno.ENOSPC, "Ray's words"), JobFailed, "a worker met: No space left on device"),
+        (
+            FileNotFoundError(errno.ENOENT, "Ray's words", "/data/a.png"),
+            JobFailed,
+            "a worker met: /data/a.png: No such file or directory",
+        ),
     ],
 )
 def test_a_workers_error_is_shown_without_rays_wrappings(

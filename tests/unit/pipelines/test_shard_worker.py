@@ -256,6 +256,9 @@ def test_a_reject_names_the_place_of_its_failure(tmp_path: Path) -> None:
     line = deep.__code__.co_firstlineno + 1
     [reject] = done.rejects
     assert reject.message == f"ValueError: number 0 ({__file__}:{line})"
+    trace = (tmp_path / f".state/failures/{reject.key}.txt").read_text()
+    assert trace.startswith("Traceback")
+    assert "in _one\n" in trace
 
 
 def test_a_pair_that_never_fits_does_not_halve_the_others(tmp_path: Path) -> None:

@@ -181,3 +181,22 @@ def test_both_kinds_of_shards_survive_json() -> None:
     assert shard_from_json(stored.to_json()) == stored
     [planned] = fakes.shards(3, 3)
     assert shard_from_json(planned.to_json()) == planned
+
+
+def test_a_smaller_limit_does_not_shrink_a_finished_shard(sequences_folder: str) -> None:
+    """Keeps away: `score-frames --limit 1` that overwrites the scores of a whole shard."""
+    whole = plan_from_sequences(sequences_folder, ["train"], None)
+    done = {
+        shard.name: Done(shard.name, shard.count, shard.digest(), shard.count, 1, "", 1.0)
+        for shard in whole
+    }
+    limited = plan_from_sequences(sequences_folder, ["train"], 1)
+    with pytest.raises(
+        UserError, match=r"holds 3 sequences, this run plans 1\. Give the same or a"
+    ):
+        remaining(limited, done, False)
+    assert remaining(whole, done, False) == []
+    [shard] = plan_from_sequences(sequences_folder, ["train"], 2)
+    fewer = {shard.name: Done(shard.name, 1, "of one", 1, 1, "", 1.0)}
+    assert remaining([shard], fewer, False) == [shard], "a larger one extends"
+    assert shard_from_json(shard.to_json()) == shard

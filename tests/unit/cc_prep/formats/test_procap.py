@@ -11,11 +11,15 @@ import pytest
 
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.formats import procap
-from cc_prep.records import FrameScores
+from cc_prep.records import FrameScores, ImagePair
 
 CLEVR = procap.Names("anything", "clevr_change")
 OTHER = procap.Names("std", "spot_the_diff")
 FRAMES = np.random.default_rng(0).integers(0, 256, (5, 6, 8, 3), np.uint8)
+
+
+def one(id: str, kind: str = "change", split: str = "train") -> ImagePair:
+    return ImagePair("mine", split, id, kind, "b.png", "a.png")
 
 
 def frame_scores(captions: int, frames: int = 5) -> FrameScores:
@@ -31,30 +35,33 @@ def test_names() -> None:
     assert CLEVR.videos("no_change") == "nsc_videos.h5"
     assert CLEVR.part("change") == "sc_sim_matrixes"
     assert CLEVR.part("no_change") == "nsc_sim_matrixes"
-    assert (CLEVR.key("000123"), CLEVR.scores) == ("000123.png", "clevr_similarity_scores.json")
+    assert (CLEVR.key(one("000123")), CLEVR.scores) == (
+        "000123.png",
+        "clevr_similarity_scores.json",
+    )
     for kind in ("change", "no_change"):
         assert (OTHER.videos(kind), OTHER.part(kind)) == ("std_videos.h5", None)
-    assert (OTHER.key("12"), OTHER.scores) == ("12", "std_similarity_scores.json")
+    assert (OTHER.key(one("12")), OTHER.scores) == ("12", "std_similarity_scores.json")
 
 
 @pytest.mark.parametrize("names", [CLEVR, OTHER], ids=["clevr", "other"])
 def test_round_trip(tmp_path: Path, names: procap.Names) -> None:
     with procap.exporting(str(tmp_path / "new"), names) as exporter:
-        exporter.add_frames("1", "change", FRAMES)
-        exporter.add_frames("2", "change", FRAMES[::-1])
-        exporter.add_scores("1", "change", frame_scores(2))
+        exporter.add_frames(one("1"), FRAMES)
+        exporter.add_frames(one("2"), FRAMES[::-1])
+        exporter.add_scores(one("1"), frame_scores(2))
         assert not [p for p in (tmp_path / "new").iterdir() if p.is_file()], "not complete yet"
     there = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert there == sorted([names.videos("change"), names.scores])
     with h5py.File(tmp_path / "new" / names.videos("change")) as file:
-        assert np.array_equal(file[names.key("1")][()], FRAMES.transpose(0, 3, 1, 2))
+        assert np.array_equal(file[names.key(one("1"))][()], FRAMES.transpose(0, 3, 1, 2))
     videos = procap.Videos(str(tmp_path / "new"), names)
-    assert np.array_equal(videos.frames("1", "change"), FRAMES)
-    assert np.array_equal(videos.frames("2", "change"), FRAMES[::-1])
+    assert np.array_equal(videos.frames(one("1")), FRAMES)
+    assert np.array_equal(videos.frames(one("2")), FRAMES[::-1])
     assert videos.count("change") == 5
     entries = procap.read_scores(str(tmp_path / "new"), names)
     mine = frame_scores(2)
-    back = procap.scores_of(entries, names, "1", "change", mine.captions, 5)
+    back = procap.scores_of(entries, names, one("1"), mine.captions, 5)
     assert np.array_equal(back.bef_inter_sim, mine.bef_inter_sim)
     assert np.array_equal(back.inter_aft_sim, mine.inter_aft_sim)
     assert back.captions == mine.captions
@@ -63,8 +70,8 @@ def test_round_trip(tmp_path: Path, names: procap.Names) -> None:
 def test_both_kinds_of_a_scene_stand_below_one_key(tmp_path: Path) -> None:
     """Keeps away: a no-change pair's matrices in the place of the change pair's."""
     with procap.exporting(str(tmp_path), CLEVR) as exporter:
-        exporter.add_scores("1", "change", frame_scores(1))
-        exporter.add_scores("1", "no_change", frame_scores(2))
+        exporter.add_scores(one("1"), frame_scores(1))
+        exporter.add_scores(one("1", "no_change"), frame_scores(2))
     text = (tmp_path / CLEVR.scores).read_text()
     entries = json.loads(text)
     assert text == json.dumps(entries, sort_keys=True), "the same bytes whatever came first"
@@ -76,7 +83,7 @@ def test_both_kinds_of_a_scene_stand_below_one_key(tmp_path: Path) -> None:
 def test_nothing_appears_when_the_work_fails(tmp_path: Path) -> None:
     def fail() -> None:
         with procap.exporting(str(tmp_path), OTHER) as exporter:
-            exporter.add_frames("1", "change", FRAMES)
+            exporter.add_frames(one("1"), FRAMES)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -101,18 +108,18 @@ def test_only_sequences_are_taken(tmp_path: Path, array: np.ndarray, fits: bool)
         file["1"] = array
     videos = procap.Videos(str(tmp_path), OTHER)
     if fits:
-        assert videos.frames("1", "change").shape == (3, 4, 4, 3)
+        assert videos.frames(one("1")).shape == (3, 4, 4, 3)
     else:
         with pytest.raises(RejectedPair, match=r"not uint8 \[F, 3, H, W\]"):
-            videos.frames("1", "change")
+            videos.frames(one("1"))
     with pytest.raises(RejectedPair, match=r"std_videos\.h5 has no 2"):
-        videos.frames("2", "change")
+        videos.frames(one("2"))
 
 
 def test_damaged_videos_are_named(tmp_path: Path) -> None:
     (tmp_path / OTHER.videos("change")).write_bytes(b"hello")
     with pytest.raises(RejectedPair, match=r"std_videos\.h5: .*file signature not found"):
-        procap.Videos(str(tmp_path), OTHER).frames("1", "change")
+        procap.Videos(str(tmp_path), OTHER).frames(one("1"))
     with pytest.raises(UserError, match=r"std_videos\.h5: no HDF5 file"):
         procap.Videos(str(tmp_path), OTHER).count("change")
     assert procap.Videos(str(tmp_path / "none"), OTHER).count("change") == 0
@@ -141,5 +148,36 @@ def test_matrices_have_a_row_a_caption_and_a_column_a_frame(
     entry = {"bef_inter_sim": before, "inter_aft_sim": after}
     entries = {"1": entry if before is not None else None}
     with pytest.raises(RejectedPair) as caught:
-        procap.scores_of(entries, OTHER, "1", "change", ("a", "b"), 5)
+        procap.scores_of(entries, OTHER, one("1", "change"), ("a", "b"), 5)
     assert message in caught.value.detail
+
+
+def test_ids_that_two_splits_share_and_ids_of_paths(tmp_path: Path) -> None:
+    """Keeps away: a traceback of HDF5, and a group where a slash is, in a data set of folders."""
+    names = procap.Names("mine", "folders")
+    pairs = [one("1"), one("1", split="val"), one("train/1")]
+    with procap.exporting(str(tmp_path), names) as exporter:
+        for number, pair in enumerate(pairs):
+            exporter.add_frames(pair, FRAMES + number)
+            exporter.add_scores(pair, frame_scores(number + 1))
+    videos = procap.Videos(str(tmp_path), names)
+    assert videos.count("change") == 5
+    entries = procap.read_scores(str(tmp_path), names)
+    for number, pair in enumerate(pairs):
+        assert np.array_equal(videos.frames(pair), FRAMES + number)
+        captions = frame_scores(number + 1).captions
+        assert procap.scores_of(entries, names, pair, captions, 5).captions == captions
+
+
+def test_files_of_others_that_go_by_ids_are_read_too(tmp_path: Path) -> None:
+    names = procap.Names("mine", "folders")
+    with h5py.File(tmp_path / names.videos("change"), "w") as file:
+        file["1"] = FRAMES.transpose(0, 3, 1, 2)
+    assert np.array_equal(procap.Videos(str(tmp_path), names).frames(one("1")), FRAMES)
+
+
+def test_two_pairs_of_one_name_are_a_users_mistake(tmp_path: Path) -> None:
+    with procap.exporting(str(tmp_path), OTHER) as exporter:
+        exporter.add_frames(one("1"), FRAMES)
+        with pytest.raises(UserError, match=r"two pairs are called 1 in std_videos\.h5"):
+            exporter.add_frames(one("1", split="val"), FRAMES)

@@ -108,3 +108,26 @@ def test_resize_and_mask(tmp_path: Path) -> None:
     resized = images.read_mask(str(tmp_path / "m.png"), 16)
     assert set(np.unique(resized)) == {0, 255}
     assert resized.mean() == pytest.approx(255 / 4)
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 64 64
+%%EndComments
+showpage
+"""
+
+
+def test_no_postscript_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: Ghostscript on a stranger's PostScript, which is called a.png."""
+    from PIL import EpsImagePlugin
+
+    Image.init()  # so that Pillow knows every format it has
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("was run"))
+    with pytest.raises(RejectedPair, match=r"a\.png: cannot identify image file"):
+        images.decode(EPS, "a.png")
+
+
+@pytest.mark.parametrize("format", ["BMP", "GIF", "TIFF", "PPM", "JPEG2000", "WEBP", "TGA"])
+def test_formats_of_data_sets(format: str) -> None:
+    decoded = images.decode(saved(Image.fromarray(GREEN), format), "x")
+    assert np.abs(decoded.astype(int) - GREEN).max() < 16

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cc_prep.models.cpu import convolution
 from cc_prep.models.cpu.convolution import Convolution3x3, image_by_image
 
 SIZE = (64, 60)
@@ -137,3 +138,46 @@ def test_a_forked_process_has_threads_of_its_own(layer: Convolution3x3) -> None:
         signal.alarm(30)  # a fork that hangs ends, and not with 0
         os._exit(0 if torch.equal(image_by_image(layer, images(2)), here) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+class Gpu:
+    """Images on no device at all, and a network there that holds only so many of them."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.sizes = most, list[int]()
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(images))
+        if len(images) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return images[:, :1]
+
+
+@pytest.mark.parametrize(
+    ("side", "most", "sizes"),
+    [
+        (224, 9, [9]),
+        (224, 4, [9, 5, 3, 3, 3]),
+        (1024, 9, [4, 4, 1]),
+        (4000, 1, [1] * 9),
+    ],
+)
+def test_on_a_gpu_images_go_through_in_chunks(side: int, most: int, sizes: list[int]) -> None:
+    """Keeps away: a pair of large photographs that is rejected, though each frame fits alone."""
+    network = Gpu(most)
+    result = convolution.image_by_image(network, torch.empty(9, 3, side, side, device="meta"))
+    assert result.shape == (9, 1, side, side)
+    assert network.sizes == sizes
+
+
+def test_an_image_too_large_alone_is_an_error() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        convolution.image_by_image(Gpu(0), torch.empty(3, 3, 64, 64, device="meta"))
+
+
+def test_a_torch_without_nnpack_has_its_own_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: an AttributeError in every tokenising, once torch drops a private name."""
+    monkeypatch.delattr(torch, "_nnpack_available")
+    convolution._ready.cache_clear()
+    assert convolution._ready() is False
+    convolution._ready.cache_clear()
