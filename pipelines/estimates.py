@@ -37,7 +37,7 @@ class Midpoint:
 
 
 # RIFE's and VFIformer's layers, counted by torch's counter; VFIformer's as the public code has
-# them. Bytes: of a worker of `interpolate` with images of 64, 128 and 256 px a side.
+# them. Bytes: measured in a process with the network alone, with images of 64, 128 and 256 px.
 MIDPOINTS = {
     "rife": Midpoint(flop=80.1e3),
     "vfiformer": Midpoint(flop=9.669e6, multiple=64, bytes=21e3),
