@@ -154,11 +154,12 @@ def batch(kind: Kind) -> dict[str, Tensor]:
         indices = torch.cat([network.indices(image[None]) for image in flat]).flatten(1)
     indices = indices.unflatten(0, (BATCH, FRAMES))
     frames = images if kind == "pixels" else indices.numpy()
-    damaged = [damage.damage(frames[i], frames[1 - i], rng) for i in range(BATCH)]
+    damages = [damage.damage(frames[i], frames[1 - i], rng) for i in range(BATCH)]
     return {
         "text": torch.from_numpy(rng.integers(1, 400, (BATCH, 24))),
         "frames": torch.from_numpy(frames),
-        "damaged": torch.from_numpy(np.stack(damaged)),
+        "altered": torch.from_numpy(np.stack([one.altered[None] for one in damages])),
+        "damaged_order": torch.from_numpy(np.stack([one.order for one in damages])),
         "tokens": indices.flatten(1),
         "visible": torch.from_numpy(rng.random((BATCH, indices[0].numel())) < 0.2),
         "negative_index": torch.from_numpy(np.arange(BATCH) ^ 1),

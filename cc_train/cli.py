@@ -56,8 +56,10 @@ def main() -> None:
         click.echo(f"cc-train: {error}", err=True)
         _leave()
     except (JobFailed, OSError) as error:
-        click.echo(f"cc-train: {error}", err=True)
-        sys.exit(1)
+        code = getattr(error, "exit_code", None)  # the first of several processes says why
+        if code is None:
+            click.echo(f"cc-train: {error}", err=True)
+        sys.exit(code or 1)
 
 
 def _leave() -> None:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cc_prep.errors import JobFailed
+from cc_prep.errors import JobFailed, UserError
 
-WAIT = timedelta(minutes=30)  # for a rank that validates, or died
+WAIT = timedelta(minutes=30)  # for a rank that writes, or died
+FAILED = "failed"  # where the first process that fails leaves its error for the others
+LOST = ("onnection closed", "onnection reset", "gloo", "NCCL")
+
+T = TypeVar("T")
+
+
+class FirstRankFailed(JobFailed):
+    """An error that the first rank met for all, and prints; the others end without a word.
+
+    exit_code: the first rank's.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class _Gather(torch.autograd.Function):
@@ -57,6 +72,13 @@ class Ranks:
         """Whether this process is the one that prints and writes files."""
         return self.rank == 0
 
+    def own_batches(self, count: int, batch: int) -> range:
+        """Where this rank's batches of so many items begin: the ranks take turns.
+
+        A batch has the same items whatever the number of ranks.
+        """
+        return range(self.rank * batch, count, batch * self.world)
+
     def all_reduce_sum(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Scalars by name, each summed over all ranks in float64. All ranks give the same names."""
         if self.world == 1 or not values:
@@ -83,10 +105,13 @@ class Ranks:
         gathered: Tensor = _Gather.apply(values, self.rank, rows)
         return gathered
 
-    def any_true(self, value: bool, device: str) -> bool:
-        """Whether `value` is true on any rank."""
-        number = torch.tensor(float(value), device=device)
-        return bool(self.all_reduce_sum({"value": number})["value"] > 0)
+    def gather_objects(self, value: T) -> list[T]:
+        """The values of all ranks, in their order. They are pickled, so they are plain objects."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
 
     def broadcast(self, value: Any) -> Any:
         """The first rank's value on every rank. It is pickled, so it must be a plain object."""
@@ -95,6 +120,45 @@ class Ranks:
         values = [value]
         dist.broadcast_object_list(values)
         return values[0]
+
+    def decided(self, decide: Callable[[], T]) -> T:
+        """What the first rank decides, on every rank.
+
+        Its UserError, JobFailed or OSError is raised there, and FirstRankFailed on the others.
+        """
+        if self.world == 1:
+            return decide()
+        error: Exception | None = None
+        outcome: tuple[Any, str, int] = (None, "", 0)
+        if self.first:
+            try:
+                outcome = (decide(), "", 0)
+            except (UserError, JobFailed, OSError) as raised:
+                error, code = raised, 2 if isinstance(raised, UserError) else 1
+                outcome = (None, str(raised), code)
+        value, message, code = self.broadcast(outcome)
+        if error is not None:
+            raise error
+        if code:
+            raise FirstRankFailed(message, code)
+        decision: T = value
+        return decision
+
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
+        """The first rank's tensors by name on every rank, on this device; what others give is
+        ignored. So only the first rank needs to see the files that they came from.
+        """
+        if self.world == 1:
+            return {name: tensor.to(device) for name, tensor in tensors.items()}
+        own = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+        shared = {}
+        for name, (dtype, shape) in self.broadcast(own).items():
+            tensor = torch.empty(shape, dtype=dtype, device=device)
+            if self.first:
+                tensor.copy_(tensors[name])
+            dist.broadcast(tensor, 0)
+            shared[name] = tensor
+        return shared
 
 
 def world_size() -> int:
@@ -107,31 +171,67 @@ def joined(cuda: bool) -> Iterator[Ranks]:
     """Joins the processes that `torchrun` started; without it there is one.
 
     cuda: whether they exchange tensors between GPUs (NCCL) or on CPUs (gloo). Raises JobFailed when
-    another process ends.
+    another process ends; it says what that one met, if it was still able to say so.
     """
     world = world_size()
     if world == 1:
         yield Ranks()
         return
     ranks = Ranks(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", "0")))
-    if cuda:
-        torch.cuda.set_device(ranks.local)
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=WAIT)
+    device = torch.device("cuda", ranks.local) if cuda else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    store, _, _ = next(dist.rendezvous("env://", timeout=WAIT))
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        store=dist.PrefixStore("group", store),
+        rank=ranks.rank,
+        world_size=world,
+        timeout=WAIT,
+        device_id=device,
+    )
     try:
         yield ranks
-    except RuntimeError as error:
+    except Exception as error:
         if not _lost_another(error):
+            _leave_word(store, ranks, error)
             raise
-        raise JobFailed(
-            f"rank {ranks.rank}: another process of this training ended; the same command goes "
-            f"on from the last checkpoint ({str(error).strip().splitlines()[0]})"
-        ) from None
+        raise JobFailed(_of_lost(store, ranks, error)) from error
     finally:
         dist.destroy_process_group()
 
 
-def _lost_another(error: RuntimeError) -> bool:
-    """Whether a process lost its connection to another: gloo has no type of its own for it."""
-    return isinstance(error, dist.DistError) or any(
-        words in str(error) for words in ("onnection closed", "onnection reset", "gloo", "NCCL")
+def _lost_another(error: Exception) -> bool:
+    """Whether the exchange with other processes failed: gloo has no type of its own for it."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in LOST)
     )
+
+
+def _leave_word(store: Any, ranks: Ranks, error: Exception) -> None:
+    """Tells the other processes what this one met: they only see that a connection was closed."""
+    if isinstance(error, FirstRankFailed):
+        return
+    try:
+        store.set(FAILED, f"rank {ranks.rank} met {type(error).__name__}: {_in_a_line(error)}")
+    except RuntimeError:  # the store went with its process; this error is raised all the same
+        return
+
+
+def _of_lost(store: Any, ranks: Ranks, error: Exception) -> str:
+    """What to say when the exchange failed: the cause, if another process named it."""
+    try:
+        cause = store.get(FAILED).decode() if store.check([FAILED]) else None
+    except RuntimeError:
+        cause = None
+    if cause is not None:
+        return f"rank {ranks.rank} stopped, since {cause}"
+    return (
+        f"rank {ranks.rank}: the exchange with the other processes failed, perhaps because one "
+        f"ended; the same command goes on from the last checkpoint ({_in_a_line(error)})"
+    )
+
+
+def _in_a_line(error: Exception) -> str:
+    """All that an error says: NCCL names the cause in its last line."""
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

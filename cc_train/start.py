@@ -12,7 +12,7 @@ from cc_prep.settings import Section
 from cc_train import distributed, systems
 from cc_train.training import runs
 from cc_train.training.loop import fit
-from cc_train.training.settings import pick_device
+from cc_train.training.settings import pick_device, set_tf32
 from cc_train.training.task import Request
 
 
@@ -26,11 +26,15 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
     if loop.threads:
         torch.set_num_threads(loop.threads)
     device = pick_device(loop.device)
+    if device == "cuda":
+        set_tf32(loop.tf32)
     if not systems.get(system).ranks and distributed.world_size() > 1:
         raise UserError(f"{system} is trained by one process", "Start it without torchrun")
     with distributed.joined(device == "cuda") as ranks:
         console = request.console
         console.quiet = not ranks.first
+        loop = loop.divided(ranks.world)
+        settings = settings.model_copy(update={"loop": loop})
         torch.manual_seed(loop.seed)
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)

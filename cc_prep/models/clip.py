@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,9 @@ def recompute_in_backward(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[
     a norm, an activation.
     """
     output = f(x)
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # which remakes by itself
+    # A compiler remakes by itself. On a GPU under autocast a copy in half precision is kept, which
+    # no hook would know, and a hook in Python costs more than the memory is worth.
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or output.is_cuda:
         yield output
         return
     place = output.untyped_storage().data_ptr()
@@ -50,6 +53,27 @@ def recompute_in_backward(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[
         yield output
 
 
+@dataclass(frozen=True)
+class RowMask:
+    """A mask that is all true but for some consecutive rows, which are computed by themselves.
+
+    For all other rows there is no mask, so that a GPU takes its fast kernels. first: the first of
+    these rows. visible: bool [R, L], whether each may look at a column.
+    """
+
+    first: int
+    visible: Tensor
+
+    def rows(self, rows: Sequence[int]) -> Tensor:
+        """The mask of these rows, bool [rows, L]."""
+        own = range(self.first, self.first + len(self.visible))
+        free = torch.ones_like(self.visible[0])
+        return torch.stack([self.visible[r - self.first] if r in own else free for r in rows])
+
+
+Mask = Tensor | RowMask
+
+
 class Attention(nn.Module):
     """Multi-head self-attention; parameters are named as `nn.MultiheadAttention` names them."""
 
@@ -61,19 +85,27 @@ class Attention(nn.Module):
         self.out_proj = Linear(width, width)
         nn.init.normal_(self.in_proj_weight, std=width**-0.5)
 
-    def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, causal: bool = False, mask: Mask | None = None) -> Tensor:
         query, key, value = self._split(linear(x, self.in_proj_weight, self.in_proj_bias))
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+        if isinstance(mask, RowMask):
+            mixed = _by_rows(query, key, value, mask)
+        else:
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=causal
+            )
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
 
-    def forward_rows(self, rows: Sequence[int], x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward_rows(self, rows: Sequence[int], x: Tensor, mask: Mask | None = None) -> Tensor:
         """Some rows of `forward`'s output; the queries of the others are never made."""
         width = x.shape[2]
         weights, biases = self.in_proj_weight, self.in_proj_bias
-        (query,) = self._split(linear(x[:, rows], weights[:width], biases[:width]))
+        (query,) = self._split(linear(rows_of(x, rows), weights[:width], biases[:width]))
         key, value = self._split(linear(x, weights[width:], biases[width:]))
-        row_mask = mask[rows,] if mask is not None else None
+        if mask is None:
+            row_mask = None
+        else:
+            row_mask = mask.rows(rows) if isinstance(mask, RowMask) else mask[rows,]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=row_mask)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
@@ -83,6 +115,20 @@ class Attention(nn.Module):
         width = len(self.in_proj_weight) // 3
         split = joined.unflatten(2, (-1, self.heads, width // self.heads))
         return split.permute(2, 0, 3, 1, 4)
+
+
+def _by_rows(query: Tensor, key: Tensor, value: Tensor, mask: RowMask) -> Tensor:
+    """Attention without a mask, and in its place that of the rows with one."""
+    mixed = F.scaled_dot_product_attention(query, key, value)
+    end = mask.first + len(mask.visible)
+    own = query[:, :, mask.first : end]
+    few = F.scaled_dot_product_attention(own, key, value, attn_mask=mask.visible)
+    return torch.cat((mixed[:, :, : mask.first], few, mixed[:, :, end:]), dim=2)
+
+
+def rows_of(x: Tensor, rows: Sequence[int]) -> Tensor:
+    """Rows of x [B, L, D]. One is a slice: a list would be copied to a GPU as an index."""
+    return x[:, rows[0] : rows[0] + 1] if len(rows) == 1 else x[:, rows]
 
 
 class MLP(nn.Module):
@@ -119,16 +165,16 @@ class Block(nn.Module):
         self.attn, self.mlp = Attention(width), MLP(width)
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, causal: bool = False, mask: Mask | None = None) -> Tensor:
         with recompute_in_backward(self.ln_1, x) as normed:
             x = x + self.attn(normed, causal, mask)
         with recompute_in_backward(self.ln_2, x) as normed:
             out: Tensor = x + self.mlp(normed)
         return out
 
-    def forward_rows(self, rows: Sequence[int], x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward_rows(self, rows: Sequence[int], x: Tensor, mask: Mask | None = None) -> Tensor:
         """Some rows of `forward`'s output; of the others only what attention needs is computed."""
-        x = x[:, rows] + self.attn.forward_rows(rows, self.ln_1(x), mask)
+        x = rows_of(x, rows) + self.attn.forward_rows(rows, self.ln_1(x), mask)
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
 
@@ -136,7 +182,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Blocks; `forward` runs those from `start` to before `stop`.
 
-    mask: bool [L, L], whether a row may look at a column; not together with `causal`.
+    mask: bool [L, L], whether a row may look at a column, or a `RowMask`; not together with
+    `causal`.
     """
 
     def __init__(self, width: int, layers: int) -> None:
@@ -149,7 +196,7 @@ class Transformer(nn.Module):
         causal: bool = False,
         start: int = 0,
         stop: int | None = None,
-        mask: Tensor | None = None,
+        mask: Mask | None = None,
     ) -> Tensor:
         for block in self.resblocks[start:stop]:
             x = block(x, causal, mask)

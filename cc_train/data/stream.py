@@ -9,7 +9,7 @@ its number of steps to go on; the state holds more, so that it can be compared w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from cc_train.data import order
 from cc_train.data.shard_index import Entry
 from cc_train.distributed import Ranks
 
+Drawn = tuple[TrainingSample, np.random.Generator]
 SKIPPED = "skipped"  # where a batch names the samples that could not be read
 
 
@@ -46,8 +47,8 @@ class Source(Protocol):
         """The micro-batch of this rank by its number."""
         ...
 
-    def mark_consumed(self, batch: Any) -> None:
-        """Called in the main process for every micro-batch that was trained on."""
+    def mark_skipped(self, keys: Sequence[str]) -> None:
+        """Called in every main process with the samples that a step of any rank could not read."""
         ...
 
     def state(self, number: int) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class StatelessSource:
     def __call__(self, number: int) -> Any:
         return self.batch(number)
 
-    def mark_consumed(self, batch: Any) -> None:
+    def mark_skipped(self, keys: Sequence[str]) -> None:
         """Nothing to note."""
 
     def state(self, number: int) -> dict[str, Any]:
@@ -83,19 +84,24 @@ class Stream:
 
     make: builds a batch, a dict of tensors, from samples and a random generator for each. A
     damaged sample is replaced by the one that follows it in the order, and the batch lists its key
-    under `SKIPPED`. Raises UserError if there are fewer items than a step of all ranks needs.
+    under `SKIPPED`. partners: `make` also takes `others`, samples and generators of further
+    samples, and `partner`, int64 [B], of each sample the number of another one among the samples
+    and, behind them, the others. The partner is the neighbour in the endless order (in an item of
+    two, the other one of the two), so it does not depend on how a step is divided. Raises UserError
+    if there are fewer items than a step of all ranks needs.
     """
 
     def __init__(
         self,
         entries: Sequence[Entry],
-        make: Callable[[list[TrainingSample], list[np.random.Generator]], dict[str, Any]],
+        make: Callable[..., dict[str, Any]],
         batch_size: int,
         seed: int,
         settings: StreamSettings,
         ranks: Ranks,
+        partners: bool = False,
     ) -> None:
-        self.entries, self.make = list(entries), make
+        self.entries, self.make, self.partners = list(entries), make, partners
         self.batch_size, self.seed, self.settings, self.ranks = batch_size, seed, settings, ranks
         self.items, self.counts = items(self.entries, settings.pair_scenes)
         if len(self.items) < batch_size * ranks.world:
@@ -109,23 +115,50 @@ class Stream:
         self.skipped: set[str] = set()
 
     def __call__(self, number: int) -> dict[str, Any]:
-        samples: list[TrainingSample] = []
-        rngs: list[np.random.Generator] = []
         bad: list[str] = []
-        for position in order.positions_of(
-            number, self.batch_size, self.ranks.rank, self.ranks.world
-        ):
-            epoch, place = divmod(position, len(self.items))
-            rows = order.epoch_order(self.counts, epoch, self.seed, self.settings.buffer)
-            item = self._item(rows, place, bad)
-            rng = order.rng_at(self.seed, position)
-            samples += item
-            rngs += [rng] if len(item) == 1 else list(rng.spawn(len(item)))
-        return {**self.make(samples, rngs), SKIPPED: bad}
+        positions = order.positions_of(number, self.batch_size, self.ranks.rank, self.ranks.world)
+        items = {position: self._drawn(position, bad) for position in positions}
+        samples, rngs = _apart(drawn for item in items.values() for drawn in item)
+        if not self.partners:
+            return {**self.make(samples, rngs), SKIPPED: bad}
+        others, partner = self._partners(items, bad)
+        return {**self.make(samples, rngs, _apart(others), np.array(partner)), SKIPPED: bad}
 
-    def mark_consumed(self, batch: Any) -> None:
+    def _partners(
+        self, items: Mapping[int, list[Drawn]], bad: list[str]
+    ) -> tuple[list[Drawn], list[int]]:
+        """What the batch lacks of the partners, and each sample's partner by number."""
+        count, firsts = 0, dict[int, int]()
+        for position, item in items.items():
+            firsts[position] = count
+            count += len(item)
+        others: list[Drawn] = []
+        partner: list[int] = []
+        for position, item in items.items():
+            for place in range(len(item)):
+                if len(item) > 1:
+                    beside = place ^ 1
+                    partner.append(firsts[position] + (beside if beside < len(item) else 0))
+                    continue
+                neighbour = position ^ 1
+                if neighbour not in firsts:
+                    firsts[neighbour] = count + len(others)
+                    others += self._drawn(neighbour, bad)[:1]
+                partner.append(firsts[neighbour])
+        return others, partner
+
+    def _drawn(self, position: int, bad: list[str]) -> list[Drawn]:
+        """The samples at a position of the endless order, each with its random generator."""
+        epoch, place = divmod(position, len(self.items))
+        rows = order.epoch_order(self.counts, epoch, self.seed, self.settings.buffer)
+        item = self._item(rows, place, bad)
+        rng = order.rng_at(self.seed, position)
+        rngs = [rng] if len(item) == 1 else list(rng.spawn(len(item)))
+        return list(zip(item, rngs, strict=True))
+
+    def mark_skipped(self, keys: Sequence[str]) -> None:
         """Counts what could not be read. Raises JobFailed when that is too much."""
-        new = set(batch[SKIPPED]) - self.skipped
+        new = set(keys) - self.skipped
         self.skipped |= new
         allowed = self.settings.skip_bad * len(self.entries)
         if new and len(self.skipped) > allowed:
@@ -148,14 +181,9 @@ class Stream:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Raises UserError for other data, or another batch over all ranks."""
-        stored = {name: state.get(name) for name in ("keys_sha256", "batch")}
-        own = self.state(0)
-        if any(stored[name] != own[name] for name in stored):
-            what = "other samples" if stored["keys_sha256"] != self.digest else "another batch"
-            raise UserError(
-                f"the run was trained on {what}", "Give the same shards, processes and batch size"
-            )
+        """Raises UserError for other data. How a step is divided is free."""
+        if state.get("keys_sha256") != self.digest:
+            raise UserError("the run was trained on other samples", "Give the same shards")
         self.skipped = set(state["skipped"])
 
     def _item(self, rows: np.ndarray, place: int, bad: list[str]) -> list[TrainingSample]:
@@ -170,6 +198,11 @@ class Stream:
             if samples:
                 return samples
         raise JobFailed("not one sample of these shards can be read")
+
+
+def _apart(drawn: Iterable[Drawn]) -> tuple[list[TrainingSample], list[np.random.Generator]]:
+    listed = list(drawn)
+    return [sample for sample, _ in listed], [rng for _, rng in listed]
 
 
 def items(

@@ -13,14 +13,19 @@ from cc_train.captioner import Caption, Captioner, Inputs
 from cc_train.data import shard_index
 from cc_train.data.collate import Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
+from cc_train.distributed import Ranks
 
 BATCH = 32
 
 
 def predict(
-    captioner: Captioner, entries: Sequence[Entry], beams: int = 1, swapped: bool = False
+    captioner: Captioner,
+    entries: Sequence[Entry],
+    beams: int = 1,
+    swapped: bool = False,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
 ) -> Iterator[tuple[str, Caption]]:
-    """Key and caption of every sample, in order.
+    """Key and caption of every sample, in order; of several ranks each has its own batches.
 
     Images are resized to the captioner's `inputs.size`. swapped: captions of (after, before).
     Raises UserError for a sample that cannot be read, or does not hold what the captioner reads.
@@ -28,7 +33,7 @@ def predict(
     inputs = captioner.inputs
     if inputs.reads == "tokens":
         shard_index.require_tokenizer(entries, inputs.tokenizer, "the captioner's VQGAN")
-    for start in range(0, len(entries), BATCH):
+    for start in ranks.own_batches(len(entries), BATCH):
         part = entries[start : start + BATCH]
         samples = [_read(entry) for entry in part]
         kinds = [_reads(sample, inputs) for sample in samples]

@@ -11,6 +11,7 @@ from cc_prep.records import NO_CHANGE
 from cc_train.captioner import Captioner
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
+from cc_train.distributed import Ranks
 from cc_train.evaluation import fact_scores
 from cc_train.evaluation.captions import scorer
 from cc_train.evaluation.facts import judge
@@ -24,10 +25,17 @@ class Validation:
     """CIDEr and BLEU-4, × 100, of greedy captions of held-out pairs; writes RUN/validation.json.
 
     Of rendered pairs also what is right in them, in % (`cc_train.evaluation.facts`). Pairs without
-    captions are left out. Raises UserError if no pair is left.
+    captions are left out. ranks: they share the pairs; the first one has the figures. Raises
+    UserError if no pair is left.
     """
 
-    def __init__(self, entries: Sequence[Entry], run: Path) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        run: Path,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ) -> None:
+        self.ranks = ranks
         metas = shard_index.metas(entries)
         captioned = [(e, m) for e, m in zip(entries, metas, strict=True) if m.get("captions")]
         self.entries = [entry for entry, _ in captioned]
@@ -46,8 +54,16 @@ class Validation:
             )
 
     def __call__(self, captioner: Captioner) -> dict[str, float]:
-        """Figures by name: of all pairs, and CIDEr of the changed and of the unchanged ones."""
-        captions = {key: caption.text for key, caption in predict(captioner, self.entries)}
+        """Figures by name: of all pairs, and CIDEr of the changed and of the unchanged ones.
+
+        Empty on all ranks but the first.
+        """
+        spoken = predict(captioner, self.entries, ranks=self.ranks)
+        parts = self.ranks.gather_objects({key: caption.text for key, caption in spoken})
+        if not self.ranks.first:
+            return {}
+        by_key = {key: text for part in parts for key, text in part.items()}
+        captions = {entry.key: by_key[entry.key] for entry in self.entries}
         tokens = scorer.tokenised(self.references, captions)
         figures = dict(scorer.score_tokens(tokens, MEASURES).corpus)
         changed = set(captions) - self.unchanged

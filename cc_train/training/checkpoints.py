@@ -2,7 +2,8 @@
 
 RUN/checkpoints/000500/
   model.safetensors      the network as others load it; its settings in the file's metadata
-  training.safetensors   what training needs besides: the raw network, optimisers, averages
+  training.safetensors   what training needs besides: optimisers; the raw network, where the model
+                         is its running average
   state.json             step, best measure so far, SHA-256 of both files
 """
 
@@ -12,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,15 @@ MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.jso
 class Checkpoint:
     """A checkpoint that was read back.
 
-    training: tensors by name. state: the content of state.json.
+    training: tensors by name; the model's are there too, as `exported.…` where the raw network was
+    stored as `network.…`, and else as `network.…`. state: the content of state.json. stored: the
+    steps of all checkpoints of the run.
     """
 
     step: int
     training: dict[str, Tensor]
     state: dict[str, Any]
+    stored: list[int] = field(default_factory=list)
 
 
 def write(
@@ -70,10 +74,24 @@ def write(
     except (OSError, SafetensorError) as error:  # safetensors has a type of its own for any fault
         shutil.rmtree(temporary, ignore_errors=True)
         raise JobFailed(f"{place}: cannot write a checkpoint ({error})") from None
-    if place.exists():  # a resumed run comes by here again
-        shutil.rmtree(place)
+    former = place.with_name(f".{place.name}.old")
+    shutil.rmtree(former, ignore_errors=True)
+    if place.exists():  # a resumed run comes by here again; a kill loses neither of the two
+        os.replace(place, former)
     os.replace(temporary, place)
+    _sync(place.parent)
+    shutil.rmtree(former, ignore_errors=True)
     return place
+
+
+def _restore_former(run: Path) -> None:
+    """Gives back its name to a checkpoint that a kill left aside before the new one was there."""
+    for former in (run / FOLDER).glob(".[0-9]*.old"):
+        place = former.with_name(former.name[1:].removesuffix(".old"))
+        if place.exists():
+            shutil.rmtree(former, ignore_errors=True)
+        else:
+            os.replace(former, place)
 
 
 def steps(run: Path) -> list[int]:
@@ -118,7 +136,14 @@ def read(run: Path, step: int) -> Checkpoint:
         for name, digest in state["sha256"].items():
             if sha256(place / name) != digest:
                 raise UserError(f"{place / name}: damaged", DAMAGED)
-        return Checkpoint(step, load_file(place / TRAINING), state)
+        training = load_file(place / TRAINING)
+        # Checkpoints from before the model's tensors were stored once have `exported.…` themselves.
+        if not any(name.startswith("exported.") for name in training):
+            raw = any(name.startswith("network.") for name in training)
+            prefix = "exported" if raw else "network"
+            model = load_file(place / MODEL)
+            training |= {f"{prefix}.{name}": tensor for name, tensor in model.items()}
+        return Checkpoint(step, training, state, steps(run))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
 
@@ -128,6 +153,7 @@ def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
 
     The checkpoint is None for a run without checkpoints. Raises UserError if all are damaged.
     """
+    _restore_former(run)
     errors: list[UserError] = []
     for step in reversed(steps(run)):
         try:
@@ -173,5 +199,9 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Waits until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

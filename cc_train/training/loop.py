@@ -10,15 +10,18 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from cc_prep.errors import JobFailed, LoaderWorkerDied
-from cc_train.data.stream import Source
+from cc_train.data.stream import SKIPPED, Source
 from cc_train.distributed import Ranks
+from cc_train.training.ahead import ahead
 from cc_train.training.metric_logger import MetricLogger
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Objective, Trainer
@@ -67,14 +70,17 @@ def fit(
     logger = MetricLogger(run, start, settings.steps, console) if ranks.first else None
     with _stoppable() as stop_asked, _alive():
         try:
-            steps = _steps(source, settings, start)
+            steps = ahead(_steps(source, settings, start, trainer.device), trainer.device)
             steps = logger.watch(steps) if logger is not None else steps
             for step, items in enumerate(steps, start):
-                losses = trainer.step(items, step)
-                for item in items:
-                    source.mark_consumed(item)
-                stopped = ranks.any_true(stop_asked(), trainer.device)
-                _after(trainer, source, logger, step + 1, losses, stopped)
+                skipped = [key for item in items for key in _skipped(item)]
+                signals = {"stop": float(stop_asked()), "skipped": float(len(skipped))}
+                shares = trainer.step(items, step, signals)
+                if trainer.signals["skipped"]:
+                    source.mark_skipped(list(chain(*ranks.gather_objects(skipped))))
+                # Several processes agree on it in their next step.
+                stopped = stop_asked() if ranks.world == 1 else trainer.signals["stop"] > 0
+                _after(trainer, source, logger, step + 1, shares, stopped)
                 if stopped and step + 1 < settings.steps:
                     raise JobFailed(
                         f"stopped at step {step + 1}; the same command goes on from there"
@@ -90,14 +96,16 @@ def _after(
     source: Source,
     logger: MetricLogger | None,
     done: int,
-    losses: Mapping[str, float],
+    shares: Mapping[str, Tensor],
     stopped: bool,
 ) -> None:
     """What is due when `done` steps are over: log, validate, save."""
     settings, last = trainer.settings, done == trainer.settings.steps
-    if logger is not None and done % settings.log_every == 0:
+    if done % settings.log_every == 0:
+        losses = trainer.mean_over_ranks(shares)
         a_step = settings.batch_size * settings.grad_accum_steps * trainer.ranks.world
-        logger.log(done, "train", losses, samples=a_step)
+        if logger is not None:
+            logger.log(done, "train", losses, samples=a_step)
     if done % settings.validate_every == 0 or last:
         picture = trainer.validate(done)
         if logger is not None:
@@ -115,14 +123,22 @@ def _after(
         trainer.save(done, source)
 
 
-def _steps(source: Source, settings: Loop, start: int) -> Iterator[list[Any]]:
-    """The micro-batches of every step from `start` on."""
+def _skipped(item: Any) -> list[str]:
+    """Takes the keys of what could not be read out of a micro-batch: no network needs them."""
+    keys: list[str] = item.pop(SKIPPED, []) if isinstance(item, dict) else []
+    return keys
+
+
+def _steps(source: Source, settings: Loop, start: int, device: str) -> Iterator[list[Any]]:
+    """The micro-batches of every step from `start` on; pinned where they go to a GPU."""
     each = settings.grad_accum_steps
     loader: DataLoader[Any] = DataLoader(
         Batches(source, settings.steps * each),
         batch_size=None,
         sampler=range(start * each, settings.steps * each),
         num_workers=settings.loader_workers,
+        pin_memory=device == "cuda",
+        worker_init_fn=_alone,
     )
     batches: list[Any] = []
     for item in _handed_over(loader, settings.loader_workers):
@@ -130,6 +146,13 @@ def _steps(source: Source, settings: Loop, start: int) -> Iterator[list[Any]]:
         if len(batches) == each:
             yield batches
             batches = []
+
+
+def _alone(number: int) -> None:
+    """A loader worker uses one processor: OpenCV would start a thread for each."""
+    import cv2
+
+    cv2.setNumThreads(0)
 
 
 def _handed_over(loader: Iterable[Any], workers: int) -> Iterator[Any]:

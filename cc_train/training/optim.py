@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -130,20 +130,48 @@ class BertAdam(torch.optim.Optimizer):
         """One update of every parameter that has a gradient."""
         assert closure is None
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                gradient = parameter.grad
-                if group["clip"] > 0:
-                    share = group["clip"] / (gradient.norm() + 1e-6)
-                    gradient = gradient * share.clamp(max=1.0)
+            trained = [p for p in group["params"] if p.grad is not None]
+            for parameter in trained:
                 state = self.state[parameter]
                 if not state:
                     state["mean"] = torch.zeros_like(parameter)
                     state["square"] = torch.zeros_like(parameter)
-                state["mean"].mul_(beta1).add_(gradient, alpha=1 - beta1)
-                state["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                update = state["mean"] / (state["square"].sqrt() + group["eps"])
-                update.add_(parameter, alpha=group["weight_decay"])
-                parameter.sub_(update, alpha=group["lr"])
+            if trained and trained[0].is_cuda:  # ten launches for all in place of ten for each
+                self.together(group, trained)
+                continue
+            for parameter in trained:
+                self._one(group, parameter)
+
+    def _one(self, group: Mapping[str, Any], parameter: torch.Tensor) -> None:
+        beta1, beta2 = group["betas"]
+        gradient, state = parameter.grad, self.state[parameter]
+        assert gradient is not None
+        if group["clip"] > 0:
+            share = group["clip"] / (gradient.norm() + 1e-6)
+            gradient = gradient * share.clamp(max=1.0)
+        state["mean"].mul_(beta1).add_(gradient, alpha=1 - beta1)
+        state["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        update = state["mean"] / (state["square"].sqrt() + group["eps"])
+        update.add_(parameter, alpha=group["weight_decay"])
+        parameter.sub_(update, alpha=group["lr"])
+
+    @torch.no_grad()
+    def together(self, group: Mapping[str, Any], parameters: list[Any]) -> None:
+        """The update of all parameters of a group at once; the same but for rounding."""
+        beta1, beta2 = group["betas"]
+        gradients = [parameter.grad for parameter in parameters]
+        means = [self.state[parameter]["mean"] for parameter in parameters]
+        squares = [self.state[parameter]["square"] for parameter in parameters]
+        if group["clip"] > 0:
+            norms = torch._foreach_add(torch._foreach_norm(gradients), 1e-6)
+            shares = torch._foreach_mul(torch._foreach_reciprocal(norms), group["clip"])
+            clipped = torch._foreach_mul(gradients, torch._foreach_clamp_max(shares, 1.0))
+            gradients = list(clipped)
+        torch._foreach_mul_(means, beta1)
+        torch._foreach_add_(means, gradients, alpha=1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        roots = torch._foreach_add(torch._foreach_sqrt(squares), group["eps"])
+        updates = torch._foreach_div(means, roots)
+        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+        torch._foreach_sub_(parameters, updates, alpha=group["lr"])

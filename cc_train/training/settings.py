@@ -23,6 +23,7 @@ class Loop(Section):
     epochs: float | None = Field(None, gt=0)
     batch_size: int = Field(16, ge=1)
     grad_accum_steps: int = Field(1, ge=1)
+    global_batch_size: int | None = Field(None, ge=1)
     optimizer: Optimizer = "adamw"
     schedule: Schedule = "cosine"
     learning_rate: float = Field(1e-4, gt=0)
@@ -37,6 +38,7 @@ class Loop(Section):
     max_grad_norm: float | None = Field(1.0, gt=0)
     ema_decay: float = Field(0.0, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    tf32: bool = False
     compile: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(0, ge=0)
@@ -53,6 +55,30 @@ class Loop(Section):
         if self.warmup_ratio is None:
             return self.warmup_steps
         return round(self.warmup_ratio * self.steps)
+
+    def divided(self, world: int) -> Loop:
+        """These settings with the division of a step among so many processes: micro-batches of
+        `batch_size` items at most, where `global_batch_size` says how many a step has.
+
+        Raises UserError if it cannot be divided, or the division is given as well.
+        """
+        total = self.global_batch_size
+        if total is None:
+            total = self.batch_size * self.grad_accum_steps * world
+            return self.model_copy(update={"global_batch_size": total})
+        if self.grad_accum_steps != 1:
+            raise UserError(
+                "loop.global_batch_size and loop.grad_accum_steps are both given",
+                "Leave out grad_accum_steps: it follows from the number of processes",
+            )
+        share, rest = divmod(total, world)
+        if rest:
+            raise UserError(
+                f"loop.global_batch_size: {total} items cannot be divided among {world} processes",
+                "Start another number of processes, or give a multiple of it",
+            )
+        micro = max(size for size in range(1, self.batch_size + 1) if share % size == 0)
+        return self.model_copy(update={"batch_size": micro, "grad_accum_steps": share // micro})
 
     def lasting(self, items: int, world: int) -> Loop:
         """These settings with the `steps` that `epochs` make, where `epochs` is given, and with the
@@ -82,8 +108,23 @@ class Loop(Section):
 
 
 def pick_device(device: str) -> str:
-    """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError."""
+    """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError.
+
+    Where it is `cuda`, float32 is float32 there from now on: see `set_tf32`.
+    """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise UserError("device=cuda: torch finds no GPU", "Say --set loop.device=cpu")
-    return "cuda" if available and device != "cpu" else "cpu"
+    if not available or device == "cpu":
+        return "cpu"
+    set_tf32(False)  # torch's own default has convolutions in TF32, and products not
+    return "cuda"
+
+
+def set_tf32(allowed: bool) -> None:
+    """Whether a GPU may round the factors of float32 products and convolutions to TF32's 10 bits.
+
+    It does neither with False, so float32 means the same as on a CPU.
+    """
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed

@@ -17,14 +17,13 @@ from torch.optim.swa_utils import AveragedModel
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats.provenance import differences
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
-from cc_train.training import checkpoints, optim
+from cc_train.training import checkpoints, optim, resume
+from cc_train.training.checkpoints import Checkpoint
 from cc_train.training.runs import SETTINGS
 from cc_train.training.settings import Loop, pick_device
-
-# What may differ when a run goes on; the batches of a step stay the same ones.
-FREE = ("steps", "epochs", "log_every", "loader_workers", "keep_checkpoints")
 
 
 class Objective(Protocol):
@@ -85,7 +84,10 @@ class Objective(Protocol):
         ...
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
-        """Figures on held-out data, and a picture uint8 [H, W, 3] where there is one."""
+        """Figures on held-out data, and a picture uint8 [H, W, 3] where there is one.
+
+        Called on all ranks, which may share the work; those of the first one count.
+        """
         ...
 
 
@@ -106,8 +108,9 @@ class _Forward(nn.Module):
 class Trainer:
     """Trains an objective, with its optimisers, its running average and its checkpoints.
 
-    config: all settings, as JSON; a run goes on only with the same, except for `FREE`. run: its
-    folder. figures: of the last validation, by name; best: the step and the figure of the best one.
+    config: all settings, as JSON; a run goes on only with the same, except for `resume.FREE`. run:
+    its folder. figures: of the last validation, by name; best: the step and the figure of the best
+    one. signals: sums over all ranks of what each gave to the last step.
     """
 
     def __init__(
@@ -136,7 +139,11 @@ class Trainer:
         if ranks.world > 1:
             places = [ranks.local] if self.device == "cuda" else None
             self.forward = DistributedDataParallel(
-                self.forward, device_ids=places, find_unused_parameters=True
+                self.forward,
+                device_ids=places,
+                # Looking for them costs a walk through the graph in each step.
+                find_unused_parameters=not getattr(objective, "all_parameters_used", False),
+                gradient_as_bucket_view=True,
             )
         if settings.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
@@ -144,6 +151,7 @@ class Trainer:
         self.not_finite: list[str] = []  # the last validation's figures that were left out
         self.best: dict[str, float] = {}
         self.damaged: list[str] = []  # what is wrong with checkpoints that were not taken
+        self.signals: dict[str, float] = {}
 
     @property
     def exported(self) -> nn.Module:
@@ -153,39 +161,49 @@ class Trainer:
     def prepare(self, resume: str, source: Source) -> int:
         """Makes the run folder or goes on in it; the step to start at.
 
-        resume: `never` refuses a folder that has a run. Raises UserError for that, for a run with
-        other settings, and where another machine has no such checkpoint.
+        The first rank looks, decides and sends the checkpoint to the others, which need not see the
+        folder. resume: `never` refuses a folder that has a run. Raises UserError for that, for a
+        run with other settings, and for ranks that were given other settings or samples.
         """
-        place = self.run / SETTINGS
-        # The first rank looks for all: it writes the file while the others may not have looked yet.
-        exists = self.ranks.broadcast(place.exists())
-        if exists and resume == "never":
-            raise UserError(f"{self.run}: a run is there already", "Give another --out")
-        if exists and place.exists():
-            _check_same(_read_settings(place), self.config, self.run)
-        if self.ranks.first:
-            storage.write_json(str(place), self.config)
-        checkpoint, self.damaged = checkpoints.read_last(self.run)
-        step = checkpoint.step if checkpoint is not None else 0
-        if self.ranks.broadcast(step) != step:
+        checkpoint = self.ranks.decided(lambda: self._decide(resume))
+        digests = self.ranks.gather_objects(json.dumps(self.config, sort_keys=True))
+        if digests[self.ranks.rank] != digests[0]:
+            lines = "; ".join(differences(json.loads(digests[0]), self.config)[:5])
             raise UserError(
-                f"{self.run}: rank {self.ranks.rank} and the first rank see other checkpoints",
-                "Give a folder that all machines share",
+                f"rank {self.ranks.rank} has other settings or samples than the first ({lines})",
+                "Start all processes with one command, on the same data",
             )
         if checkpoint is None:
             return 0
-        self._restore(checkpoint)
+        tensors = self.ranks.broadcast_tensors(checkpoint.training, self.device)
+        self._restore(checkpoint, tensors)
         source.restore(checkpoint.state.get("stream", {}))
         return checkpoint.step
 
-    def step(self, batches: Sequence[Any], step: int) -> dict[str, float]:
-        """Takes a step of every phase and returns the losses of all ranks by name.
+    def _decide(self, resume_how: str) -> Checkpoint | None:
+        """The checkpoint to go on from, on the first rank; its folder has its settings then."""
+        place = self.run / SETTINGS
+        if place.exists() and resume_how == "never":
+            raise UserError(f"{self.run}: a run is there already", "Give another --out")
+        checkpoint, self.damaged = checkpoints.read_last(self.run)
+        if place.exists():
+            stream = {} if checkpoint is None else checkpoint.state.get("stream", {})
+            resume.check_same(resume.read_settings(place), self.config, self.run, stream)
+        storage.write_json(str(place), self.config)
+        return checkpoint
 
-        batches: the micro-batches of this rank. The total of a phase has the phase's name. Raises
-        JobFailed if a loss or a gradient is not finite; the weights are then as before.
+    def step(
+        self, batches: Sequence[Any], step: int, signals: Mapping[str, float] | None = None
+    ) -> dict[str, Tensor]:
+        """Takes a step of every phase and returns this rank's share of the losses, by name.
+
+        batches: the micro-batches of this rank. signals: numbers that are summed over all ranks in
+        the same exchange as the denominators; the sums are `self.signals` afterwards. The total of
+        a phase has the phase's name; `mean_over_ranks` makes losses of shares. Raises JobFailed if
+        a loss or a gradient is not finite; the weights are then as before.
         """
-        torch.manual_seed((self.settings.seed * 1_000_003 + step) * 4096 + self.ranks.rank)
-        batches = [_to(batch, self.device) for batch in batches]
+        self._seed(step, self.ranks.rank)
+        batches = [to_device(batch, self.device) for batch in batches]
         multiplier = optim.lr_multiplier(
             step,
             self.settings.steps,
@@ -194,80 +212,106 @@ class Trainer:
             self.settings.schedule,
             self.settings.decay,
         )
-        denominators = self._denominators(batches)
-        logged: dict[str, float] = {}
+        denominators = self._denominators(batches, signals or {})
+        shares: dict[str, Tensor] = {}
         self.objective.network.train()
         for phase, optimiser in self.optimisers.items():
             optimiser.zero_grad(set_to_none=True)
             losses = self._backward(phase, batches, step, denominators)
             self.scaler.unscale_(optimiser)
             trained = [p for group in optimiser.param_groups for p in group["params"]]
-            norm = nn.utils.clip_grad_norm_(trained, self.settings.max_grad_norm or math.inf)
-            self._check(step, phase, losses["total"], norm.item())
+            most = self.settings.max_grad_norm or math.inf
+            norm = nn.utils.clip_grad_norm_(trained, most)
+            self._check(step, phase, losses["total"], norm)
             for group in optimiser.param_groups:
                 group["lr"] = group["base"] * multiplier
             if any(parameter.grad is not None for parameter in trained):
                 self.scaler.step(optimiser)
-            logged |= {name if name != "total" else phase: value for name, value in losses.items()}
+            shares |= {name if name != "total" else phase: value for name, value in losses.items()}
         self.scaler.update()
         self.objective.after_step(step)
         if self.averaged is not None:
             self.averaged.update_parameters(self.objective.network)
-        return logged
+        return shares
 
-    def _denominators(self, batches: Sequence[Any]) -> dict[str, Tensor]:
+    def mean_over_ranks(self, shares: Mapping[str, Tensor]) -> dict[str, float]:
+        """The losses of a step by name, of what `step` returned on each rank."""
+        totals = self.ranks.all_reduce_sum(shares)
+        return {name: value.item() / self.ranks.world for name, value in totals.items()}
+
+    def _seed(self, step: int, number: int) -> None:
+        """number: of the micro-batch among those of all ranks in the step, so that dropout does not
+        depend on the number of processes."""
+        torch.manual_seed((self.settings.seed * 1_000_003 + step) * 4096 + number)
+
+    def _denominators(
+        self, batches: Sequence[Any], signals: Mapping[str, float]
+    ) -> dict[str, Tensor]:
         """Terms in the step's sums over all micro-batches, a rank's mean share of them."""
         if self.objective.over == "batch" and len(batches) > 1:
             raise UserError(
                 "this training's loss is over a whole batch, which cannot be accumulated",
-                "Set loop.grad_accum_steps=1",
+                "Set loop.grad_accum_steps=1, or a larger loop.batch_size with global_batch_size",
             )
         each = [self.objective.denominators(batch) for batch in batches]
         own = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
+        if self.ranks.world == 1:
+            self.signals = dict(signals)
+            return {name: total.clamp(min=1) for name, total in own.items()}
+        flags = {f"signal.{n}": torch.tensor(v, device=self.device) for n, v in signals.items()}
+        totals = self.ranks.all_reduce_sum({**own, **flags})
+        self.signals = {name: totals.pop(f"signal.{name}").item() for name in signals}
         # Gradients are averaged over ranks, so each divides by a mean rank's terms.
-        totals = self.ranks.all_reduce_sum(own)
         return {name: total.clamp(min=1) / self.ranks.world for name, total in totals.items()}
 
     def _backward(
         self, phase: str, batches: Sequence[Any], step: int, denominators: Mapping[str, Tensor]
-    ) -> dict[str, float]:
-        """Adds up gradients; the losses of the step, those of all ranks."""
+    ) -> dict[str, Tensor]:
+        """Adds up gradients; this rank's share of the step's losses."""
         half = getattr(torch, self.settings.precision)
-        sums: dict[str, Tensor] = {}
-        chunks = [chunk for batch in batches for chunk in self.objective.chunks(batch)]
-        for number, chunk in enumerate(chunks):
-            wait = self.ranks.world > 1 and number < len(chunks) - 1
+        shares: dict[str, Tensor] = {}
+        chunks = [
+            (number, chunk)
+            for number, batch in enumerate(batches)
+            for chunk in self.objective.chunks(batch)
+        ]
+        previous = 0
+        for place, (number, chunk) in enumerate(chunks, 1):
+            if number != previous:
+                self._seed(step, number * self.ranks.world + self.ranks.rank)
+                previous = number
+            wait = self.ranks.world > 1 and place < len(chunks)
             with self.forward.no_sync() if wait else nullcontext():  # type: ignore[operator]
                 with torch.autocast(self.device, half, enabled=half is not torch.float32):
                     losses = self.forward(phase, chunk, step, denominators)
                 self.scaler.scale(losses["total"]).backward()
             for name, value in losses.items():
-                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
-        total = self.ranks.all_reduce_sum(sums)
-        return {name: value.item() / self.ranks.world for name, value in total.items()}
+                own = shares.get(name, torch.zeros((), device=self.device))
+                shares[name] = own + value.detach()
+        return shares
 
-    def _check(self, step: int, phase: str, loss: float, norm: float) -> None:
+    def _check(self, step: int, phase: str, loss: Tensor, norm: Tensor) -> None:
+        """The one place of a step that waits for the device. The norm is the same on all ranks."""
+        values = torch.stack([loss.double(), norm.double().to(loss.device)]).tolist()
         # With float16 a gradient may overflow: the scaler then leaves the step out.
-        if math.isfinite(loss) and (math.isfinite(norm) or self.scaler.is_enabled()):
+        if math.isfinite(values[0]) and (math.isfinite(values[1]) or self.scaler.is_enabled()):
             return
         raise JobFailed(
-            f"step {step}: the {phase} loss is {loss}, its gradient {norm}; "
+            f"step {step}: the {phase} loss is {values[0]}, its gradient {values[1]}; "
             "the last checkpoint is good: lower loop.learning_rate"
         )
 
     def validate(self, step: int) -> np.ndarray | None:
-        """Validates on the first rank, and stores the figures and the best step on all ranks.
+        """Validates on all ranks, and stores the first one's figures and the best step on each.
 
         Returns the objective's picture, uint8 [H, W, 3], on the first rank, if it has one. A figure
         that is no finite number is left out and named in `not_finite`. It ends no run: the losses
         are finite, so the weights are good, and the next validation may be as well.
         """
-        picture = None
-        if self.ranks.first:
-            network = self.exported.eval()
-            with torch.inference_mode():
-                self.figures, picture = self.objective.validate(network)
-        figures = self.ranks.broadcast(self.figures)
+        network = self.exported.eval()
+        with torch.inference_mode():
+            own, picture = self.objective.validate(network)
+        figures = self.ranks.broadcast(own)
         self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         self.not_finite = [name for name in figures if name not in self.figures]
         name, more = self.objective.best
@@ -282,7 +326,9 @@ class Trainer:
         """Writes a checkpoint on the first rank, and removes old ones. Raises JobFailed."""
         if not self.ranks.first:
             return
-        training = {f"network.{n}": t for n, t in self.objective.network.state_dict().items()}
+        # The model's file has the network, or its average; `checkpoints.read` takes it from there.
+        raw = self.objective.network.state_dict() if self.averaged is not None else {}
+        training = {f"network.{n}": t for n, t in raw.items()}
         for name, module in self.objective.others.items():
             training |= {f"other.{name}.{n}": t for n, t in module.state_dict().items()}
         training |= {f"buffer.{n}": t for n, t in self.objective.buffers.items()}
@@ -291,7 +337,6 @@ class Trainer:
         if self.averaged is not None:
             training["averaged"] = self.averaged.n_averaged
         model = self.exported.state_dict()
-        training |= {f"exported.{n}": t for n, t in model.items()} if self.averaged else {}
         state = {
             "figures": self.figures,
             "best": self.best,
@@ -302,8 +347,7 @@ class Trainer:
         best = int(self.best["step"]) if self.best else None
         checkpoints.prune(self.run, self.settings.keep_checkpoints, best)
 
-    def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        tensors = {name: t.to(self.device) for name, t in checkpoint.training.items()}
+    def _restore(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         self.objective.network.load_state_dict(_below(tensors, "network."))
         for name, module in self.objective.others.items():
             module.load_state_dict(_below(tensors, f"other.{name}."))
@@ -320,7 +364,7 @@ class Trainer:
             self.scaler.load_state_dict(checkpoint.state["scaler"])
         self.figures, self.best = checkpoint.state["figures"], checkpoint.state["best"]
         # After a damaged one was passed over, the best of before may be pruned already.
-        if self.best and int(self.best["step"]) not in checkpoints.steps(self.run):
+        if self.best and int(self.best["step"]) not in checkpoint.stored:
             self.best = {}
 
 
@@ -328,32 +372,8 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-def _to(batch: Any, device: str) -> Any:
+def to_device(batch: Any, device: str) -> Any:
+    """A batch with its tensors on the device; pinned ones are copied while the host goes on."""
     if isinstance(batch, dict):
-        return {name: _to(value, device) for name, value in batch.items()}
-    return batch.to(device) if isinstance(batch, Tensor) else batch
-
-
-def _read_settings(place: Path) -> dict[str, Any]:
-    try:
-        settings = storage.read_json(str(place))
-    except ValueError as error:
-        raise UserError(
-            f"{place}: not JSON ({error})", "Restore it, or give another --out"
-        ) from None
-    if not isinstance(settings, dict):
-        raise UserError(f"{place}: no settings of a run", "Give another --out")
-    return settings
-
-
-def _check_same(before: dict[str, Any], now: dict[str, Any], run: Path) -> None:
-    """Refuses to go on with other settings, but for those that change no step."""
-    from cc_prep.formats.provenance import differences
-
-    allowed = tuple(f"loop.{name}:" for name in FREE)
-    changed = [d for d in differences(before, now) if not d.startswith(allowed)]
-    if changed:
-        raise UserError(
-            f"{run} was trained with other settings ({'; '.join(changed[:5])})",
-            "Use the same settings, or another --out",
-        )
+        return {name: to_device(value, device) for name, value in batch.items()}
+    return batch.to(device, non_blocking=True) if isinstance(batch, Tensor) else batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,13 +17,15 @@ from cc_train.systems.pair import encoder
 from cc_train.systems.pair.encoder import PairEncoder
 from cc_train.text import TextCodec
 
+BACKBONE = "backbone."
+
 
 class PairCaptioner(EncoderDecoder):
     """Two images, or their stored features → a sentence.
 
-    backbone: frozen; it is packed with the rest, so that images need no shards. digest: SHA-256 of
-    its weights, by which stored features are checked. attend_grid: the decoder sees the differences
-    at every place besides their summaries.
+    backbone: frozen, and no part of `state_dict`: a run has it as a file, so that images need no
+    shards. digest: SHA-256 of its weights, by which stored features are checked. attend_grid: the
+    decoder sees the differences at every place besides their summaries.
     """
 
     def __init__(
@@ -36,12 +39,26 @@ class PairCaptioner(EncoderDecoder):
         attend_grid: bool = True,
     ) -> None:
         super().__init__(Inputs(size, "features", backbone=digest), text, decoder.length)
-        self.backbone = backbone.requires_grad_(False)
+        self._frozen = (backbone.requires_grad_(False),)  # in a tuple, so that it is no submodule
         self.encoder = PairEncoder(config)
         self.attend_grid = attend_grid
         self.bridge = change_bridge(config.width, decoder.width)
         self.kinds = change_kinds(decoder.width)
         self.decoder = CaptionDecoder(decoder)
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The frozen network whose features are compared."""
+        return self._frozen[0]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Loads weights. Checkpoints from before the backbone was a file hold it as well."""
+        own = {name: t for name, t in state_dict.items() if not name.startswith(BACKBONE)}
+        return super().load_state_dict(own, *args, **kwargs)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.backbone._apply(fn, recurse)
+        return super()._apply(fn, recurse)
 
     def prepare(self, before_after: Tensor) -> Tensor:
         """The features: the backbone runs once."""

@@ -22,7 +22,7 @@ from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.systems.pair import encoder
-from cc_train.systems.pair.captioner import PairCaptioner
+from cc_train.systems.pair.captioner import BACKBONE, PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training import runs
@@ -30,7 +30,6 @@ from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
-BACKBONE = "backbone."
 WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
 
 
@@ -111,7 +110,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         _standardise(network, data.train, first.sha256, request.console)
     objective = PairObjective(
         network,
-        Validation(data.valid, request.run),
+        Validation(data.valid, request.run, request.ranks),
         settings.losses,
         settings.label_smoothing,
         loop.weight_decay,
@@ -121,7 +120,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         words, settings.decoder.length, settings.pairs_per_scene, first.sha256
     )
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
-    return Task(objective, stream, len(stream.items), about, words.files())
+    files = {**words.files(), **frozen_backbone.files(network.backbone)}
+    return Task(objective, stream, len(stream.items), about, files)
 
 
 def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> PairCaptioner:
@@ -165,10 +165,10 @@ def load(run: Run, device: str) -> PairCaptioner:
         values = {name: run.settings[name] for name in Settings.model_fields}
         settings = Settings.model_validate(values)
         words = text.load(run.folder, run.settings["text"])
-        backbone = backbones.rebuild(
-            run.settings["backbone"]["name"],
-            {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)},
-        )
+        name = run.settings["backbone"]["name"]
+        # captioner-mini, and runs from before the backbone was a file, hold it with the rest.
+        own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
+        backbone = backbones.rebuild(name, own) if own else frozen_backbone.read(run.folder, name)
         network = _network(settings, run.settings, words, backbone)
         network.load_state_dict(run.tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

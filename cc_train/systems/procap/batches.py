@@ -66,38 +66,56 @@ class ProcedureBatches:
     backbone: str | None = None
 
     def __call__(
-        self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
+        self,
+        samples: Sequence[TrainingSample],
+        rngs: Sequence[np.random.Generator],
+        others: tuple[Sequence[TrainingSample], Sequence[np.random.Generator]] = ((), ()),
+        negative_index: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        texts, tokens, frames, visible, masks = [], [], [], [], []
-        for sample, rng in zip(samples, rngs, strict=True):
-            chosen = self._keyframes(sample, rng)
-            texts.append(draw_caption(sample, rng, self.first_caption))
-            tokens.append(sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64))
-            seen = self._seen(sample, chosen, tokens[-1])
-            frames.append(seen if self.crop is None else cropped(seen, self.crop, rng))
-            shape = (len(chosen), *sample.tokens.shape[1:])
-            mask, kept = masking.draw(shape, self.masks, rng)
+        """others, negative_index: whose caption and frames are each sample's wrong ones, see
+        `Stream`; without them its neighbour in the batch.
+        """
+        count = len(samples)
+        if negative_index is None:
+            negative_index = negative_indices(count)
+        shown = [self._shown(*drawn) for drawn in zip(samples, rngs, strict=True)]
+        visible, masks = [], []
+        for sample, one, rng in zip(samples, shown, rngs, strict=True):
+            mask, kept = masking.draw((len(one.chosen), *sample.tokens.shape[1:]), self.masks, rng)
             masks.append(masking.NAMES.index(mask))
             visible.append(kept.reshape(-1))
-        shown = stack(samples, frames)
-        negative_index = negative_indices(len(samples))
-        damaged = [
+        shown += [self._shown(*drawn) for drawn in zip(*others, strict=True)]
+        every = [*samples, *others[0]]
+        frames = stack(every, [one.frames for one in shown])
+        damages = [
             damage.damage(own, frames[other], rng)
-            for own, other, rng in zip(frames, negative_index, rngs, strict=True)
+            for own, other, rng in zip(frames[:count], negative_index, rngs, strict=True)
         ]
-        valid = negative_is_valid(texts, [sample.meta for sample in samples], negative_index)
-        targets = {"tokens": torch.from_numpy(np.stack(tokens)).flatten(1)}
+        texts = [one.text for one in shown]
+        valid = negative_is_valid(texts, [sample.meta for sample in every], negative_index)
+        tokens = np.stack([one.tokens for one in shown[:count]])
         return {
             "text": torch.from_numpy(np.stack([text_ids(t, self.text_length) for t in texts])),
-            "frames": torch.from_numpy(shown),
-            "damaged": torch.from_numpy(np.stack(damaged)),
-            **(targets if self.crop is None else {}),  # the stored ones are of whole frames
+            "frames": torch.from_numpy(frames[:count]),
+            "altered": torch.from_numpy(np.stack([one.altered[None] for one in damages])),
+            "damaged_order": torch.from_numpy(np.stack([one.order for one in damages])),
+            # The stored ones are of whole frames.
+            **({"tokens": torch.from_numpy(tokens).flatten(1)} if self.crop is None else {}),
             "visible": torch.from_numpy(np.stack(visible)),
             "negative_index": torch.from_numpy(negative_index),
             "negative_is_valid": torch.tensor(valid),
             "mask": torch.tensor(masks),
             "changed": torch.tensor([s.meta.get("kind") != NO_CHANGE for s in samples]),
         }
+
+    def _shown(self, sample: TrainingSample, rng: np.random.Generator) -> Shown:
+        """Draws what is shown of a sample, before its mask."""
+        chosen = self._keyframes(sample, rng)
+        text = draw_caption(sample, rng, self.first_caption)
+        tokens = sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64)
+        seen = self._seen(sample, chosen, tokens)
+        frames = seen if self.crop is None else cropped(seen, self.crop, rng)
+        return Shown(chosen, text, tokens, frames)
 
     def _seen(self, sample: TrainingSample, chosen: list[int], tokens: np.ndarray) -> np.ndarray:
         """What the encoder is to see of the frames of these numbers."""
@@ -141,6 +159,17 @@ class ProcedureBatches:
         return confidence.keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of a sample: the numbers of its frames, the caption, tokens int64 [T, n], and
+    what the encoder is to see."""
+
+    chosen: list[int]
+    text: str
+    tokens: np.ndarray
+    frames: np.ndarray
+
+
 def cropped(frames: np.ndarray, min_share: float, rng: np.random.Generator) -> np.ndarray:
     """A random part of all frames uint8 [T, H, W, 3], the same of each, in their old size.
 
@@ -163,7 +192,7 @@ def text_ids(caption: str, length: int) -> np.ndarray:
 def negative_indices(count: int) -> np.ndarray:
     """Which sample's caption and frames serve each as the wrong ones, int64 [count]: its neighbour.
 
-    Neighbours are always in the same rank's micro-batch, so the division changes nothing.
+    For batches that stand by themselves; those of a `Stream` have partners from its whole order.
     """
     neighbours = np.arange(count) ^ 1
     return np.where(neighbours < count, neighbours, 0)

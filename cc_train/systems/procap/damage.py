@@ -7,6 +7,7 @@ no images, only tokens or features, in one of the first two.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,8 +18,24 @@ WAYS_WITHOUT_IMAGES = WAYS[:2]
 MOST_DEGREES, MOST_SHIFT, MOST_SCALE, MOST_COLOUR = 30.0, 0.1, 0.1, 0.5
 
 
-def damage(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A damaged copy of a sequence.
+@dataclass(frozen=True)
+class Damage:
+    """How a sequence of T frames is damaged: by one altered frame, or by another order.
+
+    altered: one more frame. order: int64 [T], what stands at each place: a frame's number, or T for
+    the altered one. So a network that sees each frame by itself has T + 1 to see of both sequences.
+    """
+
+    altered: np.ndarray
+    order: np.ndarray
+
+    def of(self, frames: np.ndarray) -> np.ndarray:
+        """The damaged sequence."""
+        return np.concatenate((frames, self.altered[None]))[self.order]
+
+
+def damage(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> Damage:
+    """Draws how a sequence is damaged.
 
     frames: indices int [T, n], features float [T, C, h, w], or images uint8 [T, H, W, 3]. other:
     frames of another sample.
@@ -29,27 +46,31 @@ def damage(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> n
         return swap(frames, other, rng)
     if way == "shuffle":
         return shuffle(frames, rng)
-    damaged, number = frames.copy(), int(rng.integers(len(frames)))
+    number = int(rng.integers(len(frames)))
     change = shift_colour if way == "colour" else warp
-    damaged[number] = change(frames[number], rng)
-    return damaged
+    return _replaced(len(frames), number, change(frames[number], rng))
 
 
-def swap(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def swap(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> Damage:
     """A random frame replaced by a random frame of another sample."""
-    damaged = frames.copy()
-    damaged[rng.integers(len(frames))] = other[rng.integers(len(other))]
-    return damaged
+    altered = other[rng.integers(len(other))]
+    return _replaced(len(frames), int(rng.integers(len(frames))), altered)
 
 
-def shuffle(frames: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def shuffle(frames: np.ndarray, rng: np.random.Generator) -> Damage:
     """Frames in another order than their own; every other order is as likely."""
     assert len(frames) > 1
     own = np.arange(len(frames))
     order = own
     while (order == own).all():
         order = rng.permutation(len(frames))
-    return frames[order]
+    return Damage(frames[0], order)
+
+
+def _replaced(count: int, number: int, altered: np.ndarray) -> Damage:
+    order = np.arange(count)
+    order[number] = count
+    return Damage(altered, order)
 
 
 def shift_colour(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:

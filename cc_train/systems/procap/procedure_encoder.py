@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.clip import Transformer, count_layers
+from cc_prep.models.clip import Mask, RowMask, Transformer, count_layers
 from cc_prep.models.cpu.linear import Linear
 from cc_train.layers.feature_grid import Standardise
 
@@ -194,10 +194,12 @@ class ProcedureEncoder(nn.Module):
             for part, chosen in zip(parts, rows, strict=True)
         ]
 
-    def _mask(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
+    def _mask(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Mask:
+        """A GPU has faster kernels without a mask than with one of all rows; a CPU has not."""
         first = control.shape[1] - 2 if not reference_quirks else self.config.text_length + 1
         length = control.shape[1] + frames.shape[1]
-        return attention_mask(length, (first, first + 1), control.device)
+        whole = attention_mask(length, (first, first + 1), control.device)
+        return RowMask(first, whole[first : first + 2]) if control.is_cuda else whole
 
 
 def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) -> Tensor:

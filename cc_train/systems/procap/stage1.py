@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from cc_train.data import feature_statistics, order, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
+from cc_train.distributed import Ranks
 from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap import frozen_networks
@@ -138,14 +139,17 @@ def prepare(settings: Settings, request: Request) -> Task:
         encoder,
         features,
         settings.losses,
-        HeldOut(data.valid, make_batch),
+        HeldOut(data.valid, make_batch, request.ranks),
         loop.weight_decay,
         request.device,
         partial(_picture, data.valid[:6], make_batch, features),
         settings.max_activation_mb,
+        request.ranks,
     )
     trained = replace(make_batch, crop=settings.crop)
-    stream = Stream(data.train, trained, loop.batch_size, loop.seed, settings.stream, request.ranks)
+    stream = Stream(
+        data.train, trained, loop.batch_size, loop.seed, settings.stream, request.ranks, True
+    )
     about = {"samples": data.about(), **frozen_networks.about(data.first, features)}
     kept = frozen_networks.files(features.vqgan, features.backbone)
     return Task(objective, stream, len(stream.items), about, kept)
@@ -175,8 +179,6 @@ def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
 
 def _check(settings: Settings) -> None:
     """Raises UserError for settings that do not go together."""
-    if settings.loop.batch_size % 2 and (settings.losses.align or settings.losses.consistency):
-        raise UserError("loop.batch_size: each sample needs a neighbour", "Give an even one")
     if settings.crop is not None and settings.frames != "pixels":
         raise UserError(
             f"crop: {settings.frames} cannot be cropped", "Set frames=pixels, or crop=null"
@@ -203,13 +205,17 @@ def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Batches for validation, the same each time; what cannot be read is left out."""
+    """Batches for validation, the same each time; what cannot be read is left out.
+
+    ranks: each takes its turn.
+    """
 
     entries: Sequence[Entry]
     make: ProcedureBatches
+    ranks: Ranks = field(default_factory=Ranks)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for start in range(0, len(self.entries), BATCH):
+        for start in self.ranks.own_batches(len(self.entries), BATCH):
             samples, rngs = [], []
             for number, entry in enumerate(self.entries[start : start + BATCH], start):
                 try:

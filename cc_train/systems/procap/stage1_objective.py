@@ -19,9 +19,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.settings import Section
+from cc_train.distributed import Ranks
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import NAMES as MASKS
 from cc_train.systems.procap.procedure_encoder import REL, VID, ProcedureEncoder
+from cc_train.text import IGNORED
 
 NAMES = ("msm", "align", "consistency")
 Variant = Literal["true", "align", "consistency"]  # the last two are the negatives
@@ -52,10 +54,10 @@ class Losses(Section):
 class Batch:
     """What the losses are computed of.
 
-    text: byte-pair ids [B, L]. frames, damaged: features [B, T, n, C]. tokens: indices [B, T · n].
-    visible: bool [B, T · n], False where a token is masked. negative_index: int64 [B], whose
-    caption is the wrong one. negative_is_valid: bool [B], whether that caption is untrue of the
-    sample.
+    text: byte-pair ids [B + E, L], those of the batch and of E others whose captions are wrong
+    ones. frames, damaged: features [B, T, n, C]. tokens: indices [B, T · n]. visible: bool
+    [B, T · n], False where a token is masked. negative_index: int64 [B], which text is the wrong
+    one. negative_is_valid: bool [B], whether it is untrue of the sample.
     """
 
     text: Tensor
@@ -95,9 +97,8 @@ def hidden_states(
     """States: of `true` at all positions, [B, L + T · n, D]; of the others at one, [B, 1, D]."""
     variants = [name for name in variants if name in _needed(settings)]
     control = encoder.control(batch.text)
-    texts = {
-        name: control[batch.negative_index] if name == "align" else control for name in variants
-    }
+    own = control[: len(batch.visible)]
+    texts = {name: control[batch.negative_index] if name == "align" else own for name in variants}
     inputs = [
         (texts[name], encoder.frames(getattr(batch, FRAMES_OF[name]), batch.visible))
         for name in variants
@@ -122,10 +123,18 @@ def losses_of(
             negative = binary_loss(encoder, batch, settings, name, hidden[name][:, 0], 1)
             losses[name] = losses.get(name, 0) + negative
     if "true" in hidden:
-        masked = ~batch.visible
-        logits = encoder.to_logits(_of_frames(batch, hidden["true"])[masked])
-        losses["msm"] = F.cross_entropy(logits, batch.tokens[masked], reduction="sum")
+        losses["msm"] = _reconstruction_loss(encoder, batch, _of_frames(batch, hidden["true"]))
     return losses
+
+
+def _reconstruction_loss(encoder: ProcedureEncoder, batch: Batch, states: Tensor) -> Tensor:
+    """The sum over masked tokens of the cross-entropy of their codes."""
+    masked = ~batch.visible
+    if torch.compiler.is_compiling():  # a count of tokens that the data decides breaks the graph
+        targets = torch.where(masked, batch.tokens, IGNORED)
+        logits = encoder.to_logits(states).flatten(0, 1)
+        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return F.cross_entropy(encoder.to_logits(states[masked]), batch.tokens[masked], reduction="sum")
 
 
 def right_of(
@@ -196,13 +205,14 @@ def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
 class Stage1Objective:
     """`Objective` in `cc_train.training.trainer` says what the parts are.
 
-    A batch from the stream is {text, frames, damaged: images uint8 [B, T, H, W, 3], indices
-    [B, T, n] or features float16 [B, T, C, h, w], tokens (not where frames are cropped), visible,
-    negative_index, negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a
-    chunk has its `variants` besides.
-    held_out: such batches for validation. picture: makes the grid of a validation.
-    max_activation_mb: on a CPU, variants that keep more than this for the backward pass go one by
-    one.
+    A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
+    features float16 [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
+    [B, T], see `damage.Damage`, tokens (not where frames are cropped), visible, negative_index,
+    negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its
+    `variants` besides.
+    held_out: such batches for validation, those of this rank. picture: makes the grid of a
+    validation. max_activation_mb: on a CPU, variants that keep more than this for the backward pass
+    go one by one.
     """
 
     phases = ("model",)
@@ -219,8 +229,9 @@ class Stage1Objective:
         device: str,
         picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
         max_activation_mb: int = 1000,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
     ) -> None:
-        self.max_activation_mb = max_activation_mb
+        self.max_activation_mb, self.ranks = max_activation_mb, ranks
         self.network, self.features = network.to(device), features.to(device)
         self.settings, self.held_out, self.device = settings, held_out, device
         self.weight_decay, self.picture = weight_decay, picture
@@ -233,21 +244,33 @@ class Stage1Objective:
         return optim.param_groups([self.network], self.weight_decay)
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return denominators(self._batch(batch, features=False), self.settings)
+        nothing = {"frames": batch["visible"], "damaged": batch["visible"]}
+        return denominators(_batch({**batch, "tokens": batch["visible"], **nothing}), self.settings)
 
     def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """All variants, or each: one by one they keep a third of the activations. A CPU is no
-        slower for it at the paper's width of 768, and up to a tenth at 128."""
+        """One for each part of `division`, as the encoder sees it."""
+        seen = self._seen(batch, _needed(self.settings))
+        return [{**seen, "variants": variants} for variants in self.division(batch["visible"])]
+
+    def division(self, visible: Tensor) -> list[tuple[Variant, ...]]:
+        """All variants of a batch with this mask together, or each by itself: one by one they keep
+        a third of the activations. A CPU is no slower for it at the paper's width of 768, and up to
+        a tenth at 128."""
         variants, config = _needed(self.settings), self.network.config
-        values = len(variants) * batch["visible"].numel() * config.width * config.layers * KEPT
+        values = len(variants) * visible.numel() * config.width * config.layers * KEPT
         if self.device != "cpu" or 4 * values <= self.max_activation_mb * 1e6:
-            return [{**batch, "variants": variants}]
-        return [{**batch, "variants": (name,)} for name in variants]
+            return [variants]
+        return [(name,) for name in variants]
+
+    @property
+    def all_parameters_used(self) -> bool:
+        """Whether the last chunk of a step, which is that of all heads, uses every parameter."""
+        return all(getattr(self.settings, name) for name in NAMES)
 
     def losses(
         self, phase: str, batch: Mapping[str, Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        losses = sums(self.network, self._batch(batch), self.settings, batch["variants"])
+        losses = sums(self.network, _batch(batch), self.settings, batch["variants"])
         return self._weighed({name: value / denominators[name] for name, value in losses.items()})
 
     def after_step(self, step: int) -> None:
@@ -258,7 +281,7 @@ class Stage1Objective:
         tally = Tally()
         for raw in self.held_out:
             on_device = {n: t.to(self.device) for n, t in raw.items()}
-            batch = self._batch(on_device)
+            batch = _batch(self._seen(on_device, _needed(self.settings)))
             hidden = hidden_states(network, batch, self.settings)
             counts = denominators(batch, self.settings)
             for name, value in losses_of(network, batch, self.settings, hidden).items():
@@ -268,7 +291,8 @@ class Stage1Objective:
                 tally.add(name, right.sum(), count.sum())
                 for group, members in groups.items():
                     tally.add(f"{name}_{group}", right[members].sum(), count[members].sum())
-        return tally.means(), self.picture(network)
+        whole = Tally.summed(self.ranks.gather_objects((tally.sums, tally.counts)))
+        return whole.means(), self.picture(network) if self.ranks.first else None
 
     def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         total = sum(
@@ -276,30 +300,32 @@ class Stage1Objective:
         )
         return {"total": total, **{name: mean.detach() for name, mean in means.items()}}
 
-    def _batch(self, raw: Mapping[str, Any], features: bool = True) -> Batch:
-        variants = raw.get("variants", _needed(self.settings)) if features else ()
-        needed = {FRAMES_OF[name] for name in variants}
+    def _seen(self, raw: Mapping[str, Any], variants: Sequence[Variant]) -> dict[str, Any]:
+        """A batch from the stream as the encoder sees it, with features for images. The frozen
+        networks see a frame of both sequences once, and run outside of what is compiled."""
+        batch = {name: value for name, value in raw.items() if name != "altered"}
+        if "consistency" in variants:
+            both = torch.cat((raw["frames"], raw["altered"]), dim=1)
+            seen = self.features(as_input(both))
+            rows = torch.arange(len(seen), device=seen.device)[:, None]
+            batch["frames"], batch["damaged"] = seen[:, :-1], seen[rows, raw["damaged_order"]]
+        else:
+            batch["frames"] = batch["damaged"] = self.features(as_input(raw["frames"]))
+        if "tokens" not in raw:  # cropped frames have others than the shards'
+            batch["tokens"] = self.features.indices(as_input(raw["frames"])).flatten(1)
+        return batch
 
-        def features_of(name: str) -> Tensor:
-            return self.features(as_input(raw[name])) if name in needed else raw[name]
 
-        return Batch(
-            text=raw["text"],
-            frames=features_of("frames"),
-            damaged=features_of("damaged"),
-            tokens=self._tokens(raw, "true" in variants),
-            visible=raw["visible"],
-            negative_index=raw["negative_index"],
-            negative_is_valid=raw["negative_is_valid"].float(),
-        )
-
-    def _tokens(self, raw: Mapping[str, Tensor], needed: bool) -> Tensor:
-        """The shards' indices, or for cropped frames, which have others, the VQGAN's."""
-        if "tokens" in raw:
-            return raw["tokens"]
-        if not needed:
-            return raw["visible"].long()  # of the right shape, for counting alone
-        return self.features.indices(as_input(raw["frames"])).flatten(1)
+def _batch(seen: Mapping[str, Any]) -> Batch:
+    return Batch(
+        text=seen["text"],
+        frames=seen["frames"],
+        damaged=seen["damaged"],
+        tokens=seen["tokens"],
+        visible=seen["visible"],
+        negative_index=seen["negative_index"],
+        negative_is_valid=seen["negative_is_valid"].float(),
+    )
 
 
 class Tally:
@@ -313,6 +339,16 @@ class Tally:
         """Adds a batch's sum and count."""
         self.sums[name] = self.sums.get(name, 0.0) + float(value)
         self.counts[name] = self.counts.get(name, 0.0) + float(count)
+
+    @classmethod
+    def summed(cls, parts: Sequence[tuple[dict[str, float], dict[str, float]]]) -> Tally:
+        """One of sums and counts of several."""
+        whole = cls()
+        for sums, counts in parts:
+            for name, value in sums.items():
+                whole.sums[name] = whole.sums.get(name, 0.0) + value
+                whole.counts[name] = whole.counts.get(name, 0.0) + counts[name]
+        return whole
 
     def means(self) -> dict[str, float]:
         """Those of which there is something."""
@@ -328,7 +364,7 @@ def _groups(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def predict(network: ProcedureEncoder, batch: Batch) -> Tensor:
     """The likeliest codebook index at every frame position, int64 [B, T · n]."""
-    control = network.control(batch.text)
+    control = network.control(batch.text[: len(batch.visible)])
     hidden = network(control, network.frames(batch.frames, batch.visible))
     guessed: Tensor = network.to_logits(hidden[:, control.shape[1] :]).argmax(-1)
     return guessed

@@ -127,7 +127,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     network = make(settings, data, words, request.init, request.console)
     objective = Stage2Objective(
         network,
-        Validation(data.valid, request.run),
+        Validation(data.valid, request.run, request.ranks),
         settings.label_smoothing,
         loop.weight_decay,
         request.device,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cc_train.captioner import Captioner
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.frame_features import as_input
 from cc_train.training import fact_losses, optim
 from cc_train.training.caption_objective import CaptionObjective, right_words
 from cc_train.training.fact_losses import FactLosses
@@ -81,21 +82,31 @@ class Stage2Objective(CaptionObjective):
             return counts
         return {**counts, **fact_losses.denominators(_seen(batch))}
 
+    def chunks(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The batch, with features for both ends: the frozen networks run outside of what is
+        compiled."""
+        ends = batch.get("before_after")
+        if ends is None:
+            places = torch.stack((batch["first"], batch["second"]), dim=1)
+            ends = batch["features"][places]
+        others = {name: value for name, value in batch.items() if name != "features"}
+        return [{**others, "before_after": self.network.features(as_input(ends))}]
+
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
+        """batch: a chunk."""
         network = self.network
-        if "first" in batch:
-            ends = torch.stack((batch["first"], batch["second"]), dim=1)
-            batch = {**batch, "before_after": batch["features"][ends]}
-        if self.facts is None:
-            return super().losses(phase, batch, step, denominators)
-        states = network.procedure(network.features(batch["before_after"]))
-        before, after = network.ends(states)
-        changes = network.changes(before, after)
+        states = network.procedure(batch["before_after"])
+        changes, before, after = None, *network.ends(states)
+        if network.comparison is not None:
+            changes = network.changes(before, after)
         logits = network.logits(batch["ids"], network.attended(states, changes))
-        words = denominators["words"]
-        caption = caption_loss(logits, batch["labels"], self.label_smoothing) / words
+        loss = caption_loss(logits, batch["labels"], self.label_smoothing)
+        accuracy = right_words(logits, batch["labels"]) / denominators["words"]
+        if self.facts is None or changes is None:
+            return {"total": loss / denominators["captions"], "word_accuracy": accuracy}
+        caption = loss / denominators["words"]
         assert network.comparison is not None
         images = torch.cat((before, after))
         known = fact_losses.losses(network.comparison, changes, images, _seen(batch), denominators)
@@ -103,7 +114,7 @@ class Stage2Objective(CaptionObjective):
             "total": caption + self.facts.total(known),
             "caption": caption,
             **known,
-            "word_accuracy": right_words(logits, batch["labels"]) / words,
+            "word_accuracy": accuracy,
         }
 
 

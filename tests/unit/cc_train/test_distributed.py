@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
-from cc_train.distributed import Ranks, joined
+from cc_train.distributed import FirstRankFailed, Ranks, joined
 from cc_train.systems.scorer.objective import Losses
 from cc_train.training import optim
 from cc_train.training.settings import Loop
@@ -102,6 +102,14 @@ def apart(rank: Ranks, folder: Path) -> Any:
     trainer = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
     trainer.step([ROWS], 0)
     trainer.save(1, source)
+    fresh = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
+    return fresh.prepare("auto", source), fresh.objective.network.weight.tolist()
+
+
+def other_settings(rank: Ranks, folder: Path) -> Any:
+    source = StatelessSource(lambda number: None)
+    settings = {"samples": rank.rank}
+    trainer = Trainer(Two(), Loop(steps=2, device="cpu"), settings, folder / "run", rank)
     return trainer.prepare("auto", source)
 
 
@@ -113,15 +121,36 @@ def contrasts(rank: Ranks, folder: Path) -> Any:
     objective = small_scorer.objective(Losses(contrast=0.5, cbr=0.5), ranks=rank)
     settings = Loop(steps=2, device="cpu", max_grad_norm=None)
     trainer = Trainer(objective, settings, {}, folder, rank)
-    losses = trainer.step([small_scorer.batch(own, swap=0.0)], 0)
+    losses = trainer.mean_over_ranks(trainer.step([small_scorer.batch(own, swap=0.0)], 0))
     assert objective.reconstruction is not None
     trained = [*objective.network.parameters(), *objective.reconstruction.parameters()]
     norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in trained]
     return {name: losses[name] for name in ("model", "caption", "contrast", "cbr")}, norms
 
 
+def refused(rank: Ranks, folder: Path) -> Any:
+    """The first rank finds a run; the second one does not see the folder."""
+    run, source = folder / str(rank.rank), StatelessSource(lambda number: None)
+    Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank).prepare("auto", source)
+    return Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank).prepare("never", source)
+
+
+def signals(rank: Ranks, folder: Path) -> Any:
+    """What each rank gives to a step, and how many exchanges the step has besides DDP's own."""
+    trainer = Trainer(Two(), Loop(steps=2, device="cpu"), {}, folder, rank)
+    exchanges, reduce = [], dist.all_reduce
+    dist.all_reduce = lambda *args, **kwargs: (exchanges.append(1), reduce(*args, **kwargs))[1]
+    try:
+        trainer.step([ROWS], 0, {"stop": float(rank.rank), "skipped": 2.0})
+    finally:
+        dist.all_reduce = reduce
+    return trainer.signals, len(exchanges), rank.gather_objects(f"key {rank.rank}")
+
+
 Answers = dict[tuple[str, int], Any]
-WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (gathers, trains, prepares, apart, contrasts)
+WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (
+    gathers, trains, prepares, apart, other_settings, refused, signals, contrasts,
+)  # fmt: skip
 
 
 def _process(rank: int, folder: Path, answers: Any) -> None:
@@ -130,8 +159,8 @@ def _process(rank: int, folder: Path, answers: Any) -> None:
     for work in WORKS:
         try:
             answer: Any = work(Ranks(rank, 2, rank), folder / work.__name__)
-        except UserError as error:
-            answer = str(error)
+        except (UserError, FirstRankFailed) as error:
+            answer = f"{type(error).__name__}: {error}"
         answers.put((work.__name__, rank, answer))
         dist.barrier()
     dist.destroy_process_group()
@@ -181,21 +210,86 @@ def test_a_fresh_folder_is_fresh_for_all_ranks(answers: Answers) -> None:
     assert [answers["prepares", rank] for rank in (0, 1)] == [0, 0]
 
 
-def test_ranks_go_on_from_the_same_checkpoint(answers: Answers) -> None:
+def test_ranks_go_on_from_the_first_one_s_checkpoint(answers: Answers) -> None:
     """Keeps away: machines without a shared folder that train from different steps."""
     first, second = (answers["apart", rank] for rank in (0, 1))
-    assert first == 1
-    assert "rank 1 and the first rank see other checkpoints" in second
+    assert first == second
+    assert first[0] == 1
+    assert first[1] != [[1.0, 1.0]], "the weights after a step"
 
 
-def test_the_reason_of_a_lost_connection_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps away: a wrong network interface that reads as if another process had ended."""
+def test_ranks_with_other_samples_are_refused(answers: Answers) -> None:
+    """Keeps away: a machine whose copy of the shards is another one, trained on in silence."""
+    assert answers["other_settings", 0] == 0
+    assert "rank 1 has other settings or samples than the first" in answers["other_settings", 1]
+    assert "samples: 0 → 1" in answers["other_settings", 1]
+
+
+def test_what_the_first_rank_refuses_ends_all(answers: Answers) -> None:
+    """Keeps away: ranks that wait half an hour for one that has ended, or all print the same."""
+    assert answers["refused", 0].startswith("UserError: ")
+    assert answers["refused", 1].startswith("FirstRankFailed: ")
+    assert "a run is there already" in answers["refused", 1]
+
+
+def test_a_step_has_one_exchange(answers: Answers) -> None:
+    """Keeps away: an exchange each for the denominators, the losses and the wish to stop; and what
+    one rank could not read that the others do not count."""
+    for rank in (0, 1):
+        totals, exchanges, keys = answers["signals", rank]
+        assert totals == {"stop": 1.0, "skipped": 4.0}
+        assert exchanges == 1
+        assert keys == ["key 0", "key 1"]
+
+
+class Store:
+    """What the processes can leave for each other."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """`joined` as rank 1 of two, without the other one."""
+    store = Store()
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1")):
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dist, "rendezvous", lambda *args, **kwargs: iter([(store, 1, 2)]))
+    monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: store)
     for name in ("init_process_group", "destroy_process_group"):
         monkeypatch.setattr(dist, name, lambda *args, **kwargs: None)
-    with pytest.raises(JobFailed, match=r"rank 1: .*NCCL error: no interface"), joined(False):
-        raise RuntimeError("NCCL error: no interface eth7\nmore lines")
+    return store
+
+
+def test_the_reason_of_a_lost_connection_is_shown(store: Store) -> None:
+    """Keeps away: a wrong network interface that reads as if another process had ended."""
+    text = "NCCL error: invalid usage\nLast error:\nDuplicate GPU detected"
+    with (
+        pytest.raises(JobFailed, match=r"rank 1: .*Last error:; Duplicate GPU") as caught,
+        joined(False),
+    ):
+        raise RuntimeError(text)
+    assert str(caught.value.__cause__) == text
+
+
+def test_a_process_says_what_another_one_met(store: Store) -> None:
+    """Keeps away: "connection closed by peer" as all that is said of an error elsewhere."""
+    with pytest.raises(ValueError, match="odd"), joined(False):
+        raise ValueError("odd")
+    assert store.values == {"failed": b"rank 1 met ValueError: odd"}
+    words = "rank 1 stopped, since rank 1 met ValueError: odd"
+    with pytest.raises(JobFailed, match=words), joined(False):
+        raise RuntimeError("Connection closed by peer")
 
 
 def test_scorers_contrast_is_over_all_ranks(answers: Answers, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models.clip import Block, recompute_in_backward
+from cc_prep.models.clip import Block, RowMask, Transformer, recompute_in_backward
 
 
 def plain(block: Block, x: Tensor) -> Tensor:
@@ -82,3 +82,21 @@ def test_without_gradients_a_block_says_the_same() -> None:
     with torch.no_grad():
         torch.testing.assert_close(block(x), plain(block, before))
     assert torch.equal(x, before)
+
+
+def test_rows_with_a_mask_of_their_own_are_those_of_the_whole_mask() -> None:
+    """Keeps away: a GPU, which takes this way, that sees something else than a processor."""
+    torch.manual_seed(0)
+    network, x = Transformer(64, 2), torch.randn(2, 7, 64)
+    whole = torch.ones(7, 7, dtype=torch.bool)
+    whole[3, :3] = whole[4, :4] = False
+    results = []
+    for mask in (whole, RowMask(3, whole[3:5])):
+        network.zero_grad()
+        some = network.last.forward_rows([0, 4], x, mask)
+        one = network.last.forward_rows([3], x, mask)
+        out = network(x, mask=mask)
+        (out.square().sum() + some.square().sum() + one.square().sum()).backward()
+        results.append([out, some, one, *(p.grad for p in network.parameters())])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_counted_and_replaced(tmp_path: Path) -> None:
         batch = batches(number)
         assert len(batch["seen"]) == 4, "batches keep their size"
         assert 3 not in batch["seen"]
-        batches.mark_consumed(batch)
+        batches.mark_skipped(batch[SKIPPED])
     assert batches.skipped == {"set-train-000001-nochange"}
     assert batches.state(3)["skipped"] == ["set-train-000001-nochange"]
 
@@ -139,7 +139,7 @@ def test_too_much_damage_ends_the_run(tmp_path: Path) -> None:
     batches = stream(pattern, 4, skip_bad=0.0)
     [bad] = [batch for batch in map(batches, range(3)) if batch[SKIPPED]]
     with pytest.raises(JobFailed, match="1 of 12 samples cannot be read"):
-        batches.mark_consumed(bad)
+        batches.mark_skipped(bad[SKIPPED])
 
 
 def test_the_state_is_plain_and_compared(tmp_path: Path) -> None:
@@ -148,8 +148,7 @@ def test_the_state_is_plain_and_compared(tmp_path: Path) -> None:
     assert json.loads(json.dumps(state)) == state
     assert (state["epoch"], state["items"]) == (1, 4)
     stream(pattern, 2, Ranks(0, 2)).restore(state)
-    with pytest.raises(UserError, match="another batch"):
-        stream(pattern, 2).restore(state)
+    stream(pattern, 2).restore(state)  # how many items a step has is the trainer's to check
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match="other samples"):
         stream(write_shards(tmp_path / "other", [6, 4]), 4).restore(state)
@@ -204,11 +203,11 @@ def test_every_sample_has_the_dice_of_its_place(tmp_path: Path) -> None:
 def test_skipped_samples_may_be_as_many_as_the_settings_say(tmp_path: Path) -> None:
     """Keeps away: a run that ends at the share that is allowed, or goes on beyond it."""
     batches = stream(write_shards(tmp_path, [6, 4]), 4, skip_bad=0.2)
-    batches.mark_consumed({SKIPPED: ["a"]})
-    batches.mark_consumed({SKIPPED: ["a", "b"]})
+    batches.mark_skipped(["a"])
+    batches.mark_skipped(["a", "b"])
     with pytest.raises(JobFailed, match=r"3 of 10 samples .*, the last is d:"):
-        batches.mark_consumed({SKIPPED: ["c", "d"][1:]})
-    batches.mark_consumed({SKIPPED: ["a"]})  # what was counted before ends nothing
+        batches.mark_skipped(["c", "d"][1:])
+    batches.mark_skipped(["a"])  # what was counted before ends nothing
 
 
 def test_as_many_items_as_a_step_needs_are_enough(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ def test_tokens_and_images_are_told_apart() -> None:
     tokens_seen, changed = Counter[bool](), Counter[str]()
     for seed in range(400):
         rng = np.random.default_rng(seed)
-        damaged = damage.damage(tokens, tokens + 100, rng)
+        damaged = damage.damage(tokens, tokens + 100, rng).of(tokens)
         tokens_seen[bool((damaged >= 100).any())] += 1
-        damaged = damage.damage(images, images // 2, np.random.default_rng(seed))
+        damaged = damage.damage(images, images // 2, np.random.default_rng(seed)).of(images)
         values = damaged[(damaged != 128).any(axis=(1, 2, 3))]
         if not len(values):  # all frames are alike: a shuffle, or a warp of one colour
             changed["none"] += 1
@@ -39,7 +39,7 @@ def test_any_frame_may_be_replaced_by_any() -> None:
     own, other = np.arange(4)[:, None], 100 + np.arange(3)[:, None]
     places, values = Counter[int](), Counter[int]()
     for seed in range(300):
-        swapped = damage.swap(own, other, np.random.default_rng(seed))[:, 0]
+        swapped = damage.swap(own, other, np.random.default_rng(seed)).of(own)[:, 0]
         [place] = np.flatnonzero(swapped >= 100)
         places[int(place)] += 1
         values[int(swapped[place])] += 1
@@ -49,7 +49,8 @@ def test_any_frame_may_be_replaced_by_any() -> None:
 
 def test_every_other_order_is_as_likely() -> None:
     orders = Counter(
-        tuple(damage.shuffle(np.arange(3), np.random.default_rng(s)).tolist()) for s in range(1000)
+        tuple(damage.shuffle(np.arange(3), np.random.default_rng(s)).order.tolist())
+        for s in range(1000)
     )
     assert len(orders) == 5
     assert min(orders.values()) > 150
@@ -149,7 +150,7 @@ seeds = st.integers(0, 10_000).map(np.random.default_rng)
 
 @given(rng=seeds, count=st.integers(2, 6))
 def test_a_shuffle_is_never_the_true_order(rng: np.random.Generator, count: int) -> None:
-    order = damage.shuffle(np.arange(count), rng)
+    order = damage.shuffle(np.arange(count), rng).order
     assert sorted(order) == list(range(count))
     assert list(order) != list(range(count))
 
@@ -159,7 +160,7 @@ def test_damage_of_tokens_is_swap_or_shuffle() -> None:
     original = own.copy()
     swaps = 0
     for seed in range(200):
-        damaged = damage.damage(own, other, np.random.default_rng(seed))
+        damaged = damage.damage(own, other, np.random.default_rng(seed)).of(own)
         foreign = (damaged >= 100).all(axis=1).sum()
         swaps += int(foreign)
         assert foreign == 1 or sorted(map(tuple, damaged)) == sorted(map(tuple, own))
@@ -173,8 +174,9 @@ def test_features_are_damaged_as_tokens_are() -> None:
     other = own + 100
     numbers = np.arange(4)[:, None]
     for seed in range(100):
-        damaged = damage.damage(own, other, np.random.default_rng(seed))
-        rows = damage.damage(numbers, 100 + numbers, np.random.default_rng(seed))[:, 0]
+        damaged = damage.damage(own, other, np.random.default_rng(seed)).of(own)
+        drawn = damage.damage(numbers, 100 + numbers, np.random.default_rng(seed))
+        rows = drawn.of(numbers)[:, 0]
         expected = [other[row - 100] if row >= 100 else own[row] for row in rows]
         assert damaged.dtype == np.float16
         assert (damaged == np.stack(expected)).all()
@@ -183,7 +185,7 @@ def test_features_are_damaged_as_tokens_are() -> None:
 def test_damage_of_images_touches_one_frame() -> None:
     own = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3)).astype(np.uint8)
     for seed in range(40):
-        damaged = damage.damage(own, own, np.random.default_rng(seed))
+        damaged = damage.damage(own, own, np.random.default_rng(seed)).of(own)
         assert damaged.dtype == np.uint8
         changed = [not (a == b).all() for a, b in zip(own, damaged, strict=True)]
         assert sum(changed) <= 1 or sorted(map(bytes, own)) == sorted(map(bytes, damaged))

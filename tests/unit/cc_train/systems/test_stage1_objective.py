@@ -106,7 +106,8 @@ def raw() -> dict[str, torch.Tensor]:
     return {
         "text": torch.randint(1, 20, (2, 6), generator=generator),
         "frames": images[0],
-        "damaged": images[1],
+        "altered": images[1][:, :1],
+        "damaged_order": torch.tensor([[0, 3, 2], [2, 0, 1]]),
         "visible": torch.rand(2, 3 * 4, generator=generator) < 0.5,
         "negative_index": torch.tensor([1, 0]),
         "negative_is_valid": torch.tensor([True, True]),
@@ -125,10 +126,14 @@ def test_passes_go_together_up_to_the_limit(encoder: ProcedureEncoder) -> None:
     assert len(task.chunks(one)) == 3
 
 
+def seen(task: Stage1Objective, one: dict[str, torch.Tensor]) -> Batch:
+    return stage1._batch(task._seen(one, stage1.VARIANTS))
+
+
 def test_cropped_frames_get_their_own_tokens(encoder: ProcedureEncoder) -> None:
     """Keeps away: targets of the whole frame, or of another shape, for a part of it."""
     task, one = objective(encoder), raw()
-    tokens = task._batch(one).tokens
+    tokens = seen(task, one).tokens
     assert tokens.shape == one["visible"].shape
     assert torch.equal(tokens, task.features.indices(as_input(one["frames"])).reshape(2, -1))
     denominators = task.denominators(one)
@@ -151,7 +156,7 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
     short["negative_index"] = torch.tensor([0])
     task = objective(encoder, held_out=(first, short))
     measures, _ = task.validate(encoder)
-    batches = [task._batch(part) for part in (first, short)]
+    batches = [seen(task, part) for part in (first, short)]
     for name in stage1.NAMES:
         total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
         number = sum(float(denominators(b, task.settings)[name]) for b in batches)
@@ -202,7 +207,7 @@ def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
     losses = task.losses("model", chunk, 0, {name: torch.tensor(2.0) for name in stage1.NAMES})
     expected = sum(getattr(task.settings, name) * losses[name] for name in stage1.NAMES)
     assert losses["total"].item() == pytest.approx(float(expected), rel=1e-5)
-    whole = sums(encoder, task._batch(one), task.settings)
+    whole = sums(encoder, seen(task, one), task.settings)
     assert losses["msm"].item() == pytest.approx(whole["msm"].item() / 2, rel=1e-5)
 
 
@@ -286,4 +291,4 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
             objective = Stage1Objective(
                 double_encoder, features, weights, (), 0.0, "cpu", max_activation_mb=most
             )
-            assert [chunk["variants"] for chunk in objective.chunks(raw)] == chunks
+            assert objective.division(raw["visible"]) == chunks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -114,3 +115,39 @@ def test_checkpoints_come_back_and_old_ones_go(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/000004/state.json").write_text("{")
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoints.read(tmp_path, 4)
+
+
+def test_tensors_of_the_model_are_stored_once(tmp_path: Path) -> None:
+    """Keeps away: checkpoints twice as large as need be; and old ones that are not read."""
+    model = {"a": torch.ones(2)}
+    for training, raw, exported in (
+        ({}, [1.0, 1.0], None),  # without an average
+        ({"network.a": torch.zeros(2)}, [0.0, 0.0], [1.0, 1.0]),
+        ({"network.a": torch.zeros(2), "exported.a": model["a"]}, [0.0, 0.0], [1.0, 1.0]),  # old
+    ):
+        checkpoints.write(tmp_path, 1, model, {}, training, {"best": {}})
+        tensors = checkpoints.read(tmp_path, 1).training
+        assert tensors["network.a"].tolist() == raw
+        assert (tensors["exported.a"].tolist() if "exported.a" in tensors else None) == exported
+
+
+def test_a_kill_between_two_names_loses_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the only good checkpoint removed before the one in its place has its name."""
+    first, second = ({"a": torch.tensor([value])} for value in (1.0, 2.0))
+    checkpoints.write(tmp_path, 3, first, {}, {}, {"best": {}})
+    rename = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if str(source).endswith(".tmp"):
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(checkpoints.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.write(tmp_path, 3, second, {}, {}, {"best": {}})
+    monkeypatch.undo()
+    checkpoint, damaged = checkpoints.read_last(tmp_path)
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.training["network.a"].tolist(), damaged) == (3, [1.0], [])

@@ -111,3 +111,24 @@ def test_the_running_average_soon_forgets_the_start() -> None:
             assert expected > 40, "0.99 from the start on would have 10"
     assert averaged.module.weight.item() == pytest.approx(expected, rel=1e-4)
     assert 1899 < expected < 1901, "the last 100 steps"
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_bert_adam_at_once_is_bert_adam_one_by_one(clip: float) -> None:
+    """Keeps away: a GPU, which takes the first way, that trains otherwise than a processor."""
+    torch.manual_seed(0)
+    gradients = [torch.randn(3, 4) * 5, torch.randn(7) * 0.01]
+    results = []
+    for together in (False, True):
+        weights = [nn.Parameter(torch.linspace(-1, 1, g.numel()).view(g.shape)) for g in gradients]
+        optimiser = optim.BertAdam(weights, lr=0.1, weight_decay=0.5, clip=clip)
+        for number in range(3):
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.grad = gradient / (number + 1)
+            if together and number:  # the first step makes the state
+                optimiser.together(optimiser.param_groups[0], weights)
+            else:
+                optimiser.step()
+        results.append(weights)
+    for one_by_one, at_once in zip(*results, strict=True):
+        torch.testing.assert_close(at_once, one_by_one, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,59 @@
+"""Going on with a run: which settings may have changed meanwhile, and who reads the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats.provenance import differences
+
+# What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
+# step's batch is divided is free as well: `global_batch_size` is what counts.
+FREE_OF_LOOP = (
+    "steps", "epochs", "batch_size", "grad_accum_steps", "compile", "device", "threads", "tf32",
+    "loader_workers", "log_every", "validate_every", "checkpoint_every", "keep_checkpoints",
+)  # fmt: skip
+FREE = (*(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files")
+ITEMS = "global_batch_size"
+
+
+def read_settings(place: Path) -> dict[str, Any]:
+    """The content of a run's settings.json. Raises UserError for what is none."""
+    try:
+        settings = storage.read_json(str(place))
+    except ValueError as error:
+        raise UserError(
+            f"{place}: not JSON ({error})", "Restore it, or give another --out"
+        ) from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{place}: no settings of a run", "Give another --out")
+    return settings
+
+
+def check_same(
+    before: Mapping[str, Any], now: Mapping[str, Any], run: Path, stream: Mapping[str, Any]
+) -> None:
+    """Raises UserError where settings differ that change a step.
+
+    before, now: all settings, as JSON. stream: the state of the stream in the last checkpoint, from
+    which the items of a step are known where settings from before `global_batch_size` do not say
+    them.
+    """
+    old, new = dict(before), dict(now)
+    if "loop" in old and "loop" in new and old["loop"].get(ITEMS) is None:
+        loop, own = dict(old["loop"]), new["loop"]
+        batch = loop.get("batch_size", own["batch_size"])
+        accumulated = loop.get("grad_accum_steps", own["grad_accum_steps"])
+        processes = own[ITEMS] // (own["batch_size"] * own["grad_accum_steps"])
+        loop[ITEMS] = stream.get("batch", batch * processes) * accumulated
+        old["loop"] = loop
+    allowed = tuple(f"{name}:" for name in FREE)
+    changed = [d for d in differences(old, new) if not d.startswith(allowed)]
+    if changed:
+        raise UserError(
+            f"{run} was trained with other settings ({'; '.join(changed[:5])})",
+            "Use the same settings, or another --out",
+        )

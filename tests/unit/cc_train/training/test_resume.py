@@ -1,0 +1,68 @@
+"""What may differ when a run goes on, and how a step is divided among processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train.training import resume
+from cc_train.training.settings import Loop
+
+RUN = Path("run")
+
+
+def config(world: int = 1, **loop: Any) -> dict[str, Any]:
+    return {"cache_mb": 500, "loop": Loop(**loop).divided(world).model_dump(mode="json")}
+
+
+@pytest.mark.parametrize("name", ["validate_every", "checkpoint_every", "threads", "log_every"])
+def test_settings_that_change_no_number_may_change(name: str) -> None:
+    """Keeps away: a run that cannot go on with less memory, or on another machine."""
+    resume.check_same(config(), config(**{name: 7}), RUN, {})
+    other = {**config(device="cpu", compile=True, tf32=True), "cache_mb": 1, "files": ["new"]}
+    resume.check_same(config(), other, RUN, {})
+
+
+def test_settings_that_change_a_step_may_not() -> None:
+    with pytest.raises(UserError, match="global_batch_size: 8 → 16"):
+        resume.check_same(config(batch_size=8), config(batch_size=16), RUN, {})
+    with pytest.raises(UserError, match="precision"):
+        resume.check_same(config(), config(precision="bfloat16"), RUN, {})
+
+
+def test_another_division_of_the_same_step_goes_on() -> None:
+    for other in (
+        config(4, batch_size=2), config(batch_size=4, grad_accum_steps=2),
+        config(2, global_batch_size=8, batch_size=3),
+    ):  # fmt: skip
+        resume.check_same(config(batch_size=8), other, RUN, {})
+
+
+def test_runs_from_before_say_the_items_of_a_step_in_their_checkpoint() -> None:
+    """Keeps away: a run of eight processes that goes on with one as if nothing had changed."""
+    old = config(batch_size=2)
+    del old["loop"]["global_batch_size"]
+    resume.check_same(old, config(8, batch_size=2), RUN, {"batch": 16})
+    with pytest.raises(UserError, match="global_batch_size: 16 → 2"):
+        resume.check_same(old, config(batch_size=2), RUN, {"batch": 16})
+    resume.check_same(old, config(batch_size=2), RUN, {})
+
+
+@pytest.mark.parametrize(
+    ("world", "most", "micro", "accumulated"),
+    [(1, 16, 16, 1), (1, 8, 8, 2), (2, 8, 8, 1), (4, 8, 4, 1), (16, 8, 1, 1), (1, 5, 4, 4)],
+)
+def test_a_step_is_divided(world: int, most: int, micro: int, accumulated: int) -> None:
+    loop = Loop(global_batch_size=16, batch_size=most).divided(world)
+    assert (loop.batch_size, loop.grad_accum_steps) == (micro, accumulated)
+    assert loop.global_batch_size == 16
+
+
+def test_a_step_that_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(UserError, match="16 items cannot be divided among 3 processes"):
+        Loop(global_batch_size=16).divided(3)
+    with pytest.raises(UserError, match="both given"):
+        Loop(global_batch_size=16, grad_accum_steps=2).divided(1)
