@@ -20,8 +20,8 @@ JAVA    := $(VENV)/.java-done
 DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser java demo test faults mutants docs lint format check bench interpolate score shards \
-  stage1 stage2 scorer evaluate ablation assets captioner-mini
+.PHONY: help setup browser java demo test faults gpu-smoke mutants docs lint format check bench \
+  interpolate score shards stage1 stage2 scorer evaluate ablation assets captioner-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -134,6 +134,9 @@ test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
 
 faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see docs/reliability.md
 	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)
+
+gpu-smoke: $(SETUP)  ## each network and both stages on a GPU as on the CPU, in five minutes
+	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 mutants: $(SETUP) $(JAVA)  ## change operators and constants: do the nearest tests notice?
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from cc_prep.errors import UserError
 
@@ -36,6 +34,8 @@ class Calibration:
 
     def confidence(self, score: float, strangeness: float | None = None) -> float:
         """The chance that a caption is right, 0 to 1."""
+        from scipy.special import expit
+
         chance = float(expit(self.slope * score + self.offset))
         if self.strangest is None or strangeness is None or strangeness <= self.strangest:
             return chance
@@ -66,6 +66,9 @@ def fit(
 
     scores: sums of log-probabilities. right: whether each caption is.
     """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
     x, y = np.asarray(scores, float), np.asarray(right, float)
     # Standardised, so that slope and offset hardly depend on each other.
     mean, deviation = x.mean(), x.std() or 1.0

@@ -342,10 +342,16 @@ class Trainer:
             "best": self.best,
             "stream": source.state(step * self.settings.grad_accum_steps),
             "scaler": self.scaler.state_dict(),
+            "machine": self._machine(),
         }
         checkpoints.write(self.run, step, model, self.config, training, state)
         best = int(self.best["step"]) if self.best else None
         checkpoints.prune(self.run, self.settings.keep_checkpoints, best)
+
+    def _machine(self) -> dict[str, Any]:
+        """What the steps were computed on; noted, and free to change."""
+        gpu = torch.cuda.get_device_name() if self.device == "cuda" else None
+        return {"torch": torch.__version__, "gpu": gpu, "processes": self.ranks.world}
 
     def _restore(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         self.objective.network.load_state_dict(_below(tensors, "network."))

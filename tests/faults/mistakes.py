@@ -81,7 +81,8 @@ MISTAKES = (
     "cc-train stage1 --shards out/shards/*.tar --out new --set loop.learnig_rate=1",
     "cc-train stage1 --shards out/shards/*.tar --out new --set loop.batch_size=0",
     "cc-train stage1 --shards out/shards/*.tar --out new --config clever",
-    "cc-train stage1 --shards out/shards/*.tar --out a --set vqgan=VQGAN --set loop.batch_size=99",
+    "cc-train stage1 --shards out/shards/*.tar --out a --set vqgan=VQGAN "
+    "--set loop.global_batch_size=4 --set loop.grad_accum_steps=2",
     "cc-train stage1 --shards out/shards/*.tar --out new --set loop.device=cuda --set vqgan=VQGAN",
     "cc-train stage1 --shards out/shards/*.tar --out run --set network.layers=2 --set vqgan=VQGAN",
     "cc-train stage2 --shards out/shards/*.tar --out new --init nowhere",
