@@ -27,7 +27,7 @@ def float32() -> None:
 
 
 def frames() -> np.ndarray:
-    """uint8 [T, H, W, 3]: smooth shapes that move, not noise, of which every network makes noise."""
+    """uint8 [T, H, W, 3]: smooth shapes that move, and no noise."""
     y, x = np.mgrid[:SIDE, :SIDE] / SIDE
     waves = [np.sin(9 * (x + 0.05 * t)) * np.cos(7 * y) for t in range(FRAMES)]
     shades = [np.stack([w, np.roll(w, 20, 0), -w], -1) for w in waves]

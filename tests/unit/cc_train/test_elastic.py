@@ -106,7 +106,17 @@ def test_the_division_of_a_step_changes_nothing(folder: Path, system: str, divis
     weights, same = (load_file(run / name) for run in (divided, whole))
     assert weights.keys() == same.keys()
     for key, tensor in weights.items():
-        torch.testing.assert_close(tensor, same[key], atol=1e-5, rtol=1e-4)
+        one, other = compared(key, tensor), compared(key, same[key])
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4, msg=key)
+
+
+def compared(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """All but the biases of attention's keys: the softmax is blind to them, so that their gradient
+    is rounding alone, of which Adam makes a step as large as any."""
+    if not name.endswith("in_proj_bias"):
+        return tensor
+    queries, _, values = tensor.chunk(3)
+    return torch.cat((queries, values))
 
 
 def test_micro_batches_of_another_size_give_the_same_losses(folder: Path) -> None:
