@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,9 @@ class Networks:
         self.manifest, self.device, self.digests = manifest, device, digests
         if device == "cpu":
             allocator.keep_freed_memory()
+        else:
+            # Before the first product: without it cuBLAS may sum otherwise each time.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     def check(self, file: weights.Located) -> weights.Located:
         """`file`, if it is the one that the driver has. Raises UserError."""
@@ -72,6 +76,9 @@ def use_threads(count: int) -> None:
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # On a GPU float32 is float32: torch's own default has convolutions in TF32, of 10 bits.
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     # Or every new tensor is first filled with NaN: a fortieth of a network's time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

@@ -4,7 +4,7 @@ format, format_version   what lies in the folder
 settings                 every key that decides its bytes
 weights                  SHA-256 of each by name
 weight_files             where each file of weights lay that has no name of ours; noted only
-software                 versions; noted, not enforced
+software                 versions, and the GPUs that the driver's machine has; noted, not enforced
 complete                 whether every planned shard is there
 planned                  pairs by shard
 shards                   samples, rejected, bytes and SHA-256 by shard
@@ -13,6 +13,7 @@ shards                   samples, rejected, bytes and SHA-256 by shard
 from __future__ import annotations
 
 import platform
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -33,8 +34,16 @@ PACKAGES = (
 
 
 def software() -> dict[str, str]:
-    """Versions of what takes part in making bytes."""
-    return {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}}
+    """Versions of what takes part in making bytes, and the GPUs' names where torch has found any.
+
+    torch is not imported for it: a driver that has none of the networks has not looked for GPUs.
+    """
+    versions = {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}}
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return versions
+    names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+    return {**versions, "gpu": ", ".join(sorted(names))}
 
 
 def write(folder: str, provenance: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.records import ImagePair
-from pipelines.actors import Build, Interpolate
+from pipelines.actors import Build, Interpolate, use_threads
 from pipelines.fingerprint import with_absolute_paths
 
 
@@ -116,3 +116,13 @@ def test_training_shards_need_no_truth(root: Path) -> None:
     full = pair("a", "b", truth=((0.5, "none.png"),))
     [members] = build([full])
     assert not isinstance(members, RejectedPair)
+
+
+def test_float32_is_float32_on_a_gpu() -> None:
+    """Keeps away: convolutions in TF32, torch's own choice, whose frames differ from a CPU's."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = True
+    use_threads(torch.get_num_threads())
+    assert torch.backends.cudnn.allow_tf32 is False
+    assert torch.get_float32_matmul_precision() == "highest"
