@@ -58,7 +58,7 @@ def test_a_step_is_one_graph_with_the_same_losses(tmp_path: Path, system: str) -
     torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-6)
     assert grads.keys() == by_hand.keys()
     for name, gradient in grads.items():
-        torch.testing.assert_close(gradient, by_hand[name], rtol=1e-4, atol=1e-6, msg=name)
+        assert (gradient - by_hand[name]).norm() <= 1e-4 * by_hand[name].norm() + 1e-5, name
 
 
 def test_what_says_that_it_uses_every_parameter_does(tmp_path: Path) -> None:
