@@ -68,7 +68,7 @@ def together(world: int, folder: Path, name: str) -> None:
             "torch._dynamo",
             "torch.utils.tensorboard",
             "nltk.tokenize.destructive",
-        ]  # fmt: skip
+        ]
     )
     ports = {system: free_port() for system in OWN}
     processes = [
