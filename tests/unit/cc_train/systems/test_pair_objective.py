@@ -116,3 +116,18 @@ def test_unchanged_pairs_have_no_looks_to_learn() -> None:
     assert all(
         int(denominators[name]) == 0 for name in ("color", "size", "new_color", "place_after")
     )
+
+
+def test_the_frozen_backbone_is_in_no_checkpoint() -> None:
+    """Keeps away: checkpoints of which most is what never changes; old ones that are refused; a
+    backbone that stays behind when the captioner moves."""
+    backbone = nn.Conv2d(3, 4, 1)
+    network = PairCaptioner(backbone, pair_samples.DIGEST, (32, 32), SIZES, DECODER, WORDS)
+    state = network.state_dict()
+    assert not [name for name in state if name.startswith("backbone")]
+    old = {**state, **{f"backbone.{name}": t for name, t in backbone.state_dict().items()}}
+    network.load_state_dict(old)
+    assert not any(p.requires_grad for p in network.backbone.parameters())
+    network.train()
+    assert not network.backbone.training
+    assert next(network.double().backbone.parameters()).dtype == torch.float64
