@@ -94,7 +94,7 @@ def refused(arguments: list[object], message: str) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["loop.batch_size=3"], "Give an even one"),
+        (["loop.global_batch_size=4", "loop.grad_accum_steps=2"], "Leave out grad_accum_steps"),
         (["loop.batch_size=64"], "fewer than a step needs"),
         (["keyframes.k=4"], "keyframes.k is 4, synth-train"),
         (["frames=pixels"], "keyframes.images=all"),
