@@ -156,6 +156,8 @@ class ScorerObjective(CaptionObjective):
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, Scorer)
+        if self.ways.sampled and not self.ranks.first:
+            return {}, None
         return self.score(Sampling(network, self.seed) if self.ways.sampled else network), None
 
 

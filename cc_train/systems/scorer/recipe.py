@@ -16,6 +16,7 @@ from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
+from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
 from cc_train.systems.scorer import decoder, encoder, words
@@ -146,7 +147,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = ScorerObjective(
         network,
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
-        Validation(data.valid, request.run),
+        # Captions that are drawn are drawn one after the other, all by the first process.
+        Validation(data.valid, request.run, Ranks() if settings.ways.sampled else request.ranks),
         settings.losses,
         settings.ways,
         loop.weight_decay,
