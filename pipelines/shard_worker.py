@@ -2,7 +2,8 @@
 
 The worker notes in a journal which pairs are in flight before it touches them. If the process
 dies, the next one that takes up the shard finds them there: they are then tried one by one, and a
-pair that was in flight at two deaths is set aside and named. (Ray Data alone would retry for ever.)
+pair that was in flight at two deaths is set aside and named. Where writing the journal takes long,
+on an object store, more pairs are noted at a time. (Ray Data alone would retry for ever.)
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cc_prep import device_errors, storage
@@ -23,6 +24,7 @@ from pipelines.plan import ShardPlan
 from pipelines.state.device import BrokenDevice
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
+from pipelines.state.pace import Pace
 from pipelines.state.run import RunInfo, check_node
 from pipelines.step import Item, MakeStep, Sample, Shard, Step, shard_from_json
 
@@ -31,6 +33,18 @@ CRASHES_OF_A_PAIR = 2
 DEVICE_FAULTS = 6
 # So many unexpected failures one after the other are no longer the pairs' fault.
 FAILURES_IN_A_ROW = 5
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pairs that are worked on together, or whose outcomes are there already.
+
+    alone: whether the journal must name them and nothing else.
+    """
+
+    pairs: Sequence[Item]
+    outcomes: Sequence[Sample | RejectedPair] | None = None
+    alone: bool = False
 
 
 class ShardWorker:
@@ -47,6 +61,7 @@ class ShardWorker:
         self.batch = 1
         self.failures = 0
         self.checked = False
+        self.pace = Pace()
 
     def step(self) -> Step:
         """The step, made when first asked for."""
@@ -134,6 +149,21 @@ class ShardWorker:
         self, shard: Shard, journal: Journal, place: str
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
+        span: list[Part] = []
+        for part in self._parts(shard, journal, place):
+            if part.alone:
+                yield from self._span(span, journal)
+                yield from self._span([part], journal)
+                span = []
+                continue
+            span.append(part)
+            if sum(len(one.pairs) for one in span) >= self.pace.span:
+                yield from self._span(span, journal)
+                span = []
+        yield from self._span(span, journal)
+
+    def _parts(self, shard: Shard, journal: Journal, place: str) -> Iterator[Part]:
+        """The shard in order: batches, pairs that have crashed, and what needs no work."""
         keep = isinstance(shard, ShardPlan) and shard.keep_existing
         existing = _ExistingSamples(self.run_info.format, place if keep else None)
         waiting: list[Item] = []
@@ -144,26 +174,36 @@ class ShardWorker:
                 waiting.append(pair)
                 if len(waiting) < self.batch:
                     continue
-            yield from self._batch(waiting, journal)
+            if waiting:
+                yield Part(waiting)
             if sample is not None:
-                yield pair, sample
+                yield Part([pair], [sample])
             elif crashes >= CRASHES_OF_A_PAIR:
                 detail = f"{crashes} workers died with it in flight"
                 if journal.last_device_fault:
                     detail += f", the last with {journal.last_device_fault}"
-                yield pair, RejectedPair(Reason.KILLED_ITS_PROCESS, detail)
+                yield Part([pair], [RejectedPair(Reason.KILLED_ITS_PROCESS, detail)])
             elif crashes:
-                yield from self._batch([pair], journal)
+                yield Part([pair], alone=True)
             waiting = []
-        yield from self._batch(waiting, journal)
+        if waiting:
+            yield Part(waiting)
 
-    def _batch(
-        self, pairs: Sequence[Item], journal: Journal
+    def _span(
+        self, parts: Sequence[Part], journal: Journal
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
-        if pairs:
-            journal.in_flight = [pair.key for pair in pairs]
-            self.state.write_journal(journal)
-            yield from zip(pairs, self._process(pairs, journal), strict=True)
+        """Some parts, whose pairs are noted in the journal together before they are touched."""
+        in_flight = [pair.key for part in parts if part.outcomes is None for pair in part.pairs]
+        if in_flight:
+            journal.in_flight = in_flight
+            with self.pace.writing():
+                self.state.write_journal(journal)
+        for part in parts:
+            outcomes = part.outcomes
+            if outcomes is None:
+                with self.pace.working(len(part.pairs)):
+                    outcomes = self._process(part.pairs, journal)
+            yield from zip(part.pairs, outcomes, strict=True)
 
     def _process(self, pairs: Sequence[Item], journal: Journal) -> list[Sample | RejectedPair]:
         """The step's results; a batch that does not fit or fails is tried in smaller parts."""

@@ -14,8 +14,10 @@ from cc_prep.formats.tar import read_shard
 from cc_prep.formats.training_shards import FORMAT
 from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
+from pipelines.state import pace
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
+from pipelines.state.pace import Pace
 from pipelines.state.run import RunInfo
 from tests import fakes
 
@@ -136,8 +138,9 @@ def test_retry_makes_only_what_is_missing(tmp_path: Path, batch: int) -> None:
     assert done.sha256 == undisturbed.sha256
 
 
-def test_what_is_seen_of_a_shard_under_way(tmp_path: Path) -> None:
+def test_what_is_seen_of_a_shard_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: progress that counts nothing, and a crash of which no pair is suspected."""
+    monkeypatch.setattr(pace, "MOST", 1)  # a fake takes no longer than its journal
     [shard] = fakes.shards(5, 5)
     state = State(str(tmp_path))
     seen = []
@@ -276,6 +279,31 @@ def test_a_pair_that_never_fits_does_not_halve_the_others(tmp_path: Path) -> Non
     assert numbers == [0, 2, 3, 4, 5, 6, 7]
     assert done.rejects[0].reason == "out of memory"
     assert step.sizes == [4, 2, 1, 1, 2, 4]
+
+
+def test_on_a_slow_store_the_journal_names_many_pairs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a PUT before every sequence that a GPU scores in ten milliseconds."""
+    spans: list[list[str]] = []
+    write = State.write_journal
+
+    def slow(state: State, journal: Journal) -> None:
+        spans.append(journal.in_flight)
+        write(state, journal)
+
+    monkeypatch.setattr(State, "write_journal", slow)
+    monkeypatch.setattr(Pace, "measured", lambda pace, *_: setattr(pace, "span", 4))
+    [shard] = fakes.shards(10, 10)
+    numbers, _ = work(worker(tmp_path), shard)
+    assert numbers == list(range(10))
+    assert [len(span) for span in spans] == [0, 1, 4, 4, 1, 0]
+    # Those of a span that died are tried one by one, each with a journal of its own.
+    [shard] = fakes.shards(10, 10, "val")
+    write(State(str(tmp_path)), journal(shard, "run", [2, 3, 4, 5]))
+    spans.clear()
+    work(worker(tmp_path), shard)
+    assert [len(span) for span in spans] == [0, 1, 1, 1, 1, 1, 1, 4, 0]
 
 
 class Poisoned(fakes.NumberStep):

@@ -67,3 +67,27 @@ def test_references() -> None:
 def test_free_bytes(tmp_path: Path) -> None:
     assert storage.free_bytes(str(tmp_path / "not" / "there" / "yet")) > 0
     assert storage.free_bytes("memory://x") is None
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_many_small_files_at_once(tmp_path: Path, remote: bool) -> None:
+    folder = "memory://many" if remote else str(tmp_path)
+    storage.write_bytes(f"{folder}/a", b"12")
+    storage.write_bytes(f"{folder}/b[1]", b"3")
+    places = [f"{folder}/{name}" for name in ("b[1]", "none", "a")]
+    assert storage.read_many(places) == [b"3", None, b"12"]
+    assert storage.read_many(places[1:]) == [None, b"12"]
+    assert storage.read_many([]) == []
+    assert storage.sizes(folder) == {"a": 2, "b[1]": 1}
+    assert storage.sizes(f"{folder}/none") == {}
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_one_of_many_creates_a_file(tmp_path: Path, remote: bool) -> None:
+    place = ("memory://create" if remote else str(tmp_path)) + "/folder/lock.json"
+    assert storage.create_json(place, {"a": 1})
+    assert not storage.create_json(place, {"a": 2})
+    assert storage.read_json(place) == {"a": 1}
+    storage.remove(place)
+    assert storage.create_json(place, {"a": 3})
+    storage.remove(place)

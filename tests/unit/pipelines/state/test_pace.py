@@ -1,0 +1,30 @@
+"""How often a journal is written: seldom on a slow store, and never for all too many pairs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.state import pace
+
+
+@pytest.mark.parametrize(
+    ("write", "pair", "span"),
+    [(0.001, 0.5, 1), (0.001, 0.05, 1), (0.05, 0.5, 5), (0.05, 0.1, 25), (0.1, 0.01, 32),
+     (0.001, 0.0, 32), (0.0, 0.0, 1)],
+)  # fmt: skip
+def test_span(write: float, pair: float, span: int) -> None:
+    """Keeps away: a GPU that waits for a PUT at every sequence."""
+    measured = pace.Pace()
+    measured.measured(write, pair)
+    assert measured.span == span
+
+
+def test_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    measured = pace.Pace()
+    with measured.writing():
+        now[0] += 0.05
+    with measured.working(2):
+        now[0] += 1.0
+    assert measured.span == 5
