@@ -124,6 +124,35 @@ def export_procap(path: str, target: str) -> None:
     click.echo(f"{count['sequences']:,} sequences and {count['scores']:,} scores in {target}")
 
 
+@export_group.command("scorer")
+@click.argument("path")
+@click.option("--to", "target", required=True, metavar="DIR", help="Where the files go.")
+@click.option(
+    "--without-end", is_flag=True, help="Captions without <END>, as DUDA's code has them."
+)
+def export_scorer(path: str, target: str, without_end: bool) -> None:
+    """Writes training shards with features for the code of SCORER, DUDA, DIRL and MEDIC.
+
+    A file of features for each image, labels.h5, vocab.json and splits.json.
+
+    \b
+    Example:
+      cc-prep export scorer out/pairs --to scorer/pairs
+    """
+    from cc_prep import storage
+    from cc_prep.formats import provenance, scorer, training_shards
+    from cc_prep.inspect import verification
+
+    with damage_is_a_user_error(path), progress_bar("exporting") as progress:
+        folder = verification.find_one(path, training_shards.FORMAT)
+        record = provenance.read(folder)
+        assert record is not None
+        names = [training_shards.FORMAT.file(shard) for shard in sorted(record["shards"])]
+        places = [storage.join(folder, name) for name in names]
+        count = scorer.export(places, target, not without_end, progress)
+    click.echo(f"{count['images']:,} images of {count['pairs']:,} pairs in {target}")
+
+
 def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> None:
     """Loads the manifest, runs the step and prints its summary.
 

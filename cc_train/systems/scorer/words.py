@@ -1,9 +1,7 @@
 """The words of SCORER's public code: a text codec with its marks, its order and its way to split.
 
 Ids: `<NULL>` 0 (padding), `<UNK>` 1, `<START>` 2, `<END>` 3; then all words in the order of their
-characters' numbers. A caption gets a blank before `;` and `,`, loses `?` and `.`, and is split at
-blanks; nothing is lower-cased. Several blanks make one here, where the public code makes a word of
-no letters.
+characters' numbers. `cc_prep.formats.scorer` splits captions.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.formats.scorer import END, MARKS, NULL, START, UNK, VOCABULARY, vocabulary, words_of
 from cc_train.text import IGNORED, Marks
 
 CODEC = "scorer-words"
-FILE = "vocab.json"
-MARKS = ("<NULL>", "<UNK>", "<START>", "<END>")
-NULL, UNK, START, END = range(4)
+FILE = VOCABULARY
 
 
 class ScorerWords:
@@ -43,12 +40,7 @@ class ScorerWords:
     @classmethod
     def of(cls, captions: Iterable[str], min_count: int = 1) -> ScorerWords:
         """The words that occur at least `min_count` times in some captions."""
-        counts: dict[str, int] = {}
-        for caption in captions:
-            for word in words_of(caption):
-                counts[word] = counts.get(word, 0) + 1
-        frequent = {word for word, count in counts.items() if count >= min_count}
-        return cls([*MARKS, *sorted(frequent - set(MARKS))])
+        return cls(vocabulary(captions, min_count))
 
     @classmethod
     def read(cls, place: str | Path) -> ScorerWords:
@@ -96,12 +88,3 @@ class ScorerWords:
             if number != START:
                 words.append(self.words[number])
         return " ".join(words)
-
-
-def words_of(caption: str) -> list[str]:
-    """The words of a caption."""
-    for mark in ";,":
-        caption = caption.replace(mark, f" {mark}")
-    for mark in "?.":
-        caption = caption.replace(mark, "")
-    return [word for word in caption.split(" ") if word]

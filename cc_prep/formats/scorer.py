@@ -1,0 +1,163 @@
+"""Files that SCORER's public code reads, and with it DUDA's, DIRL's and MEDIC's.
+
+DIR/features/<image file>.npy       float32 [channels, rows, columns] of the images before
+DIR/sc_features/<image file>.npy    of the changed images; DIR/nsc_features/… of the distractors
+DIR/labels.h5                       captions in numbers, by the number at the end of an image's name
+DIR/vocab.json                      {word: id}
+DIR/splits.json                     {split: [number, …]}
+
+The public code takes a number for the place of an image in the sorted folder as well, so numbers
+have no gaps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import h5py
+import numpy as np
+
+from cc_prep.errors import UserError
+from cc_prep.formats import training_shards
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.progress import Progress, no_progress
+from cc_prep.records import NO_CHANGE
+
+MARKS = ("<NULL>", "<UNK>", "<START>", "<END>")
+NULL, UNK, START, END = range(4)
+LABELS, VOCABULARY, SPLITS = "labels.h5", "vocab.json", "splits.json"
+BEFORE, CHANGED, UNCHANGED = "features", "sc_features", "nsc_features"
+
+
+def words_of(caption: str) -> list[str]:
+    """The words of a caption: a blank is put before `;` and `,`, `?` and `.` go, nothing is
+    lower-cased. Several blanks make one, where the public code makes a word of no letters.
+    """
+    for mark in ";,":
+        caption = caption.replace(mark, f" {mark}")
+    for mark in "?.":
+        caption = caption.replace(mark, "")
+    return [word for word in caption.split(" ") if word]
+
+
+def vocabulary(captions: Iterable[str], min_count: int = 1) -> list[str]:
+    """The marks, then the words that occur so often, in the order of their characters' numbers."""
+    counts: dict[str, int] = {}
+    for caption in captions:
+        for word in words_of(caption):
+            counts[word] = counts.get(word, 0) + 1
+    frequent = {word for word, count in counts.items() if count >= min_count}
+    return [*MARKS, *sorted(frequent - set(MARKS))]
+
+
+def export(
+    shards: Iterable[str], target: str, end_mark: bool = True, progress: Progress = no_progress
+) -> dict[str, int]:
+    """Writes the pairs of training shards with features; how many images and pairs.
+
+    shards: their paths. end_mark: captions end with <END>, as SCORER's; DUDA's do not. Raises
+    UserError for pairs without features, and for images without numbers or with gaps between them.
+    """
+    place = Path(target)
+    captions: dict[str, dict[int, list[str]]] = {CHANGED: {}, UNCHANGED: {}}
+    splits: dict[str, set[int]] = {}
+    images = pairs = 0
+    paths = list(shards)
+    for done, path in enumerate(paths, 1):
+        for sample in training_shards.read(path):
+            after = UNCHANGED if sample.meta.get("kind") == NO_CHANGE else CHANGED
+            number = number_of(sample, "before")
+            listed = [str(caption) for caption in sample.meta.get("captions") or []]
+            captions[after].setdefault(number, []).extend(listed)
+            splits.setdefault(str(sample.meta.get("split")), set()).add(number)
+            images += _write_features(place, sample, after)
+            pairs += 1
+        progress(done, len(paths))
+    _check_gaps(splits)
+    words = vocabulary(
+        caption
+        for of_kind in captions.values()
+        for number in splits.get("train", ())
+        for caption in of_kind.get(number, ())
+    )
+    ids = {word: number for number, word in enumerate(words)}
+    (place / VOCABULARY).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    text = json.dumps({name: sorted(numbers) for name, numbers in splits.items()})
+    (place / SPLITS).write_text(text, encoding="utf-8")
+    _write_labels(place / LABELS, captions, ids, end_mark)
+    return {"images": images, "pairs": pairs}
+
+
+def number_of(sample: TrainingSample, end: str) -> int:
+    """The number at the end of the name of an image of a pair, `before` or `after`."""
+    name = PurePosixPath(str(sample.meta.get(end))).name
+    number = name.split(".")[0].rpartition("_")[2]
+    if not number.isdecimal():
+        raise UserError(
+            f"{sample.key}: {name} has no number behind its last _",
+            "SCORER's code knows images by these numbers: rename the raw images",
+        )
+    return int(number)
+
+
+def _write_features(place: Path, sample: TrainingSample, after: str) -> int:
+    """Writes what is not there yet of a pair; how many files."""
+    features, last = sample.features, len(sample.tokens) - 1
+    if features is None or not {0, last} <= set(features.frames):
+        raise UserError(
+            f"{sample.key} holds no features of before and after",
+            "Build the shards with features (features.backbone): see docs/features.md",
+        )
+    written = 0
+    for folder, end, frame in ((BEFORE, "before", 0), (after, "after", last)):
+        name = PurePosixPath(str(sample.meta.get(end))).name
+        file = place / folder / f"{name}.npy"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            values = features.values[features.frames.index(frame)].astype(np.float32)
+            np.save(file, values, allow_pickle=False)
+            written += 1
+    return written
+
+
+def _check_gaps(splits: Mapping[str, set[int]]) -> None:
+    numbers: set[int] = set().union(*splits.values())
+    missing = sorted(set(range(len(numbers))) - numbers)
+    if missing:
+        raise UserError(
+            f"image {missing[0]} is missing, while others have higher numbers",
+            "Export all splits of the whole data set: SCORER's code counts its images",
+        )
+
+
+def _write_labels(
+    file: Path, captions: Mapping[str, Mapping[int, list[str]]], ids: Mapping[str, int], end: bool
+) -> None:
+    """Rows of ids, padded with 0, and from where to where those of each image go."""
+    lengths = [len(words_of(one)) for listed in captions[CHANGED].values() for one in listed]
+    length = max(lengths, default=0) + 1 + end
+    count = 1 + max((number for of_kind in captions.values() for number in of_kind), default=-1)
+    with h5py.File(file, "w") as output:
+        for prefix, kind in (("", CHANGED), ("neg_", UNCHANGED)):
+            rows: list[list[int]] = []
+            first, last = (-np.ones(count, np.int64) for _ in range(2))
+            for number in sorted(captions[kind]):
+                first[number] = len(rows)
+                for caption in captions[kind][number]:
+                    row = [START, *(ids.get(word, UNK) for word in words_of(caption))]
+                    rows.append([*row[: length - end], *([END] if end else [])])
+                last[number] = len(rows) - 1
+            labels = np.zeros((len(rows), length), np.int64)
+            for i, row in enumerate(rows):
+                labels[i, : len(row)] = row
+            parts: dict[str, Any] = {
+                "labels": labels,
+                "label_start_idx": first,
+                "label_end_idx": last,
+                "label_length": np.array([len(row) for row in rows], np.int64),
+            }
+            for name, values in parts.items():
+                output.create_dataset(f"{prefix}{name}", data=values)

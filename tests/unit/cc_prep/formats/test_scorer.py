@@ -1,0 +1,91 @@
+"""Features and labels as SCORER's public code and its neighbours read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from cc_prep.errors import UserError
+from cc_prep.formats import scorer, training_shards
+from cc_prep.formats.training_shards import Features
+from cc_prep.records import CHANGE, NO_CHANGE
+
+CAPTIONS = {0: "the red cube moved.", 1: "a ball, small; left?", 2: "the cube has gone"}
+SPLITS = ("train", "train", "val")
+
+
+def shard(place: Path, numbers: tuple[int, ...] = (0, 1, 2), name: str = "a_{}.png") -> str:
+    """A shard with a changed and an unchanged pair of each number; features tell which image."""
+    samples: dict[str, dict[str, bytes]] = {}
+    for number in numbers:
+        for kind, word, value in ((CHANGE, "b", 1), (NO_CHANGE, "c", 2)):
+            meta: dict[str, Any] = {
+                "kind": kind, "split": SPLITS[number], "frames": 2, "height": 8, "width": 8,
+                "before": f"images/{name.format(number)}",
+                "after": f"{kind}/{word}_{number}.png",
+                "captions": [CAPTIONS[number], "it changed"] if kind == CHANGE else ["the same"],
+            }  # fmt: skip
+            values = np.zeros((2, 3, 2, 2), np.float16)
+            values[0], values[1] = number, number + 10 * value
+            features = Features("planted", "0" * 64, (0, 1), values)
+            meta["features"] = features.meta()
+            samples[f"set-{number}-{kind}"] = {
+                "json": json.dumps(meta).encode(),
+                "tokens.npy": training_shards._npy(np.zeros((2, 0, 0), np.int16)),
+                "scores.npy": training_shards._npy(np.zeros((2, 0, 2), np.float32)),
+                "features.npy": training_shards._npy(values),
+            }
+    with training_shards.write_shard(str(place)) as (writer, _):
+        for key, members in samples.items():
+            writer.add(key, members)
+    return str(place)
+
+
+def test_words_are_split_as_the_public_code_does() -> None:
+    assert scorer.words_of("a ball, small; left?") == ["a", "ball", ",", "small", ";", "left"]
+    assert scorer.words_of("The  cube. ") == ["The", "cube"]
+    words = scorer.vocabulary(["b a B", "a"], 1)
+    assert words == [*scorer.MARKS, "B", "a", "b"]
+    assert scorer.vocabulary(["b a B", "a"], 2) == [*scorer.MARKS, "a"]
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_features_labels_and_splits(tmp_path: Path, end: bool) -> None:
+    count = scorer.export([shard(tmp_path / "train-000000.tar")], str(tmp_path / "out"), end)
+    assert count == {"images": 9, "pairs": 6}
+    for folder, name, extra in (("features", "a", 0), ("sc_features", "b", 10),
+                                ("nsc_features", "c", 20)):  # fmt: skip
+        for number in range(3):
+            values = np.load(tmp_path / f"out/{folder}/{name}_{number}.png.npy")
+            assert (values.shape, values.dtype) == ((3, 2, 2), np.float32)
+            assert (values == number + extra).all()
+    splits = json.loads((tmp_path / "out/splits.json").read_text())
+    assert splits == {"train": [0, 1], "val": [2]}
+    ids = json.loads((tmp_path / "out/vocab.json").read_text())
+    assert "gone" not in ids, "a word of val"
+    names = {number: word for word, number in ids.items()}
+    with h5py.File(tmp_path / "out/labels.h5") as file:
+        labels, first, last = (file[n][()] for n in ("labels", "label_start_idx", "label_end_idx"))
+        assert labels.shape == (6, 7 + end)
+        assert (first.tolist(), last.tolist()) == ([0, 2, 4], [1, 3, 5])
+        words = [names[i] for i in labels[first[1]] if i]
+        tail = ["<END>"] if end else []
+        assert words == ["<START>", "a", "ball", ",", "small", ";", "left", *tail]
+        assert [names[i] for i in labels[first[2]] if i][-1 - end] == "<UNK>"
+        assert file["neg_labels"].shape == (3, 7 + end)
+        assert file["label_length"][0] == 5 + end
+
+
+def test_what_the_public_code_could_not_count_is_refused(tmp_path: Path) -> None:
+    """Keeps away: captions of other images than the features, where numbers have gaps."""
+    gap = shard(tmp_path / "gap-000000.tar", (0, 2))
+    with pytest.raises(UserError, match="image 1 is missing"):
+        scorer.export([gap], str(tmp_path / "gap"))
+    named = shard(tmp_path / "named-000000.tar", (0,), "room{}.png")
+    with pytest.raises(UserError, match="has no number"):
+        scorer.export([named], str(tmp_path / "named"))
