@@ -4,10 +4,10 @@
 
 The published sizes: features of 1,024 × 14 × 14, two layers of 512 on either side, CBR frozen. The
 public code's way: every layer's matching, of the whole matrix [B, B, N, N], by torch's own
-gradients; both runs are kept until one backward pass. Both ways have the same losses, which is asserted, no
-dropout, one thread and a process of their own, whose peak memory is that of the way. A step of 64
-scenes in the public code's way takes a few minutes and 10 GB. Decoding: 32 pairs, 24 positions; the
-public code computes all of them for each word.
+gradients; both runs are kept until one backward pass. Both ways have the same losses, which is
+asserted, no dropout, one thread and a process of their own, whose peak memory is that of the way. A
+step of 64 scenes in the public code's way takes minutes and several GB. Decoding: 32 pairs, 24
+positions; the public code computes all of them for each word.
 """
 
 from __future__ import annotations
@@ -118,6 +118,15 @@ def whole(queries: Tensor, keys: Tensor, heads: int) -> Tensor:
     return (products.max(3)[0].mean(2) + products.max(2)[0].mean(2)) / 2
 
 
+def attended(attention: Any, x: Tensor, other: Tensor) -> Tensor:
+    """An attention of the encoder with its weights written out."""
+    parts = (attention.query(x), attention.key(other), attention.value(other))
+    query, key, value = (encoder.split(part, attention.heads) for part in parts)
+    weights = (query @ key.transpose(2, 3) / query.shape[3] ** 0.5).softmax(3)
+    mixed: Tensor = attention.layer_norm((weights @ value).transpose(1, 2).flatten(2) + x)
+    return mixed
+
+
 def public(count: int, width: int) -> list[float]:
     """Both runs with everything that the public code computes, then one backward pass."""
     torchs_products()
@@ -139,11 +148,12 @@ def _public(one: ScorerObjective, batch: Any, words: Tensor) -> tuple[Tensor, Te
     told = before, after
     matched: list[Tensor] = []
     for layer in detector.scorer:
-        new_before, new_after, q = layer(*told)
-        told = new_before, new_after
+        attention, (x, y) = layer.attention, told
+        told = attended(attention, x, y), attended(attention, y, x)
+        scale = attention.logit_scale.exp()
         matched = [
-            q.scale * whole(q.before, q.after_keys, heads),
-            q.scale * whole(q.after, q.before_keys, heads),
+            scale * whole(attention.query(one), attention.key(other), heads)
+            for one, other in ((x, y), (y, x))
         ]
     difference = detector.embed_fc(torch.cat(told, dim=2))
     is_word = batch["ids"] != NULL

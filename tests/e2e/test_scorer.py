@@ -12,6 +12,7 @@ from cc_train import captioner as captioners
 from cc_train.training import runs
 from tests.commands import cc_train
 from tests.conftest import Command
+from tests.miniatures import MAKERS
 
 PREPARE = ("image_size=64", "shards.pairs_per_shard=4", "features.threads=1")
 SMALL = (
@@ -98,6 +99,22 @@ def test_another_run_is_a_start(out: Path, tmp_path: Path) -> None:
     rows = [tensors["speaker.core.embed.weight"] for tensors in (start.tensors, again.tensors)]
     for word in shared:
         assert rows[1][words[word]].allclose(rows[0][known.index(word)], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["spot", "levir"])
+def test_data_sets_without_distractors(name: str, tmp_path: Path, prepare: Command) -> None:
+    """Keeps away: a batch that waits for a second run, or a scene that is swapped with another."""
+    MAKERS[name](tmp_path / "data")
+    changes = ["image_size=32", "features.backbone=efficientnet-lite0", "features.threads=1",
+               "interpolate.method=crossfade", "interpolate.depth=0", "score.weights=none",
+               "keyframes.k=0", "tokenize.weights=none"]  # fmt: skip
+    options = [part for change in changes for part in ("--set", change)]
+    out = tmp_path / "out"
+    done = prepare("build", name, "--root", tmp_path / "data", "--out", out, *options)
+    assert done.returncode == 0, done.stderr
+    train(out, out / "run", steps=2)
+    done = cc_train("evaluate", out / "run", "--shards", out / "shards/test-*.tar")
+    assert done.returncode == 0, done.stderr
 
 
 def test_mistakes_are_named(out: Path, tmp_path: Path, shards: str) -> None:
