@@ -148,7 +148,8 @@ def _public(one: ScorerObjective, batch: Any, words: Tensor) -> tuple[Tensor, Te
     told = before, after
     matched: list[Tensor] = []
     for layer in detector.scorer:
-        attention, (x, y) = layer.attention, told
+        attention: Any = layer.attention
+        x, y = told
         told = attended(attention, x, y), attended(attention, y, x)
         scale = attention.logit_scale.exp()
         matched = [
