@@ -164,7 +164,7 @@ def _locked(
         console.print(_compute(spec.compute, todo, pool), highlight=False, soft_wrap=True)
     try:
         if todo:
-            with Watcher(state, plan, console, account.finished):
+            with Watcher(state, plan, console, account.finished, pool.workers):
                 _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
         if held.lost:

@@ -19,13 +19,17 @@ LINE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Counts:
-    """Pairs of a job: all planned, done and rejected so far, over every run into the folder."""
+    """Pairs of a job: all planned, done and rejected so far, over every run into the folder.
+
+    under_way: shards that a worker is at, or that a crash left so.
+    """
 
     planned: int
     done: int
     rejected: int
     shards: int
     shards_done: int
+    under_way: int
 
     @property
     def finished(self) -> int:
@@ -42,18 +46,25 @@ def count(state: State, plan: dict[str, int], finished: Mapping[str, Done]) -> C
         rejected=sum(len(d.rejects) for d in done.values()) + sum(j.rejected for j in under_way),
         shards=len(plan),
         shards_done=len(done),
+        under_way=len(under_way),
     )
 
 
 class Watcher:
     """Shows a job's counts from a thread of its own until the block ends.
 
-    finished: the shards that are done, which the job adds to meanwhile.
+    finished: the shards that are done, which the job adds to meanwhile. workers: that are expected.
     """
 
     def __init__(
-        self, state: State, plan: dict[str, int], console: Console, finished: Mapping[str, Done]
+        self,
+        state: State,
+        plan: dict[str, int],
+        console: Console,
+        finished: Mapping[str, Done],
+        workers: int = 1,
     ) -> None:
+        self.workers, self.waited = workers, False
         self.state, self.plan, self.console, self.finished = state, plan, console, finished
         self.started, self.first = time.monotonic(), count(state, plan, finished)
         self.stop, self.pause = threading.Event(), POLL_SECONDS
@@ -92,9 +103,17 @@ class Watcher:
             if time.monotonic() - shown_at < LINE_SECONDS:
                 continue
             now, shown_at = self._count(), time.monotonic()
+            if now.finished == shown == self.first.finished and not now.under_way:
+                self._say_that_it_waits()
             if now.finished != shown:
                 self.console.print(self._words(now), highlight=False)
                 shown = now.finished
+
+    def _say_that_it_waits(self) -> None:
+        """Once: on a full cluster, or one that is still to start its nodes, nothing happens yet."""
+        if not self.waited:
+            self.console.print(f"waiting for Ray to start {self.workers} workers", highlight=False)
+            self.waited = True
 
     def _count(self) -> Counts:
         began = time.monotonic()
@@ -109,8 +128,9 @@ class Watcher:
     def _words(self, now: Counts) -> str:
         new_pairs = now.finished - self.first.finished
         rate = new_pairs / (time.monotonic() - self.started)
+        starting = "starting" if now.under_way else f"waiting for {self.workers} workers"
         time_left = (
-            f"{clock((now.planned - now.finished) / rate)} left" if new_pairs > 0 else "starting"
+            f"{clock((now.planned - now.finished) / rate)} left" if new_pairs > 0 else starting
         )
         return (
             f"{now.finished}/{now.planned} pairs, {now.rejected} rejected, "

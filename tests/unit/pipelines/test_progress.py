@@ -33,7 +33,7 @@ PLAN = {f"train-{i:06d}": 10 for i in range(3)}
 def test_counts_add_up(tmp_path: Path) -> None:
     there = state(tmp_path)
     counts = progress.count(there, PLAN, there.done())
-    assert counts == progress.Counts(30, 13, 3, 3, 1)
+    assert counts == progress.Counts(30, 13, 3, 3, 1, 1)
     assert counts.finished == 16
 
 
@@ -105,3 +105,18 @@ def test_a_workers_error_is_shown_without_rays_wrappings(
     error = engine._cause(Wrapped(Wrapped(cause)))
     assert type(error) is kind
     assert str(error) == message
+
+
+def test_a_job_whose_workers_do_not_come_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a second job on a full cluster that prints "starting" for hours."""
+    monkeypatch.setattr(progress, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
+    out = io.StringIO()
+    with progress.Watcher(State(str(tmp_path)), PLAN, Console(file=out, width=200), {}, 4):
+        deadline = time.monotonic() + 30
+        while not out.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.2)
+    assert out.getvalue() == "waiting for Ray to start 4 workers\n"
