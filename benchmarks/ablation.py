@@ -75,6 +75,8 @@ def main(
             future.result()
     known = read(file)
     for table in tables or TABLES:
+        if not any(row.training in known for row in TABLES[table]):
+            continue
         text = ablation_tables.markdown(table, known)
         print(f"\n{table}\n{text}")
         if docs:

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from cc_prep.models import vqgan
 from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_train.data.collate import Reads
 from cc_train.systems.procap import damage
 from cc_train.systems.procap import stage1_objective as stage1
-from cc_train.systems.procap.frame_features import FrameFeatures, Kind
+from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 
 BATCH, FRAMES, SIDE, THREADS = 2, 4, 224, 2
@@ -69,7 +70,7 @@ def tokens_in_half() -> dict[str, float]:
         return ours("tokens")
 
 
-def ours(kind: Kind) -> dict[str, float]:
+def ours(kind: Reads) -> dict[str, float]:
     keep_freed_memory()  # as cc-train does
     encoder, network = parts()
     optimiser = adam(fused=True)  # as cc-train's is
@@ -144,7 +145,7 @@ def adam(fused: bool) -> torch.optim.Optimizer:
 
 
 @cache
-def batch(kind: Kind) -> dict[str, Tensor]:
+def batch(kind: Reads) -> dict[str, Tensor]:
     """A batch as the stream makes it; the same in every process."""
     rng = np.random.default_rng(0)
     network = parts()[1]

@@ -20,11 +20,12 @@ from lib.reference import as_the_reference_encodes, codec, swish, torchs_product
 from torch import Tensor
 
 from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_train.data.collate import Reads
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder
 from cc_train.systems.procap.captioner import ProCap
-from cc_train.systems.procap.frame_features import FrameFeatures, Kind
+from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import as_input
 from cc_train.text import MARKS, Vocabulary
@@ -63,13 +64,13 @@ def tokens() -> np.ndarray:
     return ours("tokens")
 
 
-def ours(kind: Kind) -> np.ndarray:
+def ours(kind: Reads) -> np.ndarray:
     keep_freed_memory()  # as cc-train does
     return encoded(captioner(2, kind), kind)[:, ::97, ::97].numpy()
 
 
 @torch.inference_mode()
-def encoded(model: ProCap, kind: Kind) -> Tensor:
+def encoded(model: ProCap, kind: Reads) -> Tensor:
     return model.memory(ends(kind))
 
 
@@ -99,7 +100,7 @@ def words_a_second(repeats: int) -> dict[int, float]:
 
 
 @cache
-def captioner(k: int, kind: Kind) -> ProCap:
+def captioner(k: int, kind: Reads) -> ProCap:
     torch.set_num_threads(THREADS)
     torch.manual_seed(1)
     encoder = ProcedureEncoder(Config(frames=k + 2))
@@ -109,7 +110,7 @@ def captioner(k: int, kind: Kind) -> ProCap:
 
 
 @cache
-def ends(kind: Kind) -> Tensor:
+def ends(kind: Reads) -> Tensor:
     rng = np.random.default_rng(0)
     if kind == "tokens":
         return torch.from_numpy(rng.integers(0, 1024, (BATCH, 2, 196)))

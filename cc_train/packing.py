@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,8 @@ def _pack_captioner(
             "measures": measures,
             "remarks": "",
         }
-        text = _card(stored, name, folder / checkpoints.MODEL, measured)
+        packed = replace(stored, settings=settings)
+        text = _card(packed, name, folder / checkpoints.MODEL, measured)
         storage.write_bytes(str(folder / CARD_NAME), text.encode())
         folder.replace(target)
     return target

@@ -66,7 +66,9 @@ def test_it_is_evaluated_packed_and_captions_images(
     done = cc_train("pack", out / "run", "--shards", test, "--name", "mini", "--out", tmp_path,
                     "--calibrate", out / "shards/val-*.tar")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "calibration error" in (tmp_path / "mini/README.md").read_text()
+    card = (tmp_path / "mini/README.md").read_text()
+    assert "calibration error" in card
+    assert '"calibration": {' in card
     images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
     captions = []
     for place in (out / "run", tmp_path / "mini"):

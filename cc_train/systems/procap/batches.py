@@ -21,6 +21,7 @@ from cc_prep.steps.confidence import Strategy
 from cc_train.data.collate import (
     NO_FEATURE_FRAMES,
     NO_STORED_FRAMES,
+    Reads,
     draw_caption,
     features_of,
     images_of,
@@ -28,7 +29,6 @@ from cc_train.data.collate import (
     stack,
 )
 from cc_train.systems.procap import damage, masking
-from cc_train.systems.procap.frame_features import Kind
 from cc_train.systems.procap.masking import Masks
 
 DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
@@ -57,7 +57,7 @@ class ProcedureBatches:
     are taken.
     """
 
-    kind: Kind
+    kind: Reads
     keyframes: Keyframes
     masks: Masks
     text_length: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from cc_prep.errors import UserError
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.models.vqgan import VQGAN
+from cc_train.data.collate import Reads
 from cc_train.layers import frozen_backbone
 from cc_train.layers.feature_grid import Pooling, fold, to_grid
-
-Kind = Literal["pixels", "tokens", "features"]
 
 
 class BackboneFeatures(nn.Module):
@@ -76,7 +75,7 @@ class FrameFeatures(nn.Module):
     def __init__(
         self,
         vqgan: VQGAN,
-        kind: Kind,
+        kind: Reads,
         reference_quirks: bool = False,
         cache_mb: int = 0,
         backbone: BackboneFeatures | None = None,

@@ -16,10 +16,11 @@ from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights import networks
 from cc_train.data import feature_statistics, shard_index
+from cc_train.data.collate import Reads
 from cc_train.data.split import Split
 from cc_train.layers import frozen_backbone
 from cc_train.layers.feature_grid import Pooling
-from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures, Kind
+from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 
 FILE = "vqgan.safetensors"
 ADVICE = "Give shards that `cc-prep build` wrote"
@@ -75,28 +76,31 @@ def grid(first: dict[str, Any], vqgan: VQGAN) -> tuple[int, int]:
 
 def find_features(
     data: Split,
-    kind: Kind,
+    kind: Reads,
     vqgan: str | None,
     backbone: str | None = None,
     pooling: Pooling = "unshuffle",
+    *,
     targets: bool = True,
+    reference_quirks: bool = False,
+    cache_mb: int = 0,
 ) -> FrameFeatures:
     """What the encoder is to see, by the networks that made the shards. Raises UserError.
 
     vqgan, backbone: files of weights that have no name of their own. targets: False where tokens
     are not learned; then samples whose features are seen need none, and vqgan says on which grid
-    the features come.
+    the features come. reference_quirks, cache_mb: see `FrameFeatures`.
     """
     if not targets and kind == "features" and vqgan is not None:
         codec = networks.vqgan(vqgan)[0]
     else:
         codec = find(data, vqgan)
     if kind != "features":
-        return FrameFeatures(codec, kind)
+        return FrameFeatures(codec, kind, reference_quirks, cache_mb)
     known = frozen_backbone.about(feature_statistics.first(data.train))
     network = frozen_backbone.find(known, backbone)
     seen = BackboneFeatures(network, known, grid(data.first, codec), pooling)
-    return FrameFeatures(codec, kind, backbone=seen)
+    return FrameFeatures(codec, kind, reference_quirks, cache_mb, seen)
 
 
 def files(vqgan: VQGAN, backbone: BackboneFeatures | None = None) -> dict[str, bytes]:
@@ -106,10 +110,12 @@ def files(vqgan: VQGAN, backbone: BackboneFeatures | None = None) -> dict[str, b
     return {FILE: save(tensors), **more}
 
 
-def read(run: Path, settings: Mapping[str, Any], kind: Kind, quirks: bool) -> FrameFeatures:
+def read(
+    run: Path, settings: Mapping[str, Any], kind: Reads, quirks: bool, cache_mb: int = 0
+) -> FrameFeatures:
     """The frozen networks of a run with these settings. Raises UserError.
 
-    kind, quirks: see `FrameFeatures`.
+    kind, quirks, cache_mb: see `FrameFeatures`.
     """
     place = run / FILE
     if not place.exists():
@@ -117,9 +123,9 @@ def read(run: Path, settings: Mapping[str, Any], kind: Kind, quirks: bool) -> Fr
     tensors = {name: t.float() for name, t in weights.read_tensors(place).items()}
     network, _ = VQGAN.from_tensors(tensors)
     if kind != "features":
-        return FrameFeatures(network, kind, quirks).eval()
+        return FrameFeatures(network, kind, quirks, cache_mb).eval()
     known = settings["backbone"]
     backbone = frozen_backbone.read(run, known["name"])
     rows, columns = known["tokens"]
     seen = BackboneFeatures(backbone, known, (rows, columns), known["pooling"])
-    return FrameFeatures(network, kind, quirks, backbone=seen).eval()
+    return FrameFeatures(network, kind, quirks, cache_mb, seen).eval()

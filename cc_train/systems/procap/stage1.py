@@ -18,6 +18,7 @@ from cc_prep.models.clip import count_layers
 from cc_prep.settings import Section
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import feature_statistics, order, split
+from cc_train.data.collate import Reads
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
@@ -26,7 +27,7 @@ from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap import frozen_networks
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
-from cc_train.systems.procap.frame_features import FrameFeatures, Kind
+from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
@@ -86,7 +87,7 @@ class Settings(Section):
     the encoder sees images in [0, 1], see `FrameFeatures`; stage 2 does as its stage 1.
     """
 
-    frames: Kind = "tokens"
+    frames: Reads = "tokens"
     reference_quirks: bool = False
     cache_mb: int = Field(500, ge=0)
     max_activation_mb: int = Field(1000, ge=0)
@@ -121,9 +122,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     files = (settings.vqgan, settings.backbone_weights)
     features = frozen_networks.find_features(
-        data, settings.frames, *files, settings.feature_pooling
+        data,
+        settings.frames,
+        *files,
+        settings.feature_pooling,
+        reference_quirks=settings.reference_quirks,
+        cache_mb=settings.cache_mb,
     )
-    features.reference_quirks, features.cache_mb = settings.reference_quirks, settings.cache_mb
     encoder = untrained(settings.network, features, settings.keyframes.k + 2, data, request.console)
     if request.init is not None:
         start_from_clip(encoder, request.init)

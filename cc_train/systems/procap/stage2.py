@@ -15,7 +15,7 @@ from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
-from cc_train.data.collate import CaptionBatches
+from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
@@ -24,7 +24,7 @@ from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ComparisonConfig, ProCap, Queries
-from cc_train.systems.procap.frame_features import FrameFeatures, Kind
+from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
 from cc_train.systems.procap.stage1 import Network, read_encoder, untrained
 from cc_train.systems.procap.stage2_objective import Stage2Objective
@@ -83,7 +83,7 @@ class Settings(Section):
     learned as well, see `FactLosses`; with a comparison and ordered pairs alone.
     """
 
-    frames: Kind | None = None
+    frames: Reads | None = None
     reference_quirks: bool = False
     cache_mb: int = Field(500, ge=0)
     vqgan: str | None = None
@@ -195,15 +195,15 @@ def make(
             settings.backbone_weights,
             settings.feature_pooling or "unshuffle",
             targets=False,
+            reference_quirks=settings.reference_quirks,
+            cache_mb=settings.cache_mb,
         )
-        features.reference_quirks = settings.reference_quirks
         encoder = untrained(network, features, k + 2, data, console)
     else:
         encoder, features = _from_stage1(settings, data, init)
     config = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
     config.check()
     _check(settings, encoder.config.width)
-    features.cache_mb = settings.cache_mb
     quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
     kind, comparison = settings.queries.kind, _comparison(settings.comparison)
@@ -265,7 +265,9 @@ def _from_stage1(
             )
     # Before it had a switch of its own, the range of the images went with the losses' slips.
     range_quirk = trained.get("reference_quirks", trained["losses"]["reference_quirks"])
-    features = frozen_networks.read(init, trained, trained["frames"], bool(range_quirk))
+    features = frozen_networks.read(
+        init, trained, trained["frames"], bool(range_quirk), settings.cache_mb
+    )
     _check_backbone(settings, data, init, features)
     if features.kind == "tokens" and trained["tokenizer_sha256"] != first["tokenizer_sha256"]:
         raise UserError(

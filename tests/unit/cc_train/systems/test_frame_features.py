@@ -8,18 +8,18 @@ import torch
 from cc_prep.errors import UserError
 from cc_prep.models.backbones import Latents
 from cc_prep.models.vqgan import VQGAN, Config
+from cc_train.data.collate import Reads
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap.frame_features import (
     BackboneFeatures,
     FrameFeatures,
-    Kind,
     as_input,
 )
 
 
 @pytest.mark.parametrize("kind", ["pixels", "tokens"])
 @pytest.mark.parametrize("cache_mb", [0, 1])
-def test_features_are_the_same_under_autocast(kind: Kind, cache_mb: int) -> None:
+def test_features_are_the_same_under_autocast(kind: Reads, cache_mb: int) -> None:
     """Keeps away: other features in training than in validation; and, from the cache, ones that
     depend on who has asked for an image first."""
     torch.manual_seed(0)

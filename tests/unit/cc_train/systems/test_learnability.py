@@ -16,13 +16,13 @@ import torch
 from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
-from cc_train.data.collate import CaptionBatches
+from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.layers import caption_decoder
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.captioner import ComparisonConfig, ProCap
-from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures, Kind
+from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
@@ -70,7 +70,7 @@ SCENE_CAPTIONS = [
 SCENE_WORDS = Vocabulary.of(SCENE_CAPTIONS, 1)
 
 
-def features(kind: Kind = "tokens") -> FrameFeatures:
+def features(kind: Reads = "tokens") -> FrameFeatures:
     torch.manual_seed(1)
     codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=16, codes=CODES, code_width=16))
     codec.quantize.embedding.weight.data.normal_()
@@ -81,7 +81,7 @@ def features(kind: Kind = "tokens") -> FrameFeatures:
     return FrameFeatures(codec.eval(), kind, backbone=backbone)
 
 
-def encoder(frames: int, kind: Kind = "tokens") -> ProcedureEncoder:
+def encoder(frames: int, kind: Reads = "tokens") -> ProcedureEncoder:
     torch.manual_seed(0)
     return ProcedureEncoder(
         Config(
@@ -137,7 +137,7 @@ def drawn(make: ProcedureBatches | CaptionBatches, size: int, seed: int) -> Iter
     ],
 )
 def test_each_loss_of_stage_1(
-    kind: Kind, name: str, masks: Masks, chance: float, learned: float
+    kind: Reads, name: str, masks: Masks, chance: float, learned: float
 ) -> None:
     weights = {"msm": 0.0, "align": 0.0, "consistency": 0.0} | {name: 1.0}
     make = ProcedureBatches(kind, Keyframes(strategy="uniform", k=2), masks, TEXT)
@@ -155,7 +155,7 @@ def test_each_loss_of_stage_1(
 
 
 @pytest.mark.parametrize("kind", ["tokens", "features"])
-def test_the_captioner_of_stage_2(kind: Kind) -> None:
+def test_the_captioner_of_stage_2(kind: Reads) -> None:
     """Both ends and two procedure queries → the pair's own caption, word for word."""
     words = Vocabulary.of(CAPTIONS, 1)
     sizes = caption_decoder.Config(len(words), 64, 4, 128, 1, 12, 0.0)
