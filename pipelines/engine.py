@@ -39,7 +39,7 @@ _ours = False  # whether `start` started or joined the Ray that there is
 def start() -> tuple[Resources, ...]:
     """Starts a local Ray, or joins the cluster that `RAY_ADDRESS` names; what its nodes have free.
 
-    Raises UserError.
+    Raises UserError for a cluster that is not there, JobFailed where a local Ray does not start.
 
     A Ray that this process has already is used, and left as it is by `stop`.
     """
@@ -60,9 +60,11 @@ def start() -> tuple[Resources, ...]:
                     logging_level=logging.ERROR,
                     **local,
                 )
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            stop()
-            raise _unreachable(address, str(error).splitlines()[0]) from None
+        except BaseException as error:
+            stop()  # first of all, so that whatever is said next is seen
+            if not isinstance(error, Exception):
+                raise
+            raise _not_started(address, (str(error).splitlines() or [repr(error)])[0]) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     return free_resources()
@@ -91,6 +93,15 @@ def _check_reachable(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
         raise _unreachable(address, error.strerror or str(error)) from None
+
+
+def _not_started(address: str | None, reason: str) -> Exception:
+    """A busy machine may take longer to start a local Ray than Ray waits: a plain Exception."""
+    if address is not None:
+        return _unreachable(address, reason)
+    return JobFailed(
+        f"Ray did not start ({reason}). The same command tries again; Ray's output is in {LOG}"
+    )
 
 
 def _unreachable(address: str | None, reason: str) -> UserError:

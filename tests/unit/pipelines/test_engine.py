@@ -1,0 +1,47 @@
+"""Starting Ray: whatever goes wrong is said on the standard error that the user sees."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+import pytest
+import ray
+
+from cc_prep.errors import JobFailed, UserError
+from pipelines import engine
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "expected", "message"),
+    [
+        (None, Exception("The current node timed out\nmore"), JobFailed, "did not start .The curr"),
+        (None, RuntimeError(), JobFailed, r"did not start .RuntimeError\(\)"),
+        ("auto", ConnectionError("nobody there"), UserError, "no Ray at RAY_ADDRESS=auto .nobody"),
+        (None, SystemExit(1), SystemExit, "1"),
+    ],
+)
+def test_a_ray_that_does_not_start_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    address: str | None,
+    error: BaseException,
+    expected: type[BaseException],
+    message: str,
+) -> None:
+    """Keeps away: exit code 1 and a message that went into Ray's log."""
+
+    def init(**options: Any) -> NoReturn:
+        assert os.fstat(2).st_ino != before, "Ray's own output goes to the log"
+        raise error
+
+    before = os.fstat(2).st_ino
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    if address is None:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(expected, match=message):
+        engine.start()
+    assert os.fstat(2).st_ino == before
