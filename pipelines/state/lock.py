@@ -3,8 +3,9 @@
 On a disk the kernel holds the lock for the process that has it, and frees it when that ends: it
 cannot be taken from a living owner, however long that sleeps. On an object store, and on a network
 file system without such locks, a lock is a file that only one can create, and that its owner renews
-while it lives. Such a lock is taken over after a long silence; an owner that wakes up after that
-notices it, writes nothing more and leaves the other's lock alone.
+while it lives. Such a lock is taken over after a long silence, or at once where its owner's process
+would be seen from here and is not. An owner that wakes up after that notices it, writes nothing
+more and leaves the other's lock alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import filelock
 
@@ -35,15 +37,44 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock. id: of this one time that it is held. beat: when it was last renewed."""
+    """Who holds a lock. id: of this one time that it is held. beat: when it was last renewed.
+
+    processes: names the table of processes in which `pid` counts; empty where that is not known.
+    """
 
     host: str
     pid: int
     id: str
     beat: float
+    processes: str = ""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is certainly gone: it would be seen from here, and is not."""
+        if not self.processes or self.processes != _processes():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+def _processes() -> str:
+    """Names this machine's present run and this process's namespace of pids; empty if unknown.
+
+    Containers of one host may share its name, while their process 7 is another one each.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
 
 
 class Held:
@@ -65,7 +96,8 @@ def holder(folder: str) -> Holder | None:
     free = None if storage.is_remote(folder) else _kernel_is_free(folder)
     if free is not None:
         return None if free else recorded
-    return recorded if abs(time.time() - recorded.beat) < STALE_SECONDS else None
+    beats = abs(time.time() - recorded.beat) < STALE_SECONDS
+    return recorded if beats and not recorded.is_dead else None
 
 
 def refuse_if_held(folder: str) -> None:
@@ -81,7 +113,8 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
 
     when_lost: called, in another thread, when this process slept so long that another took over.
     """
-    me = Holder(socket.gethostname(), os.getpid(), uuid.uuid4().hex, time.time())
+    identity, now = uuid.uuid4().hex, time.time()
+    me = Holder(socket.gethostname(), os.getpid(), identity, now, _processes())
     held, stop = Held(), threading.Event()
     with contextlib.ExitStack() as stack:
         kernel = None if storage.is_remote(folder) else _kernel_lock(folder)
@@ -169,6 +202,8 @@ def _create(folder: str, me: Holder) -> None:
 
 def _watch(folder: str, before: Holder | None) -> None:
     """Raises UserError if the lock is being renewed, by whatever clock."""
+    if before is not None and before.is_dead:
+        return
     if before is not None and abs(time.time() - before.beat) < STALE_SECONDS:
         raise _at_work(folder, before)
     deadline = time.monotonic() + STALE_SECONDS

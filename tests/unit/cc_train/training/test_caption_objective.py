@@ -67,7 +67,8 @@ def test_the_loss_is_divided_by_captions_and_the_accuracy_by_words() -> None:
     task = objective(captioner, smoothing=0.2)
     logits = captioner(one["before_after"], one["ids"])
     one["labels"][1, :3] = logits[1, :3].argmax(-1)  # three words that are right
-    losses = task.losses("model", one, 0, task.denominators(one))
+    [chunk] = task.chunks(one)
+    losses = task.losses("model", chunk, 0, task.denominators(one))
     expected = caption_loss(logits, one["labels"], 0.2).item() / 2
     assert losses["total"].item() == pytest.approx(expected, rel=1e-5)
     right = sum(

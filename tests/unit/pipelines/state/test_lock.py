@@ -232,3 +232,23 @@ def test_a_damaged_lock_is_none(tmp_path: Path, text: str) -> None:
     assert lock.holder(str(tmp_path)) is None
     with lock.locked(str(tmp_path)):
         assert lock.holder(str(tmp_path)) is not None
+
+
+@pytest.mark.parametrize(("processes", "held"), [("here", False), ("elsewhere", True), ("", True)])
+def test_a_dead_process_of_this_machine_holds_no_stores_lock(
+    place: str, monkeypatch: pytest.MonkeyPatch, processes: str, held: bool
+) -> None:
+    """Keeps away: 90 seconds of waiting after a kill, and a lock that is taken from another host's
+    process of a number that nobody has here."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setattr(lock, "_processes", lambda: "here")
+    record = {**of_another_host(), "pid": ended.pid, "processes": processes}
+    storage.write_json(lock._place(place), record)
+    if held:
+        with pytest.raises(UserError, match="a job is at work there"), lock.locked(place):
+            pass
+        return
+    assert lock.holder(place) is None
+    with lock.locked(place):
+        assert lock.holder(place).pid == os.getpid()
