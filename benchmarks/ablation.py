@@ -5,12 +5,14 @@
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on the
 test split and writes tables and curves. Everything can be stopped and goes on where it was. RESULTS
-has a line of JSON for each training that is done; it is kept in the repository, since the trainings
-take many hours on two cores. With another file everything is trained anew.
+has a line of JSON for each training that is done under the same conditions: the manifest, the
+number of scenes and of steps. It is meant to be kept in the repository, since the trainings take
+many hours on two cores. With another file everything is trained anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -27,6 +29,7 @@ from lib import ablation_tables
 from lib.ablation_rows import TABLES, Row, Stage1
 from rich.console import Console
 
+from cc_prep import manifest
 from cc_train import configs
 from cc_train.systems.procap.stage1 import Settings
 
@@ -71,9 +74,13 @@ def main(
     if missing:
         lab.prepare(row.stage1 for row, _ in missing)
     with ThreadPoolExecutor(jobs) as pool:
-        for future in [pool.submit(lab.result, row, seed) for row, seed in missing]:
-            future.result()
-    known = read(file)
+        try:
+            for future in [pool.submit(lab.result, row, seed) for row, seed in missing]:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    known = read(file, lab.conditions)
     for table in tables or TABLES:
         if not any(row.training in known for row in TABLES[table]):
             continue
@@ -93,10 +100,13 @@ class Lab:
     def __init__(self, folder: Path, share: int, steps: int | None, results: Path) -> None:
         self.folder, self.share, self.steps, self.results = folder, share, steps, results
         self.first_stage: dict[str, Lock] = {}
+        # Of another manifest, fewer scenes or other steps, no result counts.
+        content = [manifest.text_of(CONFIG), SCENES, FRAME_SCENES, share, steps]
+        self.conditions = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     def without_result(self, rows: Iterable[Row], seed: int) -> list[Row]:
         """The rows that have none for a seed; one of those that are the same training."""
-        known = read(self.results)
+        known = read(self.results, self.conditions)
         return [
             row
             for row in {row.training: row for row in rows}.values()
@@ -128,6 +138,7 @@ class Lab:
         scores = json.loads((evaluation / "scores.json").read_text())
         line = {
             "training": row.training,
+            "conditions": self.conditions,
             "name": f"{row.table}: {row.name}",
             "seed": seed,
             **figures(scores),
@@ -182,11 +193,13 @@ def figures(scores: dict[str, Any]) -> dict[str, float]:
     return {"told apart": told, **shares, "CIDEr": scores["groups"]["total"]["CIDEr"]}
 
 
-def read(file: Path) -> Results:
-    """The results by training and seed."""
+def read(file: Path, conditions: str) -> Results:
+    """The results under these conditions, by training and seed."""
     results: Results = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         entry = json.loads(line)
+        if entry["conditions"] != conditions:
+            continue
         results.setdefault(entry["training"], {})[int(entry["seed"])] = entry
     return results
 

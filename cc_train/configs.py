@@ -41,7 +41,11 @@ def _prefer_absolute(values: dict[str, Any], overrides: Sequence[str]) -> None:
     if not isinstance(loop, dict):
         return
     changed = {change.partition("=")[0] for change in overrides}
-    for steps, relative in (("steps", "epochs"), ("warmup_steps", "warmup_ratio")):
+    for steps, relative in (
+        ("steps", "epochs"),
+        ("warmup_steps", "warmup_ratio"),
+        ("decay_steps", "decay_epochs"),
+    ):
         if f"loop.{steps}" in changed and f"loop.{relative}" not in changed:
             loop[relative] = None
         elif steps in loop:

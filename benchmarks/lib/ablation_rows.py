@@ -58,8 +58,12 @@ LOSSES = (
     Row("losses", "all", stage1=ALL),
 )
 RULES = tuple(
-    Row("keyframes", rule, stage1=Stage1(settings=(f"keyframes.strategy={rule}",)))
-    for rule in ("confidence", "uniform", "random")
+    Row("keyframes", rule, stage1=Stage1(settings=settings))
+    for rule, settings in (
+        ("confidence", ()),  # the manifest's
+        ("uniform", ("keyframes.strategy=uniform",)),
+        ("random", ("keyframes.strategy=random",)),
+    )
 )
 FRAMES = tuple(Row("process", process, stage1=Stage1(process=process)) for process in PROCESSES)
 DECODER = (

@@ -78,8 +78,9 @@ def draw(table: str, results: Mapping[str, Mapping[int, Mapping[str, Any]]], pat
 def _curve(axes: Any, row: Row, seeds: Sequence[Sequence[Sequence[float]]]) -> None:
     if not seeds:
         return
-    steps = [int(step) for step, _ in seeds[0]]
-    values = [[float(curve[i][1]) for curve in seeds] for i in range(len(steps))]
+    curves = [{int(step): float(value) for step, value in seed} for seed in seeds]
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = [[curve[step] for curve in curves] for step in steps]
     [line] = axes.plot(steps, [statistics.fmean(at) for at in values], label=row.name)
     low, high = [min(at) for at in values], [max(at) for at in values]
     axes.fill_between(steps, low, high, alpha=0.2, color=line.get_color())

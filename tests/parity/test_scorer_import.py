@@ -131,6 +131,11 @@ def test_what_is_wrong_is_named(
     file = save(tmp_path / "foreign.pt", monkeypatch, speaker_state=foreign)
     with pytest.raises(UserError, match=r"visual\.proj"):
         run_import(file, "--vocabulary", words, *out)
+    scalar = {**foreign, "core.embed.weight": torch.zeros(())}
+    scalar.pop("visual.proj")
+    file = save(tmp_path / "scalar.pt", monkeypatch, speaker_state=scalar)
+    with pytest.raises(UserError, match="not a whole SCORER checkpoint"):
+        run_import(file, "--vocabulary", words, *out)
     file = save(tmp_path / "whole.pt", monkeypatch)
     with pytest.raises(UserError, match="knows 20 words"):
         run_import(file, "--vocabulary", vocabulary(tmp_path, 19), *out)

@@ -67,8 +67,9 @@ def make_run(
         network = recipe.make(settings, about, words, Frozen(backbone, known))
         network.change_detector.load_state_dict(encoder)
         network.speaker.load_state_dict(decoder)
-    except (KeyError, RuntimeError) as error:
-        lines = str(error).strip().splitlines()
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        # Names and shapes of a file are anybody's: whatever does not fit is no checkpoint.
+        lines = str(error).strip().splitlines() or [repr(error)]
         reason = lines[1].strip() if len(lines) > 1 else lines[0]
         raise UserError(f"{file}: not a whole SCORER checkpoint ({reason})", GIVE) from None
     _write(run, file, network, settings, about, words, backbone)

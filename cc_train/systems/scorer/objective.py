@@ -121,7 +121,10 @@ class ScorerObjective(CaptionObjective):
             parts["cbr"] = (contrast(matched) + contrast(matched.T)) / 2
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
-        return {name: part / len(self.runs) for name, part in {"total": total, **parts}.items()}
+        # Of the runs that have pairs in this step, on whatever rank: a caption has two marks, and
+        # where there is none the count is at most 1.
+        present = torch.stack([denominators[run] > 1 for run in self.runs]).sum().clamp(min=1)
+        return {name: part / present for name, part in {"total": total, **parts}.items()}
 
     def matchings(self, seen: Seen) -> tuple[Tensor, Tensor]:
         """Of all ranks' pairs, [B, B] each: before by after, and after by before."""

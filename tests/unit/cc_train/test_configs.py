@@ -64,6 +64,14 @@ def test_a_number_of_steps_beats_the_default_s_share(tmp_path: Path) -> None:
         assert values == expected, (text, overrides)
 
 
+def test_steps_of_the_decay_beat_epochs() -> None:
+    """Keeps away: SCORER's 15 epochs where somebody sets steps."""
+    from cc_train.systems.scorer import recipe
+
+    loop = configs.load(recipe.Settings, "scorer", None, ["loop.decay_steps=10"], QUIET).loop
+    assert (loop.decay_steps, loop.decay_epochs) == (10, None)
+
+
 @pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", ".1e-2", "+1e-3"])
 def test_numbers_as_everybody_writes_them(text: str) -> None:
     """Keeps away: YAML 1.1's reading of 1e-3 as a string."""

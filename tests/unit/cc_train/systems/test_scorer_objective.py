@@ -124,6 +124,12 @@ def test_a_batch_without_one_run() -> None:
     losses = one.losses("model", empty, 0, denominators)
     assert all(float(value) == 0 for value in losses.values())
     losses["total"].backward()
+    [alone] = one.chunks(batch)
+    with torch.inference_mode():
+        total = one.losses("model", alone, 0, denominators)
+        counted = {**denominators, "unchanged": denominators["changed"]}
+        half = one.losses("model", alone, 0, counted)
+    assert float(total["caption"]) == pytest.approx(2 * float(half["caption"])), "the only run"
 
 
 def test_the_sentence_is_over_words_or_slots() -> None:
