@@ -1,1 +1,27 @@
-"""The trainer: streams the shards that `cc_prep` and `pipelines` make. No Ray here."""
+"""The trainer: streams the shards that `cc_prep` and `pipelines` make. No Ray here.
+
+What users call is here by name, and is imported on first use: `import cc_train` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cc_prep import __version__
+
+if TYPE_CHECKING:
+    from cc_train.captioner import Caption
+    from cc_train.pretrained import Captioner
+
+__all__ = ["Caption", "Captioner", "__version__"]
+
+_MODULES = {"Caption": "cc_train.captioner", "Captioner": "cc_train.pretrained"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value

@@ -54,6 +54,9 @@ class Caption:
     confidence: float | None = None
     attention: Attention | None = None
 
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -73,8 +76,11 @@ class Inputs:
     backbone: str | None = None
 
 
-class Captioner(Protocol):
-    """A trained captioner in evaluation."""
+class CaptionModel(Protocol):
+    """A trained captioner in evaluation, which takes tensors.
+
+    `cc_train.Captioner` puts one into the hands of a user, who has images.
+    """
 
     @property
     def inputs(self) -> Inputs: ...
@@ -115,7 +121,7 @@ class EncoderDecoder(nn.Module):
         return before_after
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """What the decoder attends to, [B, …]. before_after: as `Captioner.caption` takes it."""
+        """What the decoder attends to, [B, …]. before_after: as `CaptionModel.caption` takes it."""
         raise NotImplementedError
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
@@ -148,7 +154,7 @@ class EncoderDecoder(nn.Module):
 
     @torch.inference_mode()
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
-        """Captions of B pairs; see `Captioner.caption`. The network must be in evaluation mode."""
+        """Captions of B pairs; see `CaptionModel.caption`. The network must be in eval mode."""
         assert not self.training, "eval() first: dropout would change the words"
         before_after = self.prepare(before_after)
         memory = self.memory(before_after)
@@ -211,7 +217,7 @@ class EncoderDecoder(nn.Module):
         return super()._apply(fn, recurse)
 
 
-def load(place: str | Path, device: str = "cpu") -> Captioner:
+def load(place: str | Path, device: str = "cpu") -> CaptionModel:
     """The captioner of a run's folder (its best network) or of a packed one, in evaluation.
 
     place: also the name of a captioner that comes with the package.
@@ -226,7 +232,7 @@ def load(place: str | Path, device: str = "cpu") -> Captioner:
     recipe = systems.recipe(run.system)
     if not hasattr(recipe, "load"):
         raise UserError(f"{place}: a run of {run.system} is no captioner", "Give a captioner's run")
-    captioner: Captioner = recipe.load(run, device)
+    captioner: CaptionModel = recipe.load(run, device)
     calibration = run.settings.get("calibration")
     if calibration is not None and isinstance(captioner, EncoderDecoder):
         captioner.calibration = Calibration.of(calibration, place)

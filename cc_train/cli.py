@@ -224,8 +224,7 @@ def compare(**options: Any) -> None:
 
 
 @cli.command()
-@click.argument("run")
-@click.argument("images", nargs=-1, metavar="[BEFORE AFTER]")
+@click.argument("places", nargs=-1, metavar="[RUN] [BEFORE AFTER]")
 @click.option(
     "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see below."
 )
@@ -239,15 +238,15 @@ def compare(**options: Any) -> None:
 def caption(**options: Any) -> None:
     """Says what changed from BEFORE to AFTER.
 
-    RUN is the folder of a training or of a packed captioner, or captioner-mini, which comes with
-    the package. A calibrated captioner adds the chance that its sentence is right.
+    RUN is the folder of a training or of an exported captioner; without it captioner-mini, which
+    comes with the package. A calibrated captioner adds the chance that its sentence is right.
 
     With --pairs for many: a list with columns `before` and `after`, paths relative to it, or a
     folder with `before/NAME` and `after/NAME`, or with `NAME_before.*` and `NAME_after.*`.
 
     \b
     Examples:
-      cc-train caption captioner-mini before.png after.png
+      cc-train caption before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
     """
     from cc_train.commands import caption

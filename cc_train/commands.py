@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-import cv2
-import numpy as np
-import torch
 from rich.console import Console
 
-from cc_prep.errors import RejectedPair, UserError
-from cc_prep.media import images as image_files
+from cc_prep.errors import UserError
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
-from cc_train.captioner import Caption, Captioner
+from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation import evaluation, protocol
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.predict import BATCH, predict
+from cc_train.pretrained import Captioner
 from cc_train.systems import System
 from cc_train.training import runs
 from cc_train.training.settings import pick_device
@@ -98,8 +95,7 @@ def evaluate(
 
 
 def caption(
-    run: str,
-    images: tuple[str, ...],
+    places: tuple[str, ...],
     pairs: str | None,
     shards: tuple[str, ...],
     limit: int | None,
@@ -108,6 +104,7 @@ def caption(
     as_json: bool,
 ) -> None:
     """Prints a sentence for each pair. Raises UserError."""
+    run, images = _run_and_images(places)
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
@@ -115,22 +112,30 @@ def caption(
         return
     if limit is not None:
         raise UserError("--limit without --shards", "Give --shards too")
-    if pairs is None and len(images) != 2:
-        raise UserError(f"{len(images)} images given", "Give BEFORE and AFTER, or --pairs")
+    if pairs is None and not images:
+        raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
     if pairs is not None and images:
         raise UserError("images and --pairs are both given", "Give one of them")
-    listed = [(images[0], images[1])] if pairs is None else list(read_pairs(Path(pairs)))
-    captioner = captioners.load(run, pick_device(device))
+    listed = [images] if images else list(read_pairs(Path(pairs or "")))
+    captioner = Captioner.from_pretrained(run, device=device)
     for first in range(0, len(listed), BATCH):
         part = listed[first : first + BATCH]
-        loaded = np.stack([_load(*pair, captioner.inputs.size) for pair in part])
-        captions = captioner.caption(torch.from_numpy(loaded).to(captioner.device), beams)
-        for (before, after), one in zip(part, captions, strict=True):
+        for (before, after), one in zip(part, captioner(part, beams=beams), strict=True):
             click.echo(_line(before, after, one, as_json, len(listed) > 1))
 
 
+def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:
+    """The captioner and the two images that `[RUN] [BEFORE AFTER]` name. Raises UserError."""
+    if len(places) > 3:
+        raise UserError(f"{len(places)} places given", "Give RUN, BEFORE and AFTER, or --pairs")
+    if len(places) == 2 and Path(places[0]).is_dir():
+        raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
+    run = runs.SHIPPED if len(places) in (0, 2) else places[0]
+    return run, (places[-2], places[-1]) if len(places) > 1 else None
+
+
 def _caption_samples(
-    captioner: Captioner, shards: tuple[str, ...], limit: int | None, beams: int, as_json: bool
+    captioner: CaptionModel, shards: tuple[str, ...], limit: int | None, beams: int, as_json: bool
 ) -> None:
     """Prints the captions of samples of training shards, each beside its references."""
     entries = shard_index.read(shards)[:limit]
@@ -166,16 +171,3 @@ def _row(caption: Caption) -> dict[str, Any]:
     if caption.beams:
         row["beams"] = [{"caption": text, "score": score} for text, score in caption.beams]
     return row
-
-
-def _load(before: str, after: str, size: tuple[int, int]) -> np.ndarray:
-    """Both images in a size, uint8 [2, H, W, 3]. Raises UserError."""
-    height, width = size
-    images = []
-    for place in (before, after):
-        try:
-            image = image_files.read(place, height if height == width else None)
-        except RejectedPair as error:
-            raise UserError(f"{place}: {error}", "Give two images") from None
-        images.append(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
-    return np.stack(images)

@@ -149,7 +149,7 @@ def _check_apart(shards: Sequence[str], calibrate: Sequence[str]) -> None:
         )
 
 
-def _loaded(stored: runs.Run, settings: Mapping[str, Any], folder: Path) -> captioners.Captioner:
+def _loaded(stored: runs.Run, settings: Mapping[str, Any], folder: Path) -> captioners.CaptionModel:
     """The captioner that a folder packs, with these settings."""
     _save(stored.tensors, settings, folder / checkpoints.MODEL)
     storage.write_json(str(folder / runs.SETTINGS), settings)

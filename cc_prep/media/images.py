@@ -54,7 +54,7 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=DECODED) as image:
-                _check_size(image, name)
+                _check_size(image.size, name)
                 rgb = _to_rgb(image)
     except RejectedPair:
         raise
@@ -64,6 +64,32 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
         reason = str(error).replace("<_io.BytesIO object", "<bytes")
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {reason}") from None
     return resize(np.asarray(rgb), size)
+
+
+def from_pillow(image: Image.Image, name: str) -> np.ndarray:
+    """The pixels of a PIL image, uint8 [H, W, 3] RGB, as `read` would give them of its file.
+
+    Raises RejectedPair naming `name` for one that is damaged or outside the size limits.
+    """
+    _check_size(image.size, name)
+    try:
+        return np.asarray(_to_rgb(image))
+    except Exception as error:  # a lazily loaded file: Pillow raises nearly every type
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {error}") from None
+
+
+def from_array(image: object, name: str) -> np.ndarray:
+    """uint8 [H, W, 3] RGB of an array of that form, or of grey uint8 [H, W].
+
+    Raises RejectedPair naming `name` for another form, and outside the size limits.
+    """
+    pixels = np.asarray(image)
+    grey = pixels.ndim == 2
+    if pixels.dtype != np.uint8 or not (grey or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+        form = f"{name}: {pixels.dtype} {list(pixels.shape)}, not uint8 [H, W, 3] RGB"
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, form)
+    _check_size((pixels.shape[1], pixels.shape[0]), name)
+    return np.ascontiguousarray(np.repeat(pixels[..., None], 3, axis=2) if grey else pixels)
 
 
 def decode_stored(data: bytes) -> np.ndarray | None:
@@ -122,8 +148,8 @@ def fitted_mask(mask: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.asarray(image)
 
 
-def _check_size(image: Image.Image, name: str) -> None:
-    width, height = image.size
+def _check_size(size: tuple[int, int], name: str) -> None:
+    width, height = size
     if width * height > MOST_PIXELS:
         raise RejectedPair(
             Reason.IMAGE_TOO_LARGE, f"{name}: {width}×{height}, at most {MOST_PIXELS:,} pixels"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cc_prep.errors import UserError
 from cc_train import calibration
 from cc_train.calibration import Calibration
-from cc_train.captioner import Caption, Captioner
+from cc_train.captioner import Caption, CaptionModel
 from cc_train.evaluation import protocol
 from cc_train.evaluation.facts import judge
 from cc_train.evaluation.predict import predict
@@ -22,7 +22,7 @@ class Judged:
     right: list[bool]
 
 
-def judged(captioner: Captioner, shards: Sequence[str]) -> Judged:
+def judged(captioner: CaptionModel, shards: Sequence[str]) -> Judged:
     """Greedy captions of the samples of training shards with facts. Raises UserError."""
     entries, items = protocol.items(shards)
     known = [pair for pair in zip(entries, items, strict=True) if pair[1].facts is not None]
@@ -39,7 +39,7 @@ def judged(captioner: Captioner, shards: Sequence[str]) -> Judged:
     return Judged(captions, right)
 
 
-def fit(captioner: Captioner, shards: Sequence[str]) -> Calibration:
+def fit(captioner: CaptionModel, shards: Sequence[str]) -> Calibration:
     """The calibration of a captioner on held-out rendered pairs. Raises UserError."""
     held_out = judged(captioner, shards)
     scores = [caption.score for caption in held_out.captions if caption.score is not None]
@@ -51,7 +51,7 @@ def fit(captioner: Captioner, shards: Sequence[str]) -> Calibration:
     return calibration.fit(scores, held_out.right, strangeness)
 
 
-def error(captioner: Captioner, shards: Sequence[str]) -> float:
+def error(captioner: CaptionModel, shards: Sequence[str]) -> float:
     """The calibration error of a calibrated captioner on other pairs, 0 to 1. Raises UserError."""
     measured = judged(captioner, shards)
     confidences = [c.confidence for c in measured.captions if c.confidence is not None]

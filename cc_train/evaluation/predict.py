@@ -9,7 +9,7 @@ import torch
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
-from cc_train.captioner import Caption, Captioner, Inputs
+from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.data import shard_index
 from cc_train.data.collate import Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
@@ -19,7 +19,7 @@ BATCH = 32
 
 
 def predict(
-    captioner: Captioner,
+    captioner: CaptionModel,
     entries: Sequence[Entry],
     beams: int = 1,
     swapped: bool = False,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from cc_prep.errors import UserError
-from cc_train.captioner import Captioner
+from cc_train.captioner import CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation
@@ -31,7 +31,7 @@ def items(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
 
 
 def score(
-    captioner: Captioner,
+    captioner: CaptionModel,
     entries: Sequence[Entry],
     items: Sequence[Item],
     beams: int,
@@ -55,7 +55,7 @@ def score(
 
 
 def _captions(
-    captioner: Captioner, entries: Sequence[Entry], beams: int, swapped: bool, console: Console
+    captioner: CaptionModel, entries: Sequence[Entry], beams: int, swapped: bool, console: Console
 ) -> dict[str, str]:
     title = "captioning swapped pairs" if swapped else "captioning"
     captions = predict(captioner, entries, beams, swapped)

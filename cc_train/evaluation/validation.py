@@ -8,7 +8,7 @@ from pathlib import Path
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
-from cc_train.captioner import Captioner
+from cc_train.captioner import CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.distributed import Ranks
@@ -53,7 +53,7 @@ class Validation:
                 "no sample to validate on has a caption", "Give --valid a captioned split"
             )
 
-    def __call__(self, captioner: Captioner) -> dict[str, float]:
+    def __call__(self, captioner: CaptionModel) -> dict[str, float]:
         """Figures by name: of all pairs, and CIDEr of the changed and of the unchanged ones.
 
         Empty on all ranks but the first.

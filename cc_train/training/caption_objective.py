@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cc_train.captioner import Captioner, EncoderDecoder
+from cc_train.captioner import CaptionModel, EncoderDecoder
 from cc_train.evaluation.validation import BEST
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.text import IGNORED
@@ -30,7 +30,7 @@ class CaptionObjective:
     def __init__(
         self,
         network: EncoderDecoder,
-        score: Callable[[Captioner], dict[str, float]],
+        score: Callable[[CaptionModel], dict[str, float]],
         label_smoothing: float,
         weight_decay: float,
         device: str,

@@ -25,6 +25,7 @@ from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
+SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named
 
 
 @dataclass(frozen=True)

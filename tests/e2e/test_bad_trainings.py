@@ -214,7 +214,7 @@ def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda run, pair: ["caption", run, pair[0]], "1 images given"),
+        (lambda run, pair: ["caption", run, pair[0]], "only one image"),
         (lambda run, pair: ["caption", run, pair[0], "nowhere.png"], "nowhere.png"),
         (lambda run, pair: ["caption", run, pair[0], __file__], "test_bad_trainings.py"),
         (

@@ -106,7 +106,10 @@ def modules_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["cc_prep", "pipelines.cli", "cc_train.cli", "cc_prep.records"])
+QUICK = ["cc_prep", "pipelines.cli", "cc_train", "cc_train.cli", "cc_prep.records"]
+
+
+@pytest.mark.parametrize("module", QUICK)
 def test_quick_imports(module: str) -> None:
     """Keeps away: a --help that takes seconds because it imports torch or Ray."""
     assert not modules_after(f"import {module}") & {"torch", "ray", "cv2", "pandas", "pyarrow"}

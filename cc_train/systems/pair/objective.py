@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor, nn
 
-from cc_train.captioner import Captioner
+from cc_train.captioner import CaptionModel
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.training import fact_losses, optim
@@ -33,7 +33,7 @@ class PairObjective(CaptionObjective):
     def __init__(
         self,
         network: PairCaptioner,
-        score: Callable[[Captioner], dict[str, float]],
+        score: Callable[[CaptionModel], dict[str, float]],
         weights: Losses,
         label_smoothing: float,
         weight_decay: float,

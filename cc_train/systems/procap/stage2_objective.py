@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cc_train.captioner import Captioner
+from cc_train.captioner import CaptionModel
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.frame_features import as_input
@@ -37,7 +37,7 @@ class Stage2Objective(CaptionObjective):
     def __init__(
         self,
         network: ProCap,
-        score: Callable[[Captioner], dict[str, float]],
+        score: Callable[[CaptionModel], dict[str, float]],
         label_smoothing: float,
         weight_decay: float,
         device: str,

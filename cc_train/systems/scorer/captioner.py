@@ -101,7 +101,7 @@ class Scorer(EncoderDecoder):
 
     def features(self, before_after: Tensor) -> tuple[Tensor, Tensor]:
         """Features of before and after, float32 [B, C, rows, columns] each, as the encoder reads
-        them; before_after as `Captioner.caption` takes it. Raises UserError for other sizes.
+        them; before_after as `CaptionModel.caption` takes it. Raises UserError for other sizes.
         """
         features = self.frozen(before_after)
         pooled = to_grid(features.flatten(0, 1), self.grid, "mean")

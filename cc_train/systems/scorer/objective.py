@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.settings import Section
-from cc_train.captioner import Caption, Captioner, Inputs
+from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.decoding.search import sampled
 from cc_train.distributed import Ranks
 from cc_train.layers.caption_loss import caption_loss
@@ -70,7 +70,7 @@ class ScorerObjective(CaptionObjective):
         self,
         network: Scorer,
         reconstruction: Reconstruction | None,
-        score: Callable[[Captioner], dict[str, float]],
+        score: Callable[[CaptionModel], dict[str, float]],
         weights: Losses,
         ways: Ways,
         weight_decay: float,
@@ -165,7 +165,7 @@ class ScorerObjective(CaptionObjective):
 
 
 class Sampling:
-    """A `Captioner` whose captions are drawn by their probabilities, the same ones for a seed."""
+    """A `CaptionModel` whose captions are drawn by their probabilities, the same for a seed."""
 
     def __init__(self, network: Scorer, seed: int) -> None:
         self.network, self.inputs, self.device = network, network.inputs, network.device
@@ -176,7 +176,7 @@ class Sampling:
 
     @torch.inference_mode()
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
-        """Captions of B pairs; see `Captioner.caption`."""
+        """Captions of B pairs; see `CaptionModel.caption`."""
         assert beams == 1, "drawn captions have no beams"
         text, memory = self.network.text, self.network.memory(before_after)
         ids = sampled(self.network.next_word(), memory, self.generator, text.marks)

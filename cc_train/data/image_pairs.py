@@ -1,0 +1,64 @@
+"""Two images of any kind, a file, an array or a PIL image, in the size that a captioner takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
+import PIL.Image
+
+from cc_prep.errors import RejectedPair, UserError
+from cc_prep.media import images
+
+Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
+"""A path or URL, `video.mp4#frame=12`, uint8 [H, W, 3] RGB or [H, W] grey, or a PIL image."""
+
+VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
+
+
+def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:
+    """Pairs as one batch, uint8 [B, 2, H, W, 3] RGB. size: height and width in px.
+
+    A square size is reached by the bicubic filter of the preparation, another one by averaging
+    areas. Raises UserError for what is no image, and for a pair whose images differ in size.
+    """
+    return np.stack([_pair(before, after, size) for before, after in pairs])
+
+
+def _pair(before: Image, after: Image, size: tuple[int, int]) -> np.ndarray:
+    sides = [(_name(image, side), image) for image, side in ((before, "before"), (after, "after"))]
+    pixels = [_pixels(image, name) for name, image in sides]
+    if pixels[0].shape != pixels[1].shape:
+        (first, _), (second, _) = sides
+        raise UserError(
+            f"{first} is {_size(pixels[0])} px and {second} {_size(pixels[1])} px",
+            "Give two images of one size, of the same view",
+        )
+    height, width = size
+    squares = [images.resize(image, height if height == width else None) for image in pixels]
+    return np.stack([cv2.resize(i, (width, height), interpolation=cv2.INTER_AREA) for i in squares])
+
+
+def _name(image: Image, side: str) -> str:
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else f"the image {side}"
+
+
+def _pixels(image: Any, name: str) -> np.ndarray:
+    """An image in its own size, uint8 [H, W, 3] RGB."""
+    try:
+        if isinstance(image, str | os.PathLike):
+            if name.lower().endswith(VIDEOS):
+                raise UserError(f"{name}: is a video", f"Name a frame of it: {name}#frame=0")
+            return images.read(name)
+        if isinstance(image, PIL.Image.Image):
+            return images.from_pillow(image, name)
+        return images.from_array(image, name)
+    except RejectedPair as error:
+        raise UserError(f"{name}: {error}", "Give two images") from None
+
+
+def _size(image: np.ndarray) -> str:
+    return f"{image.shape[1]}×{image.shape[0]}"

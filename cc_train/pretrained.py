@@ -1,0 +1,96 @@
+"""A trained captioner in a user's hands: `Captioner.from_pretrained(place)(before, after)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+
+from cc_prep.errors import UserError
+from cc_train import captioner
+from cc_train.captioner import Caption, CaptionModel, Inputs
+from cc_train.data import image_pairs
+from cc_train.data.image_pairs import Image
+from cc_train.training.settings import pick_device
+
+Pair = tuple[Image, Image]
+
+
+class Captioner:
+    """A trained captioner: two images in, a sentence out.
+
+    model: the captioner itself, which takes tensors (`cc_train.captioner.CaptionModel`).
+    """
+
+    def __init__(self, model: CaptionModel) -> None:
+        self.model = model
+
+    @classmethod
+    def from_pretrained(cls, place: str | os.PathLike[str], *, device: str = "auto") -> Captioner:
+        """The captioner at `place`.
+
+        place: the folder of a training run, a folder that `cc-train export` wrote, or the name of a
+        captioner that comes with the package (`captioner-mini`). device: `cpu`, `cuda`, or `auto`,
+        which takes a GPU where there is one.
+
+        Raises UserError for a place that is none of these, is damaged, or is no captioner's.
+        """
+        return cls(captioner.load(os.fspath(place), pick_device(device)))
+
+    @property
+    def inputs(self) -> Inputs:
+        """The size of its images, and what it reads of a training shard's sample."""
+        return self.model.inputs
+
+    @property
+    def device(self) -> torch.device:
+        """The device that holds its weights."""
+        return self.model.device
+
+    @overload
+    def __call__(self, before: Image, after: Image, /, *, beams: int = 1) -> Caption: ...
+
+    @overload
+    def __call__(
+        self, pairs: Sequence[Pair], /, *, beams: int = 1, batch_size: int = 32
+    ) -> list[Caption]: ...
+
+    def __call__(
+        self,
+        before: Image | Sequence[Pair],
+        after: Image | None = None,
+        /,
+        *,
+        beams: int = 1,
+        batch_size: int = 32,
+    ) -> Caption | list[Caption]:
+        """The caption of a pair, or the captions of a list of pairs, in their order.
+
+        before, after: images as `cc_train.data.image_pairs.Image` has them: paths, URLs, uint8
+        arrays [H, W, 3] RGB or [H, W] grey, PIL images. Both images of a pair have one size; they
+        are resized to `inputs.size`. In place of both, `before` may be a list of such pairs.
+        beams: 1 is greedy; more fills `Caption.beams`. batch_size: pairs that go through the
+        network at once.
+
+        Raises UserError for what is no image, and for a pair whose images differ in size.
+        """
+        if after is not None:
+            return self._captions([(before, after)], beams)[0]  # type: ignore[list-item]
+        pairs = _listed(before)
+        batches = (pairs[first : first + batch_size] for first in range(0, len(pairs), batch_size))
+        return [caption for batch in batches for caption in self._captions(batch, beams)]
+
+    def _captions(self, pairs: Sequence[Pair], beams: int) -> list[Caption]:
+        pixels = torch.from_numpy(image_pairs.stack(pairs, self.inputs.size))
+        return self.model.caption(pixels.to(self.device), beams)
+
+
+def _listed(pairs: object) -> list[Pair]:
+    """A list of pairs, each known to be two of something. Raises UserError."""
+    if isinstance(pairs, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
+    ):
+        return [(before, after) for before, after in pairs]
+    raise UserError("one image, or no list of pairs", "Give before and after, or [(before, after)]")

@@ -1,0 +1,111 @@
+"""`cc_train.Captioner` in a user's hands: what it takes and gives, and how it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import cc_train
+from cc_prep.errors import UserError
+from cc_prep.synth import dataset
+from cc_train import Captioner
+from tests.commands import cc_train as command
+from tests.conftest import write_video
+
+
+@pytest.fixture(scope="module")
+def captioner() -> Captioner:
+    return Captioner.from_pretrained("captioner-mini", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A rendered scene: its image, the changed one, and the one that only the camera changed."""
+    root = tmp_path_factory.mktemp("scene")
+    list(dataset.make(str(root), 1, dataset.Settings(seed=771, size=112, wording="plain")))
+    images = sorted(root.glob("*/CLEVR_default_*.png"))[0].name
+    number = images.rsplit("_", 1)[1]
+    return (
+        root / "images" / f"CLEVR_default_{number}",
+        root / "sc_images" / f"CLEVR_semantic_{number}",
+        root / "nsc_images" / f"CLEVR_nonsemantic_{number}",
+    )
+
+
+def test_paths_arrays_and_pil_images_give_one_caption(
+    captioner: Captioner, scene: tuple[Path, Path, Path]
+) -> None:
+    """Keeps away: channels swapped, or another filter, for one kind of image."""
+    before, after, _ = scene
+    opened = [PIL.Image.open(place) for place in (before, after)]
+    arrays = [np.asarray(image.convert("RGB")) for image in opened]
+    expected = captioner(before, after)
+    assert captioner(str(before), arrays[1]) == expected
+    assert captioner(arrays[0], opened[1]) == expected
+    assert str(expected) == expected.text != "nothing changed"
+    assert expected.confidence is not None
+    assert expected.confidence > 0.5
+
+
+def test_lists_of_pairs_keep_their_order_whatever_the_batch(
+    captioner: Captioner, scene: tuple[Path, Path, Path]
+) -> None:
+    before, after, still = scene
+    pairs = [(before, after), (before, still), (still, before)]
+    captions = captioner(pairs, batch_size=2)
+    assert [one.text for one in captions] == [captioner(*pair).text for pair in pairs]
+    assert [one.text for one in captions[1:]] == ["nothing changed"] * 2
+    assert captioner([]) == []
+
+
+def test_beams_are_ranked(captioner: Captioner, scene: tuple[Path, Path, Path]) -> None:
+    caption = captioner(*scene[:2], beams=3)
+    assert len(caption.beams) == 3
+    assert caption.beams[0] == (caption.text, caption.score)
+
+
+GREY = np.zeros((32, 32), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ((GREY, np.zeros((32, 40), np.uint8)), "before is 32×32 px and the image after 40×32 px"),
+        ((GREY.astype(np.float32), GREY), r"before: .*float32 \[32, 32\], not uint8"),
+        ((np.zeros((3, 32, 32), np.uint8), GREY), r"uint8 \[3, 32, 32\], not uint8 \[H, W, 3\]"),
+        ((GREY[:8], GREY[:8]), "at least 16 a side"),
+        ((GREY, "nowhere.png"), "nowhere.png: missing image"),
+        (("clip.MP4", GREY), "clip.MP4: is a video. Name a frame of it: clip.MP4#frame=0"),
+        ((GREY,), "one image"),
+        (([(GREY, GREY), (GREY,)],), "no list of pairs"),
+    ],
+)
+def test_what_is_no_pair_of_images_is_one_line(
+    captioner: Captioner, images: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        captioner(*images)
+    assert "\n" not in str(error.value)
+
+
+def test_a_frame_of_a_video_is_an_image(captioner: Captioner, tmp_path: Path) -> None:
+    write_video(tmp_path / "ramp.mp4", 4)
+    frames = [f"{tmp_path}/ramp.mp4#frame={number}" for number in (0, 3)]
+    assert captioner(*frames).text
+
+
+def test_the_command_without_run_takes_the_shipped_captioner(
+    captioner: Captioner, scene: tuple[Path, Path, Path]
+) -> None:
+    done = command("caption", *scene[:2])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\t")[0] == captioner(*scene[:2]).text
+
+
+def test_other_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'captioner_of_all'"):
+        _ = cc_train.captioner_of_all
