@@ -1,4 +1,4 @@
-"""Readers: a module a layout, each with what `Reader` asks for."""
+"""Readers: a module a layout, each with what `Reader` asks for. `open` gives pairs with images."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from cc_prep import caption_normalization, storage
+from cc_prep import manifest as manifests
 from cc_prep.datasets.layouts import (
     clevr_change,
     clevr_dc,
@@ -18,9 +19,22 @@ from cc_prep.datasets.layouts import (
     video,
 )
 from cc_prep.datasets.layouts.annotation_files import ARCHIVES
+from cc_prep.datasets.loaded import LoadedPair, LoadedPairs
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
+
+__all__ = [
+    "READERS",
+    "LoadedPair",
+    "LoadedPairs",
+    "Reader",
+    "check_inside",
+    "open",
+    "outsiders",
+    "pairs",
+    "reader",
+]
 
 
 class Reader(Protocol):
@@ -66,6 +80,21 @@ def reader(manifest: Manifest) -> Reader:
             f"{manifest.source}: root: no folder {manifest.root}", layout.WANTED.format(m=manifest)
         )
     return layout
+
+
+def open(
+    name: str, root: str | None = None, *, split: str = "train", size: int | None = None
+) -> LoadedPairs:
+    """The pairs of a split with their images, read when they are asked for.
+
+    name: of a manifest, such as `clevr`, or a YAML file. root: the folder or URL of the data; by
+    default the manifest's. split: one of the manifest's. size: images are resized to size × size
+    px; by default they keep their size.
+
+    Raises UserError for an unknown name or split, and for a folder that does not hold the data.
+    """
+    manifest = manifests.load(name, root=root)
+    return LoadedPairs(manifest.root, pairs(manifest, split), size)
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

@@ -1,0 +1,76 @@
+"""The pairs of a data set with their images, for programs: `datasets.open` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.records import ImagePair
+
+
+@dataclass(frozen=True)
+class LoadedPair:
+    """A pair with its images.
+
+    record: what the data set says of it: id, captions, type of change and more. before, after:
+    uint8 [H, W, 3] RGB. mask: uint8 [H, W], 255 where something changed; None where the data set
+    has none.
+    """
+
+    record: ImagePair
+    before: np.ndarray
+    after: np.ndarray
+    mask: np.ndarray | None = None
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """The reference captions."""
+        return self.record.captions
+
+
+class LoadedPairs(Sequence[LoadedPair]):
+    """The pairs of a split, whose images are read when a pair is asked for.
+
+    It has a length and indices, as a data set of PyTorch does. records: all pairs without their
+    images. size: images are resized to size × size px; None leaves them as they are.
+
+    Indexing raises `cc_prep.errors.RejectedPair` for an image that is missing or damaged.
+    """
+
+    def __init__(self, root: str, records: Sequence[ImagePair], size: int | None) -> None:
+        self.root, self.records, self.size = root, list(records), size
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> LoadedPair: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> LoadedPairs: ...
+
+    def __getitem__(self, index: int | slice) -> LoadedPair | LoadedPairs:
+        if isinstance(index, slice):
+            return LoadedPairs(self.root, self.records[index], self.size)
+        return self._load(self.records[index])
+
+    def __iter__(self) -> Iterator[LoadedPair]:
+        return (self._load(record) for record in self.records)
+
+    def _load(self, record: ImagePair) -> LoadedPair:
+        # Imported here because those who only list pairs do without OpenCV.
+        from cc_prep.media import images
+
+        before, after = (
+            images.read(storage.resolve(self.root, place), self.size)
+            for place in (record.before, record.after)
+        )
+        mask = None
+        if record.mask is not None:
+            mask = images.read_mask(storage.resolve(self.root, record.mask), self.size)
+            mask = images.fitted_mask(mask, *before.shape[:2])
+        return LoadedPair(record, before, after, mask)

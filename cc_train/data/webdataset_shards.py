@@ -1,0 +1,75 @@
+"""Training shards as a pipeline of `webdataset`, for trainers other than ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import webdataset
+from webdataset import filters
+from webdataset.compat import FluidInterface
+
+from cc_prep.errors import UserError
+from cc_prep.formats import training_shards
+from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.training_shards import TrainingSample
+from cc_train.data.sequence_index import expand
+
+
+class ShardPipeline(webdataset.DataPipeline, FluidInterface):
+    """A pipeline with the methods of `webdataset.WebDataset`: shuffle, batched, to_tuple, …"""
+
+
+def open_shards(
+    shards: str | Sequence[str], *, shardshuffle: int = 0, seed: int = 0
+) -> ShardPipeline:
+    """The decoded samples of training shards, as a `webdataset` pipeline.
+
+    shards: a path, URL, glob or brace expression, or several. shardshuffle: the shards are shuffled
+    within a window of so many, in another order in each epoch; 0 keeps their order. seed: of that
+    order. Shards are divided among the processes of a training and among the workers of a loader.
+
+    A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
+    `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` float16
+    [frames, C, h, w] and `mask.png` uint8 [H, W], 255 where something changed; the stored frames
+    `f00.jpg` … as uint8 [H, W, 3] RGB; and `before` and `after`, the first and the last of them.
+
+    Raises UserError for a pattern that names no file, and while reading for a damaged shard.
+    Nothing is ever unpickled.
+    """
+    places = expand([shards] if isinstance(shards, str) else list(shards))
+    stages = [
+        webdataset.SimpleShardList(places),
+        webdataset.split_by_node,
+        webdataset.split_by_worker,
+        *([filters.detshuffle(shardshuffle, seed=seed)] if shardshuffle else []),
+        _samples,
+    ]
+    return ShardPipeline(*stages)
+
+
+def _samples(sources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for source in sources:
+        place = source["url"]
+        try:
+            for sample in training_shards.read(place):
+                yield {"__key__": sample.key, "__url__": place, **_decoded(sample)}
+        except DamagedShard as error:
+            raise UserError(f"{place}: {error}", "Make this shard anew") from None
+
+
+def _decoded(sample: TrainingSample) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "json": sample.meta,
+        "tokens.npy": sample.tokens,
+        "scores.npy": sample.scores,
+    }
+    if sample.features is not None:
+        members["features.npy"] = sample.features.values
+    mask = sample.mask()
+    if mask is not None:
+        members["mask.png"] = mask
+    frames = {number: sample.image(number) for number in sorted(sample.images)}
+    members |= {f"f{number:02d}.jpg": pixels for number, pixels in frames.items()}
+    ends = {"before": 0, "after": len(sample.tokens) - 1}
+    return members | {side: frames[number] for side, number in ends.items() if number in frames}

@@ -1,0 +1,61 @@
+"""Scores of predictions in a program: the measures of `cc-train evaluate` in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from cc_prep.errors import UserError
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions.scorer import Scores
+
+File: TypeAlias = "str | os.PathLike[str]"
+
+
+def score(
+    predictions: Mapping[str, str] | Sequence[str] | File,
+    references: Mapping[str, Sequence[str]] | Sequence[Sequence[str]] | File,
+    *,
+    measures: Sequence[str] = scorer.ORDER,
+) -> Scores:
+    """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr and SPICE of predictions, as COCO's scorer has them.
+
+    predictions: captions by id, in the order of the references, or a file of any format that
+    `cc-train evaluate --predictions` reads. references: lists of captions by the same ids, in the
+    same order, or a file in COCO's format or {id: [captions]}. measures: those that are wanted;
+    METEOR and SPICE need Java.
+
+    `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
+    and `Scores.left_out` says why a measure is missing.
+
+    Raises UserError where predictions and references do not fit, and for an unknown measure.
+    """
+    unknown = [name for name in measures if name not in scorer.ORDER]
+    if unknown:
+        raise UserError(f"no measure is named {unknown[0]}", f"Known: {', '.join(scorer.ORDER)}")
+    captions, known = _predictions(predictions), _references(references)
+    if isinstance(references, str | os.PathLike):
+        captions, items = coco.matched(captions, coco.read_references(os.fspath(references)))
+        known = {item.id: item.references for item in items}
+    return scorer.score(known, captions, measures)
+
+
+def _predictions(predictions: Mapping[str, str] | Sequence[str] | File) -> dict[str, str]:
+    if isinstance(predictions, str | os.PathLike):
+        return coco.read_predictions([os.fspath(predictions)])
+    if isinstance(predictions, Mapping):
+        return {str(id): caption for id, caption in predictions.items()}
+    return {str(number): caption for number, caption in enumerate(predictions)}
+
+
+def _references(
+    references: Mapping[str, Sequence[str]] | Sequence[Sequence[str]] | File,
+) -> dict[str, tuple[str, ...]]:
+    if isinstance(references, str | os.PathLike):
+        return {}
+    named = references if isinstance(references, Mapping) else dict(enumerate(references))
+    texts = [id for id, captions in named.items() if isinstance(captions, str)]
+    if texts:
+        raise UserError(f"the references of {texts[0]} are one text", "Give a list of captions")
+    return {str(id): tuple(captions) for id, captions in named.items()}

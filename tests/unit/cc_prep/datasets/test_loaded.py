@@ -1,0 +1,44 @@
+"""`datasets.open`: pairs with their images, by index and in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from cc_prep import datasets
+from cc_prep.errors import RejectedPair, UserError
+
+
+def test_pairs_come_with_their_images_and_masks(synth_root: Path) -> None:
+    pairs = datasets.open("synth", root=str(synth_root), split="test")
+    records = [pair.record for pair in pairs]
+    assert len(pairs) == len(records) > 1
+    changed = next(pair for pair in pairs if pair.record.kind == "change")
+    name = synth_root / changed.record.after
+    assert np.array_equal(changed.after, cv2.imread(str(name))[..., ::-1])
+    assert changed.captions == changed.record.captions != ()
+    assert changed.mask is not None
+    assert changed.mask.shape == changed.before.shape[:2] == (64, 64)
+    different = (changed.before != changed.after).any(axis=2)
+    assert different[changed.mask == 255].mean() > 0.5
+    assert [pair.record for pair in pairs[1:]] == records[1:]
+    assert pairs[-1].record == records[-1]
+
+
+def test_images_take_the_size_that_is_asked_for(synth_root: Path) -> None:
+    pair = datasets.open("synth", root=str(synth_root), split="test", size=32)[0]
+    assert pair.before.shape == pair.after.shape == (32, 32, 3)
+
+
+def test_mistakes(synth_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no split 'testing'"):
+        datasets.open("synth", root=str(synth_root), split="testing")
+    with pytest.raises(UserError, match="no folder"):
+        datasets.open("synth", root=str(tmp_path / "nowhere"))
+    pairs = datasets.open("synth", root=str(synth_root), split="test")
+    pairs.root = str(tmp_path)
+    with pytest.raises(RejectedPair, match="missing image"):
+        pairs[0]

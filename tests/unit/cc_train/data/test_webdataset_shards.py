@@ -1,0 +1,89 @@
+"""`open_shards`: a pipeline of webdataset over training shards, with our decoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cc_prep.errors import UserError
+from cc_prep.formats import training_shards
+from cc_prep.media import images
+from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.storage import glob
+from cc_train import open_shards
+from tests import token_shards
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("shards")
+    return token_shards.write(folder / "a", 3)[0]
+
+
+def test_samples_are_those_of_the_shards(pattern: str) -> None:
+    expected = [s for place in glob(pattern) for s in training_shards.read(place)]
+    samples = list(open_shards(pattern))
+    assert [s["__key__"] for s in samples] == [s.key for s in expected]
+    for sample, stored in zip(samples, expected, strict=True):
+        assert sample["json"] == stored.meta
+        assert np.array_equal(sample["tokens.npy"], stored.tokens)
+        assert np.array_equal(sample["scores.npy"], stored.scores)
+
+
+def test_it_shuffles_batches_and_chains_as_webdataset_does(pattern: str) -> None:
+    chain = open_shards(pattern).shuffle(10).to_tuple("tokens.npy", "json").batched(4)
+    batches = list(chain)
+    assert [len(tokens) for tokens, _ in batches] == [4, 2]
+    assert batches[0][0].shape == (4, token_shards.FRAMES, *token_shards.GRID)
+
+
+def test_workers_share_the_shards(tmp_path: Path) -> None:
+    """Keeps away: every worker of a loader that reads every shard."""
+    patterns = [token_shards.write(tmp_path, 1, split)[0] for split in ("train", "val")]
+    loader = torch.utils.data.DataLoader(
+        open_shards(patterns).to_tuple("__key__"), batch_size=None, num_workers=2
+    )
+    keys = [key for (key,) in loader]
+    assert len(keys) == len(set(keys)) == 4
+
+
+def test_the_order_of_shards_depends_on_seed_and_epoch(tmp_path: Path) -> None:
+    splits = [f"part{number}" for number in range(6)]
+    patterns = [token_shards.write(tmp_path, 1, split)[0] for split in splits]
+
+    def orders(seed: int) -> list[list[str]]:
+        chain = open_shards(patterns, shardshuffle=10, seed=seed)
+        return [[sample["__key__"] for sample in chain] for _ in range(2)]
+
+    assert orders(1) == orders(1) != orders(2)
+    assert orders(1)[0] != orders(1)[1]
+    assert sorted(orders(1)[0]) == sorted(orders(1)[1])
+
+
+def test_frames_and_masks_are_decoded(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), np.uint8)
+    mask = np.zeros((16, 16), np.uint8)
+    mask[2:4] = 255
+    pair = ImagePair("a", "train", "0", "change", "0.png", "1.png", ("a cube",))
+    sequence = FrameSequence(pair, frames, mask=mask)
+    tokens, scores = np.zeros((4, 1, 1)), np.zeros((2, 1, 4))
+    members = training_shards.encode(sequence, tokens, scores, [0, 3], 95, {})
+    with training_shards.write_shard(str(tmp_path / "a-000000.tar")) as (writer, _):
+        writer.add(pair.key, members)
+    [sample] = open_shards(str(tmp_path / "a-000000.tar"))
+    for name, side in (("f00.jpg", "before"), ("f03.jpg", "after")):
+        assert np.array_equal(sample[side], images.decode_stored(members[name]))
+        assert sample[side] is sample[name]
+    assert np.array_equal(sample["mask.png"], mask)
+
+
+def test_mistakes(pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        open_shards(str(tmp_path / "*.tar"))
+    damaged = tmp_path / "train-000000.tar"
+    damaged.write_bytes(Path(glob(pattern)[0]).read_bytes().replace(b'"frames": 4', b'"frames": 5'))
+    with pytest.raises(UserError, match=r"train-000000.tar: .*tokens are .* Make this shard anew"):
+        list(open_shards(str(damaged)))

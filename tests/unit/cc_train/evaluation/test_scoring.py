@@ -1,0 +1,37 @@
+"""`cc_train.score`: the measures in one call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train import score
+
+REFERENCES = {"a": ["the ball is gone", "no ball"], "b": ["nothing changed"]}
+PREDICTIONS = {"a": "the ball is gone", "b": "a cube moved"}
+FAST = ("BLEU-4", "CIDEr")
+
+
+def test_mappings_lists_and_files_give_the_same_scores(tmp_path: Path) -> None:
+    scores = score(PREDICTIONS, REFERENCES, measures=FAST)
+    assert list(scores.corpus) == list(FAST)
+    assert scores.items["a"]["CIDEr"] > 100 > scores.items["b"]["CIDEr"] == 0
+    lists = score(list(PREDICTIONS.values()), list(REFERENCES.values()), measures=FAST)
+    assert lists.corpus == scores.corpus
+    assert lists.items == {"0": scores.items["a"], "1": scores.items["b"]}
+    for name, value in (("predictions", PREDICTIONS), ("references", REFERENCES)):
+        (tmp_path / name).write_text(json.dumps(value))
+    files = score(tmp_path / "predictions", str(tmp_path / "references"), measures=FAST)
+    assert files.corpus == scores.corpus
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UserError, match="no measure is named CIDEr-D"):
+        score(PREDICTIONS, REFERENCES, measures=["CIDEr-D"])
+    with pytest.raises(UserError, match="1 ids are without a prediction, such as b"):
+        score({"a": "x"}, REFERENCES, measures=FAST)
+    with pytest.raises(UserError, match="references of a are one text"):
+        score(PREDICTIONS, {"a": "the ball is gone", "b": ["x"]}, measures=FAST)
