@@ -13,7 +13,7 @@ import click
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
-from cc_train import systems
+from cc_train import page_commands, systems
 
 
 class _Commands(click.Group):
@@ -177,6 +177,12 @@ def pack(
 @click.option(
     "--predicted-only", is_flag=True, help="Leave out pairs without a prediction, as COCO does."
 )
+@click.option(
+    "--protocol",
+    "protocol_name",
+    metavar="NAME",
+    help="Check that what is scored is the named protocol's: spot-single, levir-cc, …",
+)
 @click.option("--out", metavar="DIR", help="Where the files go; default: RUN/evaluation.")
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
@@ -189,6 +195,7 @@ def evaluate(**options: Any) -> None:
     Of rendered pairs first what is right: changed or not, type of change, looks of the object.
     Their shards hold the facts; for --references give them with --facts.
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
+    The last line is the signature of the scores: with another one they are not comparable.
 
     \b
     Examples:
@@ -196,31 +203,11 @@ def evaluate(**options: Any) -> None:
       cc-train evaluate --predictions theirs.json --references test.json --out theirs
       cc-train evaluate --predictions theirs.json --references test.json \\
           --facts data/synth/facts.json
+      cc-train evaluate --predictions theirs.json --references spot.json --protocol spot-single
     """
     from cc_train.commands import evaluate
 
     evaluate(**options)
-
-
-@cli.command()
-@click.argument("places", nargs=-1, required=True, metavar="RUN…")
-@click.option("--dataset", metavar="NAME", help="Add published figures of it: clevr, spot, …")
-@click.option("--out", metavar="FILE", help="Also write a page, with bars.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compare(**options: Any) -> None:
-    """Prints the scores of several runs, or folders of evaluate, side by side.
-
-    Where two were scored over the same pairs it says how much CIDEr is gained over the first, with
-    an interval, and of rendered pairs how many more captions are exactly right. --dataset adds what
-    papers report (cc_train/evaluation/published.yaml).
-
-    \b
-    Example:
-      cc-train compare runs/a runs/b theirs.json.evaluation --dataset clevr --out compare.html
-    """
-    from cc_train.report.comparison import compare
-
-    compare(**options)
 
 
 @cli.command()
@@ -254,18 +241,5 @@ def caption(**options: Any) -> None:
     caption(**options)
 
 
-@cli.command()
-@click.argument("run")
-@click.option("--out", metavar="FILE", help="The page; default: RUN/report.html.")
-@click.option("--shards", multiple=True, metavar="SHARDS", help="Show these samples' images.")
-@click.option("--evaluation", metavar="DIR", help="What `evaluate --out` wrote; see there.")
-def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str | None) -> None:
-    """Draws a page of a run: curves, reconstructions, captions beside their references.
-
-    \b
-    Example:
-      cc-train report out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar'
-    """
-    from cc_train.report import write
-
-    click.echo(write(run, out, shards, evaluation))
+for _command in page_commands.COMMANDS:
+    cli.add_command(_command)

@@ -15,7 +15,7 @@ from cc_train import configs, start, systems
 from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
-from cc_train.evaluation import evaluation, protocol
+from cc_train.evaluation import evaluation, protocol, protocols, signature
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.predict import BATCH, predict
 from cc_train.pretrained import Captioner
@@ -58,12 +58,15 @@ def evaluate(
     types: str | None,
     facts: str | None,
     predicted_only: bool,
+    protocol_name: str | None,
     out: str | None,
     beams: int,
     device: str,
     as_json: bool,
 ) -> None:
     """Scores a run on shards, or predictions against references. Raises UserError."""
+    if protocol_name is not None:
+        protocols.get(protocol_name)
     if predictions:
         if run is not None or (references is None) == (not shards):
             raise UserError(
@@ -79,7 +82,8 @@ def evaluate(
         if len(items) < count:
             click.echo(f"{count - len(items)} pairs without a prediction left out", err=True)
         place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
-        scores = evaluation.evaluate(items, captions)
+        subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
+        scores = evaluation.evaluate(items, captions, protocol=protocol_name, subset=subset)
     else:
         if run is None or not shards:
             raise UserError("what is to be scored?", "Give RUN and --shards, or --predictions")
@@ -88,7 +92,9 @@ def evaluate(
         items = coco.with_facts(items, facts) if facts else items
         captioner = captioners.load(run, pick_device(device))
         console = Console(stderr=True)
-        scores, captions = protocol.score(captioner, entries, items, beams, console, place)
+        scores, captions = protocol.score(
+            captioner, entries, items, beams, console, place, protocol_name
+        )
     evaluation.write(place, scores, items, captions)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)

@@ -18,11 +18,13 @@ PUBLISHED = (
     "docs/**/*.md",
     "docs/*.json",
     "docs/site.css",
+    "docs/sortable.js",
     "docs/images/*",
     "manifests/README.md",
     "manifests/*.yaml",
     "cc_prep/assets/*.md",
     "cc_train/evaluation/published.yaml",
+    "cc_train/evaluation/protocols.yaml",
 )
 
 

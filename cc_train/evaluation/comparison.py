@@ -16,11 +16,11 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
-from cc_train.evaluation import evaluation, fact_scores, published
+from cc_train.evaluation import bootstrap, evaluation, fact_scores, signature
 from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.signature import Signature
 
 REMEDY = "Give runs, or folders of cc-train evaluate"
-RESAMPLES = 2000
 MEASURES = (*fact_scores.MEASURES, *scorer.ORDER)
 MARKS = {
     "LLM": "a large language model writes the captions",
@@ -47,6 +47,9 @@ class Row:
     folder: parts of the absolute path of an evaluated run; only its end is ever shown.
     sources, marks, details: of published scores by group, where they stand, what the table shows
         of them (see MARKS), and all that is known of them as JSON.
+    signature: None of published scores, and of evaluations from before there were signatures.
+    members: the runs of one system whose mean this row is. spread: their standard deviation by
+        group and measure.
     """
 
     name: str
@@ -59,6 +62,14 @@ class Row:
     sources: dict[str, str] = field(default_factory=dict)
     marks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    signature: Signature | None = None
+    members: tuple[Row, ...] = ()
+    spread: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> tuple[Row, ...]:
+        """The runs that the row is of."""
+        return self.members or (self,)
 
     def remarks(self, group: str) -> str:
         """In words why a published row may mislead."""
@@ -114,13 +125,15 @@ def read(place: str) -> Row:
                 groups[group] = {**shares, **groups[group]}
         pairs = {str(group): int(values["pairs"]) for group, values in scores["groups"].items()}
         conventions = str(scores["conventions"])
+        line = scores.get("signature")
+        signed = None if line is None else signature.parse(line)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{file}: no scores of cc-train evaluate", REMEDY) from None
     folder = file.parent if file.parent.name != evaluation.FOLDER else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
     items, exact = _items(file.parent / "items.jsonl")
-    return Row(name, groups, pairs, items, conventions, folder.parts, exact)
+    return Row(name, groups, pairs, items, conventions, folder.parts, exact, signature=signed)
 
 
 def _facts(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -171,71 +184,40 @@ def _told_apart(row: Row, same_name: Sequence[Row]) -> str:
     return "/".join((*parents[-depth:], row.name))
 
 
-def published_rows(dataset: str) -> list[Row]:
-    """The published figures of a data set's test split, a row a system.
-
-    Raises UserError if there are none.
-    """
-    figures_file = published.read()
-    figures = [f for f in figures_file.figures if (f.dataset, f.split) == (dataset, "test")]
-    if not figures:
-        known = ", ".join(sorted(figures_file.datasets))
-        raise UserError(f"--dataset {dataset}: no published figures", f"Known: {known}")
-    rows: dict[str, Row] = {}
-    for figure in figures:
-        row = rows.setdefault(figure.system, Row(figure.system, {}))
-        row.groups[figure.group] = figure.merged
-        row.sources[figure.group] = _printed(figure.source, figure.table)
-        row.marks[figure.group] = _marks(figure, figures_file)
-        row.details[figure.group] = _details(figure, figures_file)
-    return list(rows.values())
-
-
-def _printed(source: str, table: str) -> str:
-    return f"{source}, table {table}" if table[-1].isdigit() else f"{source}, {table}"
-
-
-def _marks(figure: published.Figure, figures_file: published.Published) -> tuple[str, ...]:
-    """What the table shows of a published row besides its scores; see MARKS."""
-    system = figures_file.systems[figure.system]
-    marks = []
-    if system.llm or system.llm is None:
-        marks.append("LLM" if system.llm else "LLM?")
-    if figure.changes is not None:
-        marks.append(figure.changes)
-    if figure.reproduced is not None:
-        marks.append(
-            {True: "reproduced", False: "not reached", None: "by others"}[figure.reproduced.reached]
+def require_same(rows: Sequence[Row]) -> None:
+    """Raises UserError for rows of ours whose scores are not comparable by their signatures."""
+    different = _different(rows)
+    if different:
+        raise UserError(
+            different[0],
+            "Evaluate them in the same way, or show them side by side with --mixed",
         )
-    if system.cider != "official":
-        marks.append("CIDEr-D" if system.cider == "CIDEr-D" else "CIDEr?")
-    if figure.uncertain:
-        marks.append("uncertain")
-    if figure.disputed:
-        marks.append("disputed")
-    return tuple(marks)
 
 
-def _details(figure: published.Figure, figures_file: published.Published) -> dict[str, Any]:
-    """All that is known of a published row besides its scores, as JSON."""
-    system = figures_file.systems[figure.system]
-    facts = figure.model_dump(
-        mode="json",
-        include={"elsewhere", "reproduced", "uncertain", "note"},
-        exclude_defaults=True,
-    )
-    return {
-        "aliases": list(system.aliases),
-        "llm": system.llm,
-        "CIDEr kind": system.cider,
-        "changes": figure.changes or figures_file.datasets[figure.dataset].changes,
-        **facts,
-    }
+def _different(rows: Sequence[Row]) -> list[str]:
+    """In words which evaluations have another signature than the first that has one."""
+    ours = [row for row in rows if not row.sources]
+    first = next((row for row in ours if row.signature is not None), None)
+    if first is None or first.signature is None:
+        return []
+    lines = []
+    for row in ours:
+        if row.signature is None:
+            lines.append(f"{row.name} has no signature, unlike {first.name}: older code scored it")
+            continue
+        keys = first.signature.differences(row.signature)
+        if keys:
+            what = ", ".join(
+                f"{key} {row.signature.parts[key]} for {first.signature.parts[key]}" for key in keys
+            )
+            lines.append(f"{row.name} is not scored as {first.name} is: {what}")
+    return lines
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """A table a group that one of our rows has."""
-    names = evaluation.ranked({group for row in rows if not row.sources for group in row.groups})
+    """A table a group that one of our rows has; without rows of ours, a table a group."""
+    ours = [row for row in rows if not row.sources] or rows
+    names = evaluation.ranked({group for row in ours for group in row.groups})
     tables = []
     for group in names:
         ranked = [row for row in rows if row.groups.get(group)]
@@ -252,14 +234,15 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
-    """Each later row against the first, by resampling the pairs that both have (paired bootstrap).
+    """Each later row against the first, by resampling the pairs that both have (paired bootstrap),
+    and the runs where a row is of several.
 
     A pair's own CIDEr depends on the document frequencies of the whole evaluation, so only rows
     over exactly the same pairs are compared. The same seed gives the same intervals.
     """
     listed = list(rows)
-    exact = [(row.name, row.exact) for row in listed if row.exact]
-    cider = [(row.name, row.items) for row in listed if row.items]
+    exact = [(row.name, [run.exact for run in row.runs]) for row in listed if row.exact]
+    cider = [(row.name, [run.items for run in row.runs]) for row in listed if row.items]
     return [
         *_intervals(exact, fact_scores.EXACT, np.random.default_rng(seed)),
         *_intervals(cider, "CIDEr", np.random.default_rng(seed)),
@@ -267,19 +250,19 @@ def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
 
 
 def _intervals(
-    scored: Sequence[tuple[str, Mapping[str, float]]], measure: str, rng: np.random.Generator
+    scored: Sequence[tuple[str, Sequence[Mapping[str, float]]]],
+    measure: str,
+    rng: np.random.Generator,
 ) -> list[Interval]:
-    """Of the scores of pairs by name of their row, each later one against the first."""
-    intervals = []
-    for name, scores in scored[1:]:
-        other, first = scored[0]
-        if scores.keys() == first.keys():
-            gains = np.array([scores[id] - first[id] for id in sorted(scores)])
-            draws = rng.integers(len(gains), size=(RESAMPLES, len(gains)))
-            low, high = np.percentile(gains[draws].mean(axis=1), (2.5, 97.5))
-            difference = float(gains.mean())
-            intervals.append(Interval(name, other, difference, float(low), float(high), measure))
-    return intervals
+    """Of the scores of pairs of each run by name of its row, each later row against the first."""
+    if not scored:
+        return []
+    (other, first), *later = scored
+    return [
+        Interval(name, other, *bootstrap.gain(first, runs, rng), measure)
+        for name, runs in later
+        if all(run.keys() == first[0].keys() for run in (*first, *runs))
+    ]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -297,6 +280,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
         notes.append(f"not over the same pairs as {scored[0].name}: {', '.join(others)}")
     if len({row.conventions for row in ours}) > 1:
         notes.append("scored by different conventions; see each scores.json")
+    notes += [f"different signatures: {line}" for line in _different(rows)]
+    signatures = dict.fromkeys(row.signature.line for row in ours if row.signature is not None)
+    notes += [f"signature: {line}" for line in signatures]
+    several = [row for row in ours if row.members]
+    notes += [
+        f"{row.name}: mean ± standard deviation of {len(row.members)} runs" for row in several
+    ]
     if any(row.exact for row in ours):
         notes.append("type and exact: share of the changed pairs; see docs/captioner.md, Facts")
     if any(row.sources for row in rows):
@@ -331,4 +321,5 @@ def to_json(tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[
 
 def _scores(row: Row, table: Table) -> Mapping[str, Any]:
     pairs = {"pairs": row.pairs[table.group]} if table.group in row.pairs else {}
-    return {**pairs, **row.groups[table.group]}
+    runs = {"runs": len(row.members), "spread": row.spread.get(table.group, {})}
+    return {**pairs, **row.groups[table.group], **(runs if row.members else {})}

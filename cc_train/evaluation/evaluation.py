@@ -4,7 +4,7 @@ DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the 
                        want them (and sc_results.json, nsc_results.json for CLEVR-Change)
 DIR/references.json    COCO's annotation format
 DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group, what
-                       was left out, the conventions
+                       was left out, the conventions, the signature
 DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
                        changed (`facts`) and whether the caption is right (`outcomes`, `exact`)
 DIR/table.md           facts and corpus scores as tables
@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
-from cc_train.evaluation import fact_scores
+from cc_train.evaluation import fact_scores, protocols, signature
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 from cc_train.evaluation.captions.scorer import Scores
 from cc_train.evaluation.fact_scores import FactScores
 from cc_train.evaluation.facts import Verdict, judge
+from cc_train.evaluation.signature import Signature
 from cc_train.training import runs
 
 TOTAL = "total"
@@ -44,9 +45,10 @@ class Evaluation:
 
     groups: by group, `total` first. counts: pairs by group. swapped: what `swap_check` gives of the
         captions of (after, before); None if they were not made. verdicts: by the ids of the items
-        that have facts.
+        that have facts. signature: what the scores depend on besides the captions.
     """
 
+    signature: Signature
     groups: dict[str, Scores] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
@@ -68,6 +70,7 @@ class Evaluation:
             },
             "left_out": self.groups[TOTAL].left_out,
             "conventions": scorer.CONVENTIONS,
+            "signature": self.signature.line,
             "swapped": self.swapped,
         }
 
@@ -76,27 +79,35 @@ def evaluate(
     items: Sequence[Item],
     predictions: Mapping[str, str],
     measures: Sequence[str] = scorer.ORDER,
+    protocol: str | None = None,
+    subset: str = signature.ALL,
 ) -> Evaluation:
     """Scores of predictions by id, of all items and of each group that is not all of them.
 
-    Raises UserError where predictions and items do not fit, or an item has no reference.
+    protocol: the name of one of `cc_train.evaluation.protocols`; it is checked. subset: see
+    `signature.of`. Raises UserError where predictions and items do not fit, an item has no
+    reference, or the items are not those of the protocol.
     """
+    named = signature.NONE if protocol is None else protocols.checked(protocol, items)
     references = {item.id: item.references for item in items}
     tokens = scorer.tokenised(references, predictions)
-    result = Evaluation()
     groups: dict[str, set[str]] = {TOTAL: set(references)}
     for item in items:
         for name in item.groups:
             groups.setdefault(name, set()).add(item.id)
     scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
-    result.groups = scorer.score_groups(tokens, scored, measures)
-    result.counts = {name: len(ids) for name, ids in scored.items()}
-    result.verdicts = {
-        item.id: judge(predictions[item.id], item.facts, item.references)
-        for item in items
-        if item.facts is not None
-    }
-    return result
+    scores = scorer.score_groups(tokens, scored, measures)
+    names = {item.id: item.name for item in items}
+    return Evaluation(
+        signature.of(tokens[0], names, list(scores[TOTAL].corpus), subset, named),
+        scores,
+        {name: len(ids) for name, ids in scored.items()},
+        verdicts={
+            item.id: judge(predictions[item.id], item.facts, item.references)
+            for item in items
+            if item.facts is not None
+        },
+    )
 
 
 def ranked(groups: Iterable[str]) -> list[str]:
@@ -185,4 +196,5 @@ def table(result: Evaluation) -> str:
             f"{swapped['CIDEr of the swapped']:.2f} swapped."
         )
     lines.append(f"\n{scorer.CONVENTIONS[0].upper()}{scorer.CONVENTIONS[1:]}.")
+    lines.append(f"\nSignature: `{result.signature.line}`")
     return "\n".join(lines) + "\n"

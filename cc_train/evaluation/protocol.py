@@ -12,7 +12,7 @@ from cc_prep.errors import UserError
 from cc_train.captioner import CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation
+from cc_train.evaluation import evaluation, protocols
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
@@ -37,18 +37,21 @@ def score(
     beams: int,
     console: Console,
     place: Path | None = None,
+    named: str | None = None,
 ) -> tuple[Evaluation, dict[str, str]]:
     """Scores and captions by key of samples and their items. Raises UserError.
 
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
     place: a folder into which the captions are written before they are scored, so that they are
-    there whatever the scores then fail at.
+    there whatever the scores then fail at. named: a protocol of `protocols`.
     """
+    if named is not None:
+        protocols.checked(named, items)  # before the captions, which take long
     captions = _captions(captioner, entries, beams, False, console)
     if place is not None:
         coco.write(place, items, captions)
-    scores = evaluation.evaluate(items, captions)
+    scores = evaluation.evaluate(items, captions, protocol=named)
     swapped = _captions(captioner, entries, beams, True, console)
     scores.swapped = evaluation.swap_check(items, captions, swapped)
     return scores, captions

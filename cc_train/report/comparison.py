@@ -11,26 +11,44 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from cc_prep import storage
-from cc_train.evaluation import comparison
+from cc_prep.errors import UserError
+from cc_train.evaluation import comparison, published_rows, several_runs
 from cc_train.evaluation.comparison import Interval, Table
+from cc_train.report.latex import render
 from cc_train.report.page import environment
 
 SHOWN = "CIDEr"  # drawn as bars
 PIPE_WIDTH = 200  # characters; into a file or a pipe nothing is cut short
 
 
-def compare(places: Sequence[str], dataset: str | None, out: str | None, as_json: bool) -> None:
+def compare(
+    places: Sequence[str],
+    dataset: str | None,
+    mixed: bool,
+    out: str | None,
+    latex: bool,
+    as_json: bool,
+) -> None:
     """Shows evaluations side by side: `cc-train compare`. Raises UserError."""
-    ours = comparison.distinct([comparison.read(place) for place in places])
-    rows = [*ours, *(comparison.published_rows(dataset) if dataset else ())]
+    if not places and dataset is None:
+        raise UserError("nothing to compare", "Give runs, or --dataset, or both")
+    ours = comparison.distinct([several_runs.read(place) for place in places])
+    if not mixed:
+        comparison.require_same(ours)
+    rows = [*ours, *(published_rows.of_dataset(dataset) if dataset else ())]
     tables, gains = comparison.tables(rows), comparison.intervals(ours)
     notes = comparison.notes(rows)
+    if dataset is not None and not mixed:
+        notes = [*published_rows.unchecked(dataset, ours), *notes]
     if out is not None:
-        title = " and ".join(row.name for row in ours) if len(ours) < 4 else f"{len(ours)} systems"
+        names = " and ".join(row.name for row in ours) or f"published figures of {dataset}"
+        title = names if len(ours) < 4 else f"{len(ours)} systems"
         write(out, title, tables, gains, notes)
         click.echo(out, err=True)
     if as_json:
         click.echo(json.dumps(comparison.to_json(tables, gains, notes), ensure_ascii=False))
+    elif latex:
+        click.echo(render(tables, notes))
     else:
         console = Console()
         wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
@@ -67,8 +85,10 @@ def show(
         for row in table.rows:
             scores = row.groups[table.group]
             pairs = f"{row.pairs[table.group]:,}" if table.group in row.pairs else ""
+            spread = row.spread.get(table.group, {})
             values = [
-                _value(scores.get(name), table.best[name] == row.name) for name in table.measures
+                _value(scores.get(name), spread.get(name), table.best[name] == row.name)
+                for name in table.measures
             ]
             drawn.add_row(
                 escape(row.name),
@@ -90,7 +110,8 @@ def show(
         console.print(f"note: {note}", markup=False, highlight=False)
 
 
-def _value(score: float | None, best: bool) -> str:
+def _value(score: float | None, spread: float | None, best: bool) -> str:
     if score is None:
         return ""
-    return f"[bold]{score:.1f}[/bold]" if best else f"{score:.1f}"
+    text = f"{score:.1f}" if spread is None else f"{score:.1f} ± {spread:.1f}"
+    return f"[bold]{text}[/bold]" if best else text

@@ -92,6 +92,8 @@ MISTAKES = (
     "cc-train evaluate nowhere --shards out/shards/*.tar",
     "cc-train evaluate --predictions text.pt --references text.pt",
     "cc-train evaluate --predictions predictions.json --references nowhere.json",
+    "cc-train evaluate --predictions predictions.json --references nowhere.json --protocol coco",
+    "cc-train compare",
     "cc-train caption run a.png b.png",
     "cc-train caption nowhere a.png b.png",
     "cc-train report empty",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison, evaluation
+from cc_train.evaluation import comparison, evaluation, published_rows
 from cc_train.evaluation.captions import coco, scorer
 from tests.commands import Done, cc_train
 
@@ -97,7 +97,7 @@ def test_damaged_items_are_named(runs: list[str]) -> None:
 
 
 def test_published_rows(runs: list[str]) -> None:
-    rows = [*(comparison.read(run) for run in runs), *comparison.published_rows("clevr")]
+    rows = [*(comparison.read(run) for run in runs), *published_rows.of_dataset("clevr")]
     total = comparison.tables(rows)[0]
     by_name = {row.name: row for row in total.rows}
     assert by_name["ProCap"].groups["total"] == {"CIDEr": 135.6}
@@ -108,7 +108,7 @@ def test_published_rows(runs: list[str]) -> None:
     assert "LLM: a large language model writes the captions" in notes
     assert not [note for note in notes if note.startswith("multi:")]  # no such row is shown
     with pytest.raises(UserError, match="Known: clevr, clevr_dc, edit, levir, spot, spot_multi"):
-        comparison.published_rows("coco")
+        published_rows.of_dataset("coco")
 
 
 def test_marks_and_details_are_shown(runs: list[str], tmp_path: Path) -> None:

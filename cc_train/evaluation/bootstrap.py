@@ -1,0 +1,46 @@
+"""The paired bootstrap: how sure it is that one system has more of a measure than another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+RESAMPLES = 2000
+PERCENTILES = (2.5, 97.5)
+
+
+def gain(
+    first: Sequence[Mapping[str, float]],
+    later: Sequence[Mapping[str, float]],
+    rng: np.random.Generator,
+) -> tuple[float, float, float]:
+    """How much more `later` has than `first`: the mean over pairs and runs, and its 95 % interval.
+
+    first, later: of each run of a system the scores by pair; all runs are of the same pairs. The
+    pairs are drawn with replacement, the same ones for both systems, and of several runs also the
+    runs of each system, since a system is its training and not one of its seeds. Two systems of one
+    run each are compared over pairs alone.
+    """
+    ids = sorted(first[0])
+    scores = [
+        np.array([[run[id] for id in ids] for run in runs], dtype=np.float64)
+        for runs in (first, later)
+    ]
+    difference = float(scores[1].mean() - scores[0].mean())
+    count = len(ids)
+    pairs = rng.integers(count, size=(RESAMPLES, count))
+    means = [np.stack([run[pairs].mean(axis=1) for run in runs], axis=1) for runs in scores]
+    drawn = [_over_runs(of_runs, rng) for of_runs in means]
+    low, high = np.percentile(drawn[1] - drawn[0], PERCENTILES)
+    return difference, float(low), float(high)
+
+
+def _over_runs(means: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[resamples] of means [resamples, runs]: of runs drawn with replacement."""
+    count = means.shape[1]
+    if count == 1:
+        return means[:, 0]
+    runs = rng.integers(count, size=means.shape)
+    drawn: np.ndarray = np.take_along_axis(means, runs, axis=1).mean(axis=1)
+    return drawn

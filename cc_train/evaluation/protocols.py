@@ -1,0 +1,115 @@
+"""Named protocols of evaluation, `cc-train evaluate --protocol NAME`, read from `protocols.yaml`.
+
+A protocol fixes what papers leave open: which pairs, which references, how many. It changes no
+score: it checks that what is scored is what its name says, and the signature then carries the name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from cc_prep import settings
+from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train.evaluation import signature
+from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions.coco import Item
+
+FILE = Path(__file__).parent / "protocols.yaml"
+
+
+class Protocol(Section):
+    """A protocol.
+
+    revision: counted up when what is scored changes. dataset: its name in published.yaml.
+    prepare: the command that writes its references from the raw files.
+    pairs: how many are scored. groups: how many of them are in each group of the results.
+    references_a_pair: least and most. references: how many in all; None where they are not known.
+    digest: SHA-256 of the references, see `signature.digest`; None where the official files were
+    not at hand. left_open: what papers do not say, or do in different ways, and what holds here.
+    """
+
+    revision: int = Field(ge=1)
+    title: str
+    dataset: str
+    prepare: str
+    pairs: int = Field(ge=1)
+    groups: dict[str, int] = Field(default_factory=dict)
+    references_a_pair: Annotated[tuple[int, int], Field(strict=False)]
+    references: int | None = None
+    digest: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    left_open: Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Protocols(Section):
+    """The whole file."""
+
+    protocols: dict[str, Protocol]
+
+
+@cache
+def read() -> Mapping[str, Protocol]:
+    """All protocols by name."""
+    values = settings.parse(FILE.read_text(encoding="utf-8"), FILE.name)
+    try:
+        return Protocols.model_validate(values).protocols
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(f"{FILE.name}: {place}: {first['msg']}", "Mend that entry") from None
+
+
+def get(name: str) -> Protocol:
+    """A protocol by its name. Raises UserError."""
+    known = read()
+    if name not in known:
+        raise UserError(f"no protocol is named {name}", f"Known: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def of_dataset(dataset: str) -> list[str]:
+    """The names of the protocols of a data set of published.yaml."""
+    return [name for name, protocol in read().items() if protocol.dataset == dataset]
+
+
+def checked(name: str, items: Sequence[Item]) -> str:
+    """The protocol as a signature names it, `name@revision`.
+
+    items: what is to be scored. Raises UserError if that is not what the protocol asks for.
+    """
+    protocol = get(name)
+
+    def differs(what: str) -> UserError:
+        advice = f"Write the references with: {protocol.prepare}; or score without --protocol"
+        return UserError(f"--protocol {name}: {what}", advice)
+
+    if len(items) != protocol.pairs:
+        raise differs(f"{protocol.pairs:,} pairs are to be scored, here are {len(items):,}")
+    least, most = protocol.references_a_pair
+    for item in items:
+        if not least <= len(item.references) <= most:
+            asked = f"{least}" if least == most else f"{least} to {most}"
+            raise differs(f"{item.name} has {len(item.references)} references in place of {asked}")
+    count = sum(len(item.references) for item in items)
+    if protocol.references is not None and count != protocol.references:
+        raise differs(f"{protocol.references:,} references are official, here are {count:,}")
+    sizes = Counter(group for item in items for group in item.groups)
+    for group, size in protocol.groups.items():
+        if sizes[group] != size:
+            raise differs(f"{size:,} pairs are {group!r}, here {sizes[group]:,}")
+    if protocol.digest is not None and _digest(items) != protocol.digest:
+        raise differs("the references, or their ids, are not the official ones")
+    return f"{name}@{protocol.revision}"
+
+
+def _digest(items: Sequence[Item]) -> str:
+    references = {item.id: item.references for item in items}
+    any_caption = {item.id: "" for item in items}
+    tokens = scorer.tokenised(references, any_caption)[0]
+    return signature.digest(tokens, {item.id: item.name for item in items})

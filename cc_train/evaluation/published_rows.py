@@ -1,0 +1,95 @@
+"""Published figures as rows of a comparison: `cc-train compare --dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cc_prep.errors import UserError
+from cc_train.evaluation import protocols, published
+from cc_train.evaluation.comparison import Row
+
+
+def of_dataset(dataset: str) -> list[Row]:
+    """The published figures of a data set's test split, a row a system.
+
+    Raises UserError if there are none.
+    """
+    figures_file = published.read()
+    figures = [f for f in figures_file.figures if (f.dataset, f.split) == (dataset, "test")]
+    if not figures:
+        known = ", ".join(sorted(figures_file.datasets))
+        raise UserError(f"--dataset {dataset}: no published figures", f"Known: {known}")
+    rows: dict[str, Row] = {}
+    for figure in figures:
+        row = rows.setdefault(figure.system, Row(figure.system, {}))
+        row.groups[figure.group] = figure.merged
+        row.sources[figure.group] = _printed(figure.source, figure.table)
+        row.marks[figure.group] = _marks(figure, figures_file)
+        row.details[figure.group] = _details(figure, figures_file)
+    return list(rows.values())
+
+
+def unchecked(dataset: str, ours: Sequence[Row]) -> list[str]:
+    """Which rows of ours are under no protocol of the data set, in words.
+
+    Raises UserError for a row of another data set's protocol.
+    """
+    names = protocols.of_dataset(dataset)
+    notes = []
+    for row in ours:
+        protocol = None if row.signature is None else row.signature.protocol
+        if protocol is None:
+            advice = f"; see --protocol {names[0]}" if names else ""
+            notes.append(
+                f"{row.name}: whether it is scored on the pairs and references of the published "
+                f"rows is not checked{advice}"
+            )
+        elif protocol not in names:
+            raise UserError(
+                f"{row.name} is scored by the protocol {protocol}, not by one of {dataset}",
+                f"Give --dataset {protocols.get(protocol).dataset}, or --mixed",
+            )
+    return notes
+
+
+def _printed(source: str, table: str) -> str:
+    return f"{source}, table {table}" if table[-1].isdigit() else f"{source}, {table}"
+
+
+def _marks(figure: published.Figure, figures_file: published.Published) -> tuple[str, ...]:
+    """What the table shows of a published row besides its scores; see `comparison.MARKS`."""
+    system = figures_file.systems[figure.system]
+    marks = []
+    if system.llm or system.llm is None:
+        marks.append("LLM" if system.llm else "LLM?")
+    if figure.changes is not None:
+        marks.append(figure.changes)
+    if figure.reproduced is not None:
+        marks.append(
+            {True: "reproduced", False: "not reached", None: "by others"}[figure.reproduced.reached]
+        )
+    if system.cider != "official":
+        marks.append("CIDEr-D" if system.cider == "CIDEr-D" else "CIDEr?")
+    if figure.uncertain:
+        marks.append("uncertain")
+    if figure.disputed:
+        marks.append("disputed")
+    return tuple(marks)
+
+
+def _details(figure: published.Figure, figures_file: published.Published) -> dict[str, Any]:
+    """All that is known of a published row besides its scores, as JSON."""
+    system = figures_file.systems[figure.system]
+    facts = figure.model_dump(
+        mode="json",
+        include={"elsewhere", "reproduced", "uncertain", "note"},
+        exclude_defaults=True,
+    )
+    return {
+        "aliases": list(system.aliases),
+        "llm": system.llm,
+        "CIDEr kind": system.cider,
+        "changes": figure.changes or figures_file.datasets[figure.dataset].changes,
+        **facts,
+    }

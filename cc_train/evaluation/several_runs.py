@@ -1,0 +1,63 @@
+"""A row of several runs of one system, such as those of several seeds: `NAME=RUN,RUN,…`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from cc_prep.errors import UserError
+from cc_train.evaluation import comparison
+from cc_train.evaluation.comparison import Row
+
+
+def read(place: str) -> Row:
+    """The row of a run, see `comparison.read`, or the mean of the runs of `NAME=RUN,RUN,…`.
+
+    Raises UserError for what is not there, and for runs that are not scored in the same way.
+    """
+    name, equals, listed = place.partition("=")
+    if not equals or Path(place).exists():
+        return comparison.read(place)
+    runs = [part for part in listed.split(",") if part]
+    if not name or not runs:
+        raise UserError(f"{place}: no runs", "Give NAME=RUN,RUN,…, or RUN alone")
+    return mean(name, [comparison.read(run) for run in runs])
+
+
+def mean(name: str, rows: Sequence[Row]) -> Row:
+    """The mean of the runs of one system, with their standard deviation. Raises UserError."""
+    comparison.require_same(comparison.distinct(rows))
+    first = rows[0]
+    other = next((row for row in rows if row.items.keys() != first.items.keys()), None)
+    if other is not None:
+        raise UserError(
+            f"{name}: {other.name} is not over the same pairs as {first.name}",
+            "Evaluate all runs of a system on the same shards",
+        )
+    common = {
+        group: [m for m in first.groups[group] if all(m in row.groups[group] for row in rows)]
+        for group in first.groups
+        if all(group in row.groups for row in rows)
+    }
+    values = {
+        group: {m: [row.groups[group][m] for row in rows] for m in measures}
+        for group, measures in common.items()
+    }
+    spread = {
+        group: {m: statistics.stdev(scores) for m, scores in measures.items()}
+        for group, measures in values.items()
+        if len(rows) > 1
+    }
+    return Row(
+        name,
+        {g: {m: statistics.fmean(v) for m, v in of.items()} for g, of in values.items()},
+        first.pairs,
+        {id: statistics.fmean(row.items[id] for row in rows) for id in first.items},
+        first.conventions,
+        (name,),
+        {id: statistics.fmean(row.exact[id] for row in rows) for id in first.exact},
+        signature=first.signature,
+        members=tuple(rows),
+        spread=spread,
+    )

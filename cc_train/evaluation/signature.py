@@ -1,0 +1,107 @@
+"""What a score depends on besides the captions, in one line that a paper can print.
+
+    pairs:1263|refs:2100-3f6c0d2a91be|subset:all|tok:ptb|CIDEr:D,df=refs|METEOR:1.5|…
+
+As with sacreBLEU's signature, two scores are comparable if their lines agree. Keys are separated by
+`|`; no value holds a `|` or a `:`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cc_prep import __version__
+from cc_train.evaluation.captions import scorer
+
+SCORER = 1  # counted up whenever the same captions may get other figures
+ALL, PREDICTED = "all", "predicted"
+PROTOCOL, NONE = "protocol", "none"
+TOLD_OTHERWISE = ("subset", "version")  # by `refs`, which holds every pair, and by `scorer`
+# By measure: what it is, and in which variant.
+VARIANTS = {
+    "BLEU": "corpus,closest",
+    "METEOR": "1.5",
+    "ROUGE-L": "beta=1.2",
+    "CIDEr": "D,n=4,sigma=6,df=refs",
+    "SPICE": "1.0",
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parts of a signature by key, in their order."""
+
+    parts: Mapping[str, str]
+
+    @property
+    def line(self) -> str:
+        """The signature as it is printed."""
+        return "|".join(f"{key}:{value}" for key, value in self.parts.items())
+
+    @property
+    def protocol(self) -> str | None:
+        """The name of the protocol that the scores were made by, if they were by one."""
+        name = self.parts.get(PROTOCOL, NONE).partition("@")[0]
+        return None if name == NONE else name
+
+    def differences(self, other: Signature) -> list[str]:
+        """Keys by which scores are not comparable.
+
+        The toolkit's version is none of them, since `scorer` counts what may change a score, nor is
+        the subset, since `refs` is over the pairs of that subset; nor is what only one of the two
+        has, such as a measure or a protocol.
+        """
+        absent = {PROTOCOL: NONE}
+        return [
+            key
+            for key, value in self.parts.items()
+            if key not in TOLD_OTHERWISE
+            and key in other.parts
+            and other.parts[key] != value
+            and absent.get(key) not in (value, other.parts[key])
+        ]
+
+
+def parse(line: str) -> Signature:
+    """The signature of its line. Raises ValueError for a line that is none."""
+    pairs = [part.partition(":") for part in line.split("|")]
+    if not all(key and colon and value for key, colon, value in pairs):
+        raise ValueError(f"{line!r} is no signature")
+    return Signature({key: value for key, _, value in pairs})
+
+
+def of(
+    references: Mapping[str, Sequence[str]],
+    names: Mapping[str, str],
+    measures: Sequence[str],
+    subset: str = ALL,
+    protocol: str = NONE,
+) -> Signature:
+    """The signature of scores.
+
+    references: tokenised, by id, as `scorer.tokenised` gives them. names: the official id of each.
+    measures: those that were computed. subset: `all` pairs with references, or only those that were
+    `predicted`. protocol: as `name@revision`.
+    """
+    count = sum(map(len, references.values()))
+    used = {"BLEU" if name in scorer.BLEU else name for name in measures}
+    return Signature(
+        {
+            "pairs": str(len(references)),
+            "refs": f"{count}-{digest(references, names)[:12]}",
+            "subset": subset,
+            "tok": "ptb,lowercase,nopunct",
+            **{name: variant for name, variant in VARIANTS.items() if name in used},
+            PROTOCOL: protocol,
+            "scorer": str(SCORER),
+            "version": __version__,
+        }
+    )
+
+
+def digest(references: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
+    """SHA-256 of references and official ids; neither the order of pairs nor of captions counts."""
+    lines = sorted("\t".join((names[id], *sorted(texts))) for id, texts in references.items())
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

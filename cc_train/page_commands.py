@@ -1,0 +1,69 @@
+"""Commands of `cc-train` that show results: compare, published, report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("places", nargs=-1, metavar="[RUN…]")
+@click.option("--dataset", metavar="NAME", help="Add published figures of it: clevr, spot, …")
+@click.option("--mixed", is_flag=True, help="Show scores with different signatures all the same.")
+@click.option("--out", metavar="FILE", help="Also write a page, with bars.")
+@click.option("--latex", is_flag=True, help="Print LaTeX tables, for booktabs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(**options: Any) -> None:
+    """Prints the scores of several runs, or folders of evaluate, side by side.
+
+    Scores with different signatures are refused. Where two were scored over the same pairs it says
+    how much CIDEr is gained over the first, with an interval, and of rendered pairs how many more
+    captions are exactly right. NAME=RUN,RUN,… stands for several runs of one system: their mean,
+    standard deviation, and an interval over pairs and runs. --dataset adds what papers report
+    (docs/published.md).
+
+    \b
+    Examples:
+      cc-train compare runs/a runs/b theirs.json.evaluation --dataset clevr --out compare.html
+      cc-train compare procap=runs/a0,runs/a1,runs/a2 scorer=runs/b0,runs/b1,runs/b2 --latex
+      cc-train compare --dataset spot --latex
+    """
+    from cc_train.report.comparison import compare
+
+    compare(**options)
+
+
+@click.command()
+@click.option("--out", metavar="FILE", required=True, help="The page, as Markdown.")
+def published(out: str) -> None:
+    """Writes a page of the protocols and of the figures that papers report.
+
+    \b
+    Example:
+      cc-train published --out docs/published.md
+    """
+    from cc_train.report.published_page import write
+
+    write(out)
+    click.echo(out)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--out", metavar="FILE", help="The page; default: RUN/report.html.")
+@click.option("--shards", multiple=True, metavar="SHARDS", help="Show these samples' images.")
+@click.option("--evaluation", metavar="DIR", help="What `evaluate --out` wrote; see there.")
+def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str | None) -> None:
+    """Draws a page of a run: curves, reconstructions, captions beside their references.
+
+    \b
+    Example:
+      cc-train report out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar'
+    """
+    from cc_train.report import write
+
+    click.echo(write(run, out, shards, evaluation))
+
+
+COMMANDS = (compare, published, report)

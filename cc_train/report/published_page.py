@@ -1,0 +1,104 @@
+"""docs/published.md: the named protocols, and the figures of papers with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cc_prep import storage
+from cc_train.evaluation import comparison, protocols, published, published_rows
+from cc_train.evaluation.comparison import MARKS, Table
+from cc_train.evaluation.published import Published
+
+HEAD = """# Published figures and protocols
+
+<!-- Written by `cc-train published --out docs/published.md`. Change protocols.yaml or
+published.yaml under cc_train/evaluation, not this page. -->
+
+`cc-train compare RUN --dataset clevr` puts your evaluation beside these figures, and
+`cc-train compare --dataset clevr --latex` prints them as LaTeX. On the site, a click on the head of
+a column sorts its table."""
+
+
+def write(out: str) -> None:
+    """Writes the page to a path or an object store."""
+    storage.write_bytes(out, render().encode())
+
+
+def render() -> str:
+    """The page as Markdown."""
+    figures = published.read()
+    lines = [HEAD, "", *_protocols(), "## Figures", "", *_introduction()]
+    for dataset in figures.datasets:
+        lines += _dataset(dataset, figures)
+    lines += ["## Sources", "", *_sources(figures)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _protocols() -> Iterator[str]:
+    yield from (
+        "## Protocols",
+        "",
+        "    cc-train evaluate RUN --shards 'out/spot/shards/test-*.tar' --protocol spot-single",
+        "",
+        "`--protocol NAME` checks that the pairs and references that are scored are those below,",
+        "and writes the name and its revision into the signature. All are of the official",
+        "test split, and of the same measures: those of [Evaluation](captioner.md#evaluation).",
+        "",
+        "| protocol | pairs | references | official references known by digest |",
+        "|---|---|---|---|",
+    )
+    listed = protocols.read()
+    for name, one in listed.items():
+        least, most = one.references_a_pair
+        each = f"{least} a pair" if least == most else f"{least} to {most} a pair"
+        count = each if one.references is None else f"{one.references:,}, {each}"
+        yield f"| `{name}` | {one.pairs:,} | {count} | {'yes' if one.digest else 'no'} |"
+    yield ""
+    for name, one in listed.items():
+        yield from (f"**`{name}`** (revision {one.revision}): {one.title}.", "")
+        yield from (f"- {line}" for line in one.left_open)
+        yield from (f"- References: `{one.prepare}`", "")
+
+
+def _introduction() -> Iterator[str]:
+    yield from (
+        "All scores are × 100, of the official test split, as the source prints them. None of them",
+        "was measured by us. The marks mean:",
+        "",
+    )
+    yield from (f"- *{mark}*: {meaning}." for mark, meaning in MARKS.items())
+    yield ""
+
+
+def _dataset(dataset: str, figures: Published) -> Iterator[str]:
+    yield from (f"### {figures.datasets[dataset].title}", "")
+    for table in comparison.tables(published_rows.of_dataset(dataset)):
+        yield from _table(table)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield from (f"**{table.group[0].upper()}{table.group[1:]}**", "")
+    yield f"| system | {' | '.join(table.measures)} | marks | source |"
+    yield "|---" + "|--:" * len(table.measures) + "|---|---|"
+    for row in reversed(table.rows):
+        scores = row.groups[table.group]
+        values = [_value(scores.get(name), table.best[name] == row.name) for name in table.measures]
+        source = row.sources[table.group].replace("|", "/")
+        cells = (row.name, *values, ", ".join(row.marks[table.group]), source)
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    remarks = [(row.name, row.remarks(table.group)) for row in reversed(table.rows)]
+    lines = [f"- {name}: {remark}" for name, remark in remarks if remark]
+    yield from (*lines, *([""] if lines else []))
+
+
+def _value(score: float | None, best: bool) -> str:
+    if score is None:
+        return ""
+    return f"**{score:.1f}**" if best else f"{score:.1f}"
+
+
+def _sources(figures: Published) -> Iterator[str]:
+    yield from ("| source | title | venue | read as | note |", "|---|---|---|---|---|")
+    for name, source in figures.sources.items():
+        yield f"| {name} | {source.title} | {source.venue} | {source.kind} | {source.note} |"
