@@ -14,7 +14,7 @@ from pipelines.state.device import Device, this_device
 
 PLACE_SECONDS = 60.0
 
-_occupied: list[Any] = []  # actors, which end when nothing refers to them
+_occupied: list[tuple[Any, float]] = []  # actors, which end with these, and their share of a GPU
 
 
 class BrokenDevices(Exception):
@@ -39,7 +39,7 @@ def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
     Every share of a GPU that is free is taken for a moment, and those on the broken GPU are kept.
     Raises JobFailed if nothing is left.
     """
-    shares = gpu_shares(free_resources(), pool.gpus)
+    shares = gpu_shares(free_resources(_occupied_gpus()), pool.gpus)
     occupant: Any = ray.remote(num_cpus=0, num_gpus=pool.gpus)(_Occupant)
     actors = [occupant.remote() for _ in range(shares)]
     places = {actor.where.remote(): actor for actor in actors}
@@ -49,15 +49,20 @@ def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
     for actor in actors:
         if actor not in kept:
             ray.kill(actor)
-    _occupied.extend(kept)
+    _occupied.extend((actor, pool.gpus) for actor in kept)
     workers = min(pool.workers, shares - len(kept))
     if workers < 1 or not kept:
         raise JobFailed(f"no GPU is left to work on, the last was {broken}")
-    free_resources()  # waits until the others are given back
+    free_resources(_occupied_gpus())  # waits until the others are given back
     return replace(pool, workers=workers)
+
+
+def _occupied_gpus() -> float:
+    return sum(share for _, share in _occupied)
 
 
 def release() -> None:
     """Gives broken GPUs back to Ray at the end of a job."""
     while _occupied:
-        ray.kill(_occupied.pop())
+        actor, _ = _occupied.pop()
+        ray.kill(actor)

@@ -13,13 +13,17 @@ from pipelines.cluster.pool import Resources
 SETTLE_SECONDS = 10.0
 
 
-def free_resources() -> tuple[Resources, ...]:
+def free_resources(occupied_gpus: float = 0.0) -> tuple[Resources, ...]:
     """What each node has free, once all is or some seconds have passed: a job that has just ended
-    takes a moment to give back what it had."""
+    takes a moment to give back what it had.
+
+    occupied_gpus: how many are not waited for, since broken ones are kept from being lent out.
+    """
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         free, total = ray.available_resources(), ray.cluster_resources()
-        busy = any(free.get(kind, 0) < total.get(kind, 0) for kind in ("CPU", "GPU"))
+        expected = {"CPU": total.get("CPU", 0), "GPU": total.get("GPU", 0) - occupied_gpus}
+        busy = any(free.get(kind, 0) < count - 1e-4 for kind, count in expected.items())
         if not busy or time.monotonic() > deadline:
             return tuple(
                 Resources(int(node.get("CPU", 0)), float(node.get("GPU", 0)))
