@@ -135,6 +135,14 @@ class EncoderDecoder(nn.Module):
         """The decoder with its present weights, one word at a time."""
         return Recomputing(self.logits, self.length)
 
+    def imagine(self, before_after: Tensor) -> Tensor | None:
+        """The frames that the captioner imagines between two images, uint8 [B, T, H, W, 3] RGB.
+
+        before_after: images as `CaptionModel.caption` takes them. The first and the last frame are
+        before and after. None for systems that imagine none.
+        """
+        return None
+
     def attention(self, state: Any) -> Tensor | None:
         """Where each word looked, float32 [B, length, h, w], each summing to 1: at position i for
         word i + 1 of the ids. None for systems that do not say it.

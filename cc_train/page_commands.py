@@ -1,4 +1,4 @@
-"""Commands of `cc-train` that show results: compare, published, report."""
+"""Commands of `cc-train` that show results: compare, imagine, published, report."""
 
 from __future__ import annotations
 
@@ -66,4 +66,29 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
     click.echo(write(run, out, shards, evaluation))
 
 
-COMMANDS = (compare, published, report)
+@click.command()
+@click.argument("run")
+@click.argument("before")
+@click.argument("after")
+@click.option("--out", metavar="FILE", required=True, help="The picture: .png, .jpg or .webp.")
+@click.option("--stage1", metavar="RUN", help="A second row: what this stage 1 imagines.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+def imagine(**options: Any) -> None:
+    """Draws the frames that the captioner RUN imagines between BEFORE and AFTER.
+
+    From left to right: before; before as its tokens show it, which is the best that the VQGAN can
+    draw; the imagined frames, decoded from the states of the procedure queries by stage 1's head
+    and the VQGAN; after by its tokens; after. Stage 2 trains the encoder on, so the frames need not
+    stay what stage 1 drew: --stage1 adds a row of that, for the same images and RUN's sentence.
+
+    \b
+    Example:
+      cc-train imagine out/clevr/stage2 before.png after.png --out strip.png \\
+          --stage1 out/clevr/stage1
+    """
+    from cc_train.report.strips import write
+
+    click.echo(write(**options))
+
+
+COMMANDS = (compare, imagine, published, report)

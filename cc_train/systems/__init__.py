@@ -5,6 +5,7 @@ A system's module (its recipe) is imported only when it is used. It has
     Settings                      all settings, with defaults
     prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what
     load(run, device)             → `cc_train.captioner.CaptionModel`; only where it is a captioner
+    imagine(run, pair, caption)   → the frames between two images; where no captioner learns them
     card(file, samples)           → what `cc-train pack` measures; only where it is none
     compact(tensors)              → the tensors that `cc-train pack` stores; optional, with `card`
 

@@ -26,6 +26,7 @@ from cc_train.layers.comparison import (
     change_kinds,
     change_tokens,
 )
+from cc_train.systems.procap import visualise
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.text import TextCodec
@@ -165,6 +166,18 @@ class ProCap(EncoderDecoder):
         """Of the next word at each position, [B, L, words]."""
         logits: Tensor = self.decoder(ids, memory)
         return logits
+
+    @torch.inference_mode()
+    def imagine(self, before_after: Tensor) -> Tensor | None:
+        """The procedure queries' states through stage 1's head and the VQGAN's decoder.
+
+        None for an encoder that no stage 1 trained.
+        """
+        if not visualise.head_is_trained(self.encoder):
+            return None
+        states = self.procedure(self.features(as_input(before_after)))
+        inner = visualise.between(states, self.encoder)
+        return visualise.procedure(self.features, before_after, inner)
 
     def next_word(self) -> CachedDecoder:
         """The decoder with kept keys and values."""

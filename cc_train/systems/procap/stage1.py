@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import Field
 from rich.console import Console
 
@@ -17,8 +18,9 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.clip import count_layers
 from cc_prep.settings import Section
 from cc_prep.weights.registry import read_tensors
-from cc_train.data import feature_statistics, order, split
+from cc_train.data import feature_statistics, image_pairs, order, split
 from cc_train.data.collate import Reads
+from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
@@ -26,8 +28,8 @@ from cc_train.distributed import Ranks
 from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap import frozen_networks
-from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
-from cc_train.systems.procap.frame_features import FrameFeatures
+from cc_train.systems.procap.batches import Keyframes, ProcedureBatches, text_ids
+from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
@@ -180,6 +182,38 @@ def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
     encoder = ProcedureEncoder(Config.of(shapes))
     encoder.load_state_dict(stored.tensors)
     return encoder, stored.settings
+
+
+def read_features(run: Path, trained: Mapping[str, Any], cache_mb: int = 0) -> FrameFeatures:
+    """The frozen networks of a stage-1 run with these settings. Raises UserError."""
+    # Before it had a switch of its own, the range of the images went with the losses' slips.
+    range_quirk = trained.get("reference_quirks", trained["losses"]["reference_quirks"])
+    return frozen_networks.read(run, trained, trained["frames"], bool(range_quirk), cache_mb)
+
+
+@torch.inference_mode()
+def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
+    """The frames that a stage-1 run imagines between two images, uint8 [T, H, W, 3] RGB.
+
+    The first and the last frame are before and after. Everything between them is masked, so they
+    follow from both images and the caption; an empty one stands for none. Raises UserError.
+    """
+    from cc_train.systems.procap import visualise
+
+    encoder, settings = read_encoder(run)
+    features, sizes = read_features(run, settings), encoder.eval().config
+    factor = features.vqgan.config.factor
+    size = (sizes.rows * factor, sizes.columns * factor)
+    before_after = torch.from_numpy(image_pairs.stack([pair], size))
+    ends = features(as_input(before_after))
+    inner = ends.new_zeros(1, sizes.frames - 2, *ends.shape[2:])
+    frames = torch.cat((ends[:, :1], inner, ends[:, 1:]), dim=1)
+    visible = torch.zeros(1, sizes.frames, sizes.frame_tokens, dtype=torch.bool)
+    visible[:, [0, -1]] = True
+    control = encoder.control(torch.from_numpy(text_ids(caption, sizes.text_length)[None]))
+    states = encoder(control, encoder.frames(frames, visible.flatten(1)))[:, control.shape[1] :]
+    pictures = visualise.procedure(features, before_after, visualise.between(states, encoder))
+    return pictures[0].numpy()
 
 
 def _check(settings: Settings) -> None:

@@ -26,7 +26,7 @@ from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ComparisonConfig, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
-from cc_train.systems.procap.stage1 import Network, read_encoder, untrained
+from cc_train.systems.procap.stage1 import Network, read_encoder, read_features, untrained
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import TextCodec
 from cc_train.training import runs
@@ -263,11 +263,7 @@ def _from_stage1(
                 f"{key} is {trained[key]} in {init}, and {expected} in the settings",
                 f"Leave {key} out with --init",
             )
-    # Before it had a switch of its own, the range of the images went with the losses' slips.
-    range_quirk = trained.get("reference_quirks", trained["losses"]["reference_quirks"])
-    features = frozen_networks.read(
-        init, trained, trained["frames"], bool(range_quirk), settings.cache_mb
-    )
+    features = read_features(init, trained, settings.cache_mb)
     _check_backbone(settings, data, init, features)
     if features.kind == "tokens" and trained["tokenizer_sha256"] != first["tokenizer_sha256"]:
         raise UserError(

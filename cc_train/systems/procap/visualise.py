@@ -1,4 +1,4 @@
-"""Pictures of what stage 1 reconstructs."""
+"""Pictures of what stage 1 reconstructs, and of what the encoder imagines between two images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
@@ -48,6 +48,38 @@ def reconstructions(
     gap = np.full((GAP, rows[0].shape[1], 3), 255, np.uint8)
     spaced = [part for row in rows for part in (row, gap)]
     return np.concatenate(spaced[:-1]).astype(np.uint8)
+
+
+@torch.inference_mode()
+def between(states: Tensor, encoder: ProcedureEncoder) -> Tensor:
+    """The likeliest codebook indices int64 [B, k, rows, columns] of the frames between two images.
+
+    states: the encoder's output at all frame positions, [B, T · n, D].
+    """
+    sizes = encoder.config
+    indices: Tensor = encoder.to_logits(states).argmax(-1)
+    return indices.view(-1, sizes.frames, sizes.rows, sizes.columns)[:, 1:-1]
+
+
+@torch.inference_mode()
+def procedure(features: FrameFeatures, before_after: Tensor, inner: Tensor) -> Tensor:
+    """A whole procedure as pictures uint8 [B, T, H, W, 3]: both ends and what is between them.
+
+    Both ends are decoded from the tokens of their images, so they show the best that the VQGAN can
+    draw. before_after: images uint8 [B, 2, H, W, 3] RGB, or their tokens int64 [B, 2, n]. inner:
+    indices [B, k, rows, columns].
+    """
+    shown = as_input(before_after)
+    tokens = shown if shown.ndim == 3 else features.indices(shown)
+    ends = tokens.view(len(tokens), 2, *inner.shape[2:])
+    return torch.from_numpy(_decoded(features, torch.cat((ends[:, :1], inner, ends[:, 1:]), 1)))
+
+
+def head_is_trained(encoder: ProcedureEncoder) -> bool:
+    """Whether stage 1 trained the head of the tokens: stage 2 leaves it as it starts."""
+    norm = encoder.to_logits[0]
+    assert isinstance(norm, nn.LayerNorm)
+    return not (torch.equal(norm.weight, torch.ones_like(norm.weight)) and not norm.bias.any())
 
 
 def _decoded(features: FrameFeatures, tokens: Tensor) -> np.ndarray:

@@ -1,0 +1,97 @@
+"""What a captioner imagines between two images, as a strip of pictures: `cc-train imagine`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.media import images
+from cc_train import systems
+from cc_train.captioner import CaptionModel, EncoderDecoder
+from cc_train.data import image_pairs
+from cc_train.data.image_pairs import Image
+from cc_train.pretrained import Captioner
+from cc_train.training import runs
+
+GAP = 4  # px between pictures
+SIDE = 160  # px that each picture is high at least
+CODECS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
+
+
+def write(run: str, before: str, after: str, out: str, stage1: str | None, device: str) -> str:
+    """Writes the strip of a pair and returns the captioner's sentence. Raises UserError."""
+    codec = CODECS.get(Path(out).suffix.lower())
+    if codec is None:
+        raise UserError(f"--out {out}: no picture", f"Give one of {', '.join(CODECS)}")
+    captioner = Captioner.from_pretrained(run, device=device)
+    before_after = image_pairs.stack([(before, after)], captioner.inputs.size)
+    rows = [imagined(captioner.model, before_after)]
+    if rows[0] is None:
+        raise UserError(
+            f"{run}: imagines no frames", "Give a captioner of stage 2 that a stage 1 was before"
+        )
+    text = captioner(before, after).text
+    if stage1 is not None:
+        rows.append(_by_encoder(stage1, (before, after), text))
+    picture = strip(before_after[0], [row for row in rows if row is not None])
+    storage.write_bytes(out, images.encode_image(picture, codec, 90))
+    return text
+
+
+def imagined(model: CaptionModel, before_after: np.ndarray) -> np.ndarray | None:
+    """The frames that a captioner imagines for one pair, uint8 [T, H, W, 3], both ends included.
+
+    before_after: uint8 [1, 2, H, W, 3]. None for captioners that imagine none.
+    """
+    if not isinstance(model, EncoderDecoder):
+        return None
+    frames = model.imagine(torch.from_numpy(before_after).to(model.device))
+    return None if frames is None else frames[0].cpu().numpy()
+
+
+def _by_encoder(place: str, pair: tuple[Image, Image], caption: str) -> np.ndarray:
+    folder = runs.locate(place)
+    name = runs.read(folder).system
+    recipe = systems.recipe(name)
+    if not hasattr(recipe, "imagine"):
+        raise UserError(f"--stage1 {place}: a run of {name}", "Give a run of stage 1")
+    frames: np.ndarray = recipe.imagine(folder, pair, caption)
+    return frames
+
+
+def strip(before_after: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
+    """A picture uint8 [H', W', 3]: each row of frames [T, H, W, 3] between the images [2, H, W, 3].
+
+    Rows are scaled to the images' size, and small ones enlarged by a whole number.
+    """
+    before, after = before_after
+    height, width = before.shape[:2]
+    scaled = [[before, *(_resized(frame, (height, width)) for frame in row), after] for row in rows]
+    picture = _joined([_joined(row, 1) for row in scaled], 0)
+    factor = max(1, -(-SIDE // height))
+    return picture.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    if image.shape[:2] == size:
+        return image
+    return cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+
+
+def _joined(parts: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """Pictures side by side (1) or below each other (0), with white gaps; shorter ones padded."""
+    longest = max(part.shape[1 - axis] for part in parts)
+    spaced = []
+    for part in parts:
+        missing = longest - part.shape[1 - axis]
+        padding = [(0, 0)] * 3
+        padding[1 - axis], padding[axis] = (0, missing), (0, GAP)
+        spaced.append(np.pad(part, padding, constant_values=255))
+    joined = np.concatenate(spaced, axis)
+    return joined[:, :-GAP] if axis else joined[:-GAP]
