@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cc_prep.formats import training_shards
+from cc_prep.media.images import encode_image
 from cc_prep.storage import sha256
 from tests import small_weights
 
@@ -20,11 +21,16 @@ KINDS = ("change", "nochange")
 
 
 def write(
-    folder: Path, scenes: int, split: str = "train", backbone: Path | None = None
+    folder: Path,
+    scenes: int,
+    split: str = "train",
+    backbone: Path | None = None,
+    images: bool = False,
 ) -> tuple[str, Path]:
     """Shards of so many scenes of two pairs each: the pattern that names them, and the VQGAN.
 
-    backbone: the file of a VQGAN whose features they are said to hold.
+    backbone: the file of a VQGAN whose features they are said to hold. images: they hold noise as
+    the images of before and after.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors")
@@ -41,6 +47,10 @@ def write(
                     "tokens.npy": training_shards._npy(tokens),
                     "scores.npy": training_shards._npy(np.zeros((2, 1, FRAMES), np.float32)),
                 }
+                if images:
+                    for frame in (0, FRAMES - 1):
+                        noise = rng.integers(0, 256, (16, 16, 3)).astype(np.uint8)
+                        members[f"f{frame:02}.jpg"] = encode_image(noise, "jpg", 90)
                 if backbone is not None:
                     own["features"] = {"backbone": "vqgan", "sha256": sha256(backbone),
                                        "frames": list(range(FRAMES))}  # fmt: skip

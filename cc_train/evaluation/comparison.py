@@ -16,8 +16,9 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
-from cc_train.evaluation import bootstrap, evaluation, fact_scores, signature
+from cc_train.evaluation import evaluation, fact_scores, signature
 from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.signature import Signature
 
 REMEDY = "Give runs, or folders of cc-train evaluate"

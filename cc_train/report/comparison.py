@@ -12,7 +12,8 @@ from rich.table import Table as RichTable
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison, published_rows, several_runs
+from cc_train.evaluation import comparison
+from cc_train.evaluation.comparing import published_rows, several_runs
 from cc_train.evaluation.comparison import Interval, Table
 from cc_train.report.latex import render
 from cc_train.report.page import environment

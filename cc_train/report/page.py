@@ -36,6 +36,7 @@ class Shown:
     right: the caption is a reference word for word. Of a rendered pair also: exact, the words of
     the caption, what truly changed (truth), and the names of the facts that are not said.
     heat: before and after under where the captioner looked; heat_words: each word, and after.
+    imagined: the frames from before to after as the captioner imagines them.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Shown:
     unsaid: tuple[str, ...] = ()
     heat: tuple[str, ...] = ()
     heat_words: tuple[tuple[str, str], ...] = ()
+    imagined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def write(
             scores=scores,
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
-            groups=_with_heat(
+            groups=_with_pictures(
                 _groups(evaluated / "items.jsonl", samples), samples, run, settings.get("system")
             ),
             settings=json.dumps(values_without_folders(settings), indent=1),
@@ -136,13 +138,34 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
     return groups
 
 
-def _with_heat(
+def _with_pictures(
     groups: list[Group], samples: Mapping[str, shard_index.Entry], run: str, system: Any
 ) -> list[Group]:
-    """The same, with where the captioner looked, for systems that say it."""
+    """The same, with where the captioner looked and what it imagines, for systems that say it."""
     shown = [one for group in groups for one in group.examples if one.id in samples and one.images]
-    if not shown or not systems.get(str(system)).attention:
-        return groups
+    if shown and systems.get(str(system)).attention:
+        groups = _with_heat(groups, shown, samples, run)
+    if shown and systems.get(str(system)).imagines:
+        groups = _with_imagined(groups, shown, samples, run)
+    return groups
+
+
+def _with_imagined(
+    groups: list[Group], shown: list[Shown], samples: Mapping[str, shard_index.Entry], run: str
+) -> list[Group]:
+    from cc_train.report import strips  # brings torch, which other pages do without
+
+    drawn = strips.of_samples(run, [samples[one.id] for one in shown])
+
+    def with_frames(one: Shown) -> Shown:
+        return replace(one, imagined=tuple(_url(data, "jpeg") for data in drawn.get(one.id, ())))
+
+    return [replace(group, examples=[with_frames(o) for o in group.examples]) for group in groups]
+
+
+def _with_heat(
+    groups: list[Group], shown: list[Shown], samples: Mapping[str, shard_index.Entry], run: str
+) -> list[Group]:
     from cc_train.report import attention  # brings torch, which other pages do without
 
     looked = attention.of_samples(run, [samples[one.id] for one in shown])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cc_prep import storage
-from cc_train.evaluation import comparison, protocols, published, published_rows
+from cc_train.evaluation import comparison, protocols, published
+from cc_train.evaluation.comparing import published_rows
 from cc_train.evaluation.comparison import MARKS, Table
 from cc_train.evaluation.published import Published
 

@@ -12,10 +12,11 @@ import torch
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.media import images
-from cc_train import systems
+from cc_train import captioner, systems
 from cc_train.captioner import CaptionModel, EncoderDecoder
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
+from cc_train.data.shard_index import Entry
 from cc_train.pretrained import Captioner
 from cc_train.training import runs
 
@@ -29,14 +30,14 @@ def write(run: str, before: str, after: str, out: str, stage1: str | None, devic
     codec = CODECS.get(Path(out).suffix.lower())
     if codec is None:
         raise UserError(f"--out {out}: no picture", f"Give one of {', '.join(CODECS)}")
-    captioner = Captioner.from_pretrained(run, device=device)
-    before_after = image_pairs.stack([(before, after)], captioner.inputs.size)
-    rows = [imagined(captioner.model, before_after)]
+    loaded = Captioner.from_pretrained(run, device=device)
+    before_after = image_pairs.stack([(before, after)], loaded.inputs.size)
+    rows = [imagined(loaded.model, before_after)]
     if rows[0] is None:
         raise UserError(
             f"{run}: imagines no frames", "Give a captioner of stage 2 that a stage 1 was before"
         )
-    text = captioner(before, after).text
+    text = loaded(before, after).text
     if stage1 is not None:
         rows.append(_by_encoder(stage1, (before, after), text))
     picture = strip(before_after[0], [row for row in rows if row is not None])
@@ -53,6 +54,26 @@ def imagined(model: CaptionModel, before_after: np.ndarray) -> np.ndarray | None
         return None
     frames = model.imagine(torch.from_numpy(before_after).to(model.device))
     return None if frames is None else frames[0].cpu().numpy()
+
+
+def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
+    """The frames, as JPEG, that a run's captioner imagines for samples, by their keys.
+
+    Samples without images of before and after are left out, and all are for a captioner that
+    imagines none. Raises UserError for a run that is no captioner.
+    """
+    model = captioner.load(run)
+    drawn = {}
+    for entry in entries:
+        sample = entry.read()
+        ends = [sample.images.get(frame, b"") for frame in (0, len(sample.tokens) - 1)]
+        before, after = map(images.decode_stored, ends)
+        if before is None or after is None:
+            continue
+        frames = imagined(model, image_pairs.stack([(before, after)], model.inputs.size))
+        if frames is not None:
+            drawn[entry.key] = [images.encode_image(frame, "jpg", 85) for frame in frames]
+    return drawn
 
 
 def _by_encoder(place: str, pair: tuple[Image, Image], caption: str) -> np.ndarray:

@@ -32,7 +32,8 @@ class System:
     name: of the command, and of the section in a manifest. module: of the recipe. help: the text of
     the command. valid: whether it takes shards to validate on (--valid). ranks: whether several
     processes can train it together. pictures: what the pictures of its validation show, for the
-    report. attention: its captions say where each word looked, which the report shows.
+    report. attention: its captions say where each word looked, which the report shows. imagines: it
+    draws frames between two images, which the report shows as well.
     """
 
     name: str
@@ -42,6 +43,7 @@ class System:
     ranks: bool = True
     pictures: str = ""
     attention: bool = False
+    imagines: bool = False
 
 
 _SYSTEMS: dict[str, System] = {}
@@ -192,5 +194,6 @@ register(
           cc-train stage2 --config clevr --shards 'out/clevr/shards/train-*.tar' \\
               --valid 'out/clevr/shards/val-*.tar' --init out/clevr/stage1 --out out/clevr/stage2
         """,
+        imagines=True,
     )
 )

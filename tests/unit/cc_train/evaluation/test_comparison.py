@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison, evaluation, published_rows
+from cc_train.evaluation import comparison, evaluation
 from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.comparing import published_rows
 from tests.commands import Done, cc_train
 
 FACTS = [

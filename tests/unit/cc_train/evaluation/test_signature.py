@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import bootstrap, comparison, evaluation, several_runs, signature
+from cc_train.evaluation import comparison, evaluation, signature
 from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.comparing import bootstrap, several_runs
 from cc_train.report import latex
 from tests.commands import cc_train
 

@@ -1,0 +1,1 @@
+"""What stands behind `cc-train compare`: rows of several runs and of papers; the bootstrap."""
