@@ -1,9 +1,10 @@
-"""Training shards: step by step or in one stream, by one worker or two: equal bytes."""
+"""Training shards: step by step or in one stream, by one worker or two, elsewhere: equal bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,13 @@ import pytest
 from cc_prep.formats import tar, training_shards
 from tests import small_weights
 from tests.conftest import Command
+from tests.faults import processes
 
 STEPS = ("interpolate", "score-frames", "build")
+ELSEWHERE = {
+    "OMP_NUM_THREADS": "7", "TZ": "Asia/Kathmandu", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8",
+    "PYTHONHASHSEED": "12345", "PYTHONUTF8": "0",
+}  # fmt: skip
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -28,9 +34,9 @@ def options(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> list[
 
 
 @pytest.fixture(scope="module")
-def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], prep: Command) -> Path:
+def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], prepare: Command) -> Path:
     out = tmp_path_factory.mktemp("fused") / "out"
-    done = prep("build", "synth", "--out", out, "--workers", 1, *options)
+    done = prepare("build", "synth", "--out", out, "--workers", 1, *options)
     assert done.returncode == 0, done.stderr
     assert len(digests(out)) == 8
     return out
@@ -49,6 +55,18 @@ def test_one_stream_writes_what_three_jobs_write(fused: Path, stepwise: Path) ->
     assert digests(fused) == digests(stepwise)
     # Nothing in between is written.
     assert sorted(path.name for path in fused.iterdir()) == ["shards"]
+
+
+def test_elsewhere(tmp_path: Path, fused: Path, options: list[str]) -> None:
+    """RIFE, CLIP4IDC and VQGAN in real processes that find another machine, of one core."""
+    job = processes.start(
+        "build", "synth", "--out", tmp_path / "out", "--workers", 1, *options,
+        env={**os.environ, **ELSEWHERE}, cwd=tmp_path,
+        preexec_fn=lambda: os.sched_setaffinity(0, {0}),
+    )  # fmt: skip
+    output = processes.ended(job)
+    assert job.returncode == 0, output
+    assert digests(tmp_path / "out") == digests(fused)
 
 
 def test_all_folders_verify(fused: Path, stepwise: Path, prep: Command) -> None:
@@ -87,13 +105,13 @@ def test_stored_sequences_without_scores_are_scored_on_the_way(
     assert digests(tmp_path) == digests(fused)
 
 
-def test_lossy_frames_too(tmp_path: Path, options: list[str], prep: Command) -> None:
+def test_lossy_frames_too(tmp_path: Path, options: list[str], prepare: Command) -> None:
     """Keeps away: a stream whose later steps see better frames than the files would hold."""
     arguments = (*options, "--set", "interpolate.codec=jpg", "--split", "val")
-    done = prep("build", "synth", "--out", tmp_path / "fused", *arguments)
+    done = prepare("build", "synth", "--out", tmp_path / "fused", *arguments)
     assert done.returncode == 0, done.stderr
     for step in ("interpolate", "build"):  # which scores on the way
-        assert prep(step, "synth", "--out", tmp_path / "steps", *arguments).returncode == 0
+        assert prepare(step, "synth", "--out", tmp_path / "steps", *arguments).returncode == 0
     assert digests(tmp_path / "fused") == digests(tmp_path / "steps")
 
 

@@ -23,11 +23,11 @@ SIZES = ("--set", "image_size=64", "--set", "interpolate.depth=2")
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     """Weights, and sequences and scores in `out`."""
     folder = tmp_path_factory.mktemp("bad")
     for step in ("interpolate", "score-frames"):
-        done = prep(step, *arguments(folder, folder / "out", synth_root))
+        done = prepare(step, *arguments(folder, folder / "out", synth_root))
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -91,7 +91,7 @@ def test_building(
 
 
 def test_another_format_version(
-    workspace: Path, tmp_path: Path, synth_root: Path, prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: a folder of an older format read as one of today's, by any command."""
     shutil.copytree(workspace / "out", tmp_path / "out")
@@ -100,13 +100,13 @@ def test_another_format_version(
     place.write_text(json.dumps({**record, "format_version": record["format_version"] - 1}))
     message = f"reads {record['format_version']}. Make the folder anew"
     for command in ("interpolate", "score-frames", "build"):
-        mistaken(prep(command, *arguments(workspace, tmp_path / "out", synth_root)), message)
+        mistaken(prepare(command, *arguments(workspace, tmp_path / "out", synth_root)), message)
     for command in ("verify", "stats", "report"):
-        mistaken(prep(command, tmp_path / "out"), message)
+        mistaken(prepare(command, tmp_path / "out"), message)
 
 
 def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
-    tmp_path: Path, synth_root: Path, prep: Command
+    tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: tokens of two networks in one folder, and a folder bound to a file's place."""
     before, after, out = tmp_path / "before", tmp_path / "after", tmp_path / "out"
@@ -117,7 +117,7 @@ def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
 
     def build(folder: Path) -> subprocess.CompletedProcess[str]:
         config = ("--set", f"tokenize.config={folder}/vqgan.yaml", "--split", "val")
-        return prep("build", *arguments(folder, out, synth_root, *config))
+        return prepare("build", *arguments(folder, out, synth_root, *config))
 
     done = build(before)
     assert done.returncode == 0, done.stderr
@@ -136,20 +136,24 @@ def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
     mistaken(build(after), "was made with other settings (tokenize.weights: vqgan-test")
 
 
-def test_nothing_to_score(workspace: Path, tmp_path: Path, synth_root: Path, prep: Command) -> None:
+def test_nothing_to_score(
+    workspace: Path, tmp_path: Path, synth_root: Path, prepare: Command
+) -> None:
     command_line = arguments(workspace, tmp_path, synth_root)
-    mistaken(prep("score-frames", *command_line), "Run: cc-prep interpolate")
+    mistaken(prepare("score-frames", *command_line), "Run: cc-prep interpolate")
 
 
-def test_foreign_weights(workspace: Path, tmp_path: Path, synth_root: Path, prep: Command) -> None:
+def test_foreign_weights(
+    workspace: Path, tmp_path: Path, synth_root: Path, prepare: Command
+) -> None:
     small_weights.settings(workspace)
     swapped = ("--set", f"tokenize.weights={workspace}/clip4idc-test.safetensors")
     command_line = arguments(workspace, tmp_path, synth_root, *swapped)
-    mistaken(prep("build", *command_line), "no VQGAN weights")
+    mistaken(prepare("build", *command_line), "no VQGAN weights")
 
 
 def test_scores_of_other_sequences(
-    workspace: Path, tmp_path: Path, synth_root: Path, prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: shards whose scores belong to frames that are no more."""
     shutil.copytree(workspace / "out", tmp_path / "out")
@@ -158,7 +162,7 @@ def test_scores_of_other_sequences(
     record["shards"]["train-000000"]["sha256"] = "0" * 64
     place.write_text(json.dumps(record))
     mistaken(
-        prep("build", *arguments(workspace, tmp_path / "out", synth_root)), "of other sequences"
+        prepare("build", *arguments(workspace, tmp_path / "out", synth_root)), "of other sequences"
     )
 
 
@@ -184,11 +188,11 @@ def test_a_damaged_frame_is_a_reject_and_a_cut_shard_ends_the_job(
 
 
 def test_sizes_that_are_no_whole_tokens(
-    workspace: Path, synth_root: Path, tmp_path: Path, prep: Command
+    workspace: Path, synth_root: Path, tmp_path: Path, prepare: Command
 ) -> None:
     """A size for all is refused at once; pairs of their own sizes are rejects."""
     command_line = arguments(workspace, tmp_path, synth_root, "--set", "image_size=62")
-    mistaken(prep("build", *command_line), "Set image_size=64")
+    mistaken(prepare("build", *command_line), "Set image_size=64")
     root = tmp_path / "root"
     shutil.copytree(synth_root, root)
     for image in root.glob("*images/*_000001.png"):
@@ -196,7 +200,7 @@ def test_sizes_that_are_no_whole_tokens(
         cv2.imwrite(str(image), picture[:62])
     more = ("--set", "image_size=null", "--set", "interpolate.keep_truth=false")
     command_line = arguments(workspace, tmp_path / "out", root, *more, "--max-rejects", "0.5")
-    done = prep("build", *command_line)
+    done = prepare("build", *command_line)
     assert done.returncode == 0, done.stderr
     rejected = rejects.read(str(tmp_path / "out/shards"))
     assert {r.id for r in rejected} == {"000001"}

@@ -39,7 +39,7 @@ def faulty_root(synth_root: Path, tmp_path: Path) -> Path:
 
 
 def test_faulty_images_are_rejected_or_handled(
-    faulty_root: Path, tmp_path: Path, cc_prep: Command
+    faulty_root: Path, tmp_path: Path, cc_prep: Command, prepare: Command
 ) -> None:
     out = tmp_path / "out"
     arguments = ("interpolate", "synth", "--root", faulty_root, "--out", out, *FAST)
@@ -74,15 +74,13 @@ def test_faulty_images_are_rejected_or_handled(
             faulty_root / f"images/CLEVR_default_{number:06d}.png",
             faulty_root / f"sc_images/CLEVR_semantic_{number:06d}.png",
         )
-    again = cc_prep(*arguments, "--retry-rejects", "--json")
+    again = prepare(*arguments, "--retry-rejects", "--json")
     assert again.returncode == 0, again.stderr
     summary = json.loads(again.stdout)
     assert (summary["samples"], summary["rejected"]) == (12, 0)
     fresh = tmp_path / "fresh"
-    assert (
-        cc_prep("interpolate", "synth", "--root", faulty_root, "--out", fresh, *FAST).returncode
-        == 0
-    )
+    fresh_arguments = ("interpolate", "synth", "--root", faulty_root, "--out", fresh, *FAST)
+    assert prepare(*fresh_arguments).returncode == 0
     for shard in (out / "sequences").glob("*.tar"):
         assert shard.read_bytes() == (fresh / "sequences" / shard.name).read_bytes()
 

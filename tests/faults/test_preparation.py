@@ -18,7 +18,7 @@ from cc_prep.formats import rejects
 from tests.conftest import Command
 from tests.faults import processes, tries
 
-FEW = 4
+FEW = 2
 # Workers that cross-fade need no torch, so they start at once; many tries take the network.
 JOB = (
     *("--set", "shards.pairs_per_shard=2", "--set", "interpolate.threads=1"),

@@ -295,20 +295,20 @@ EVIL = (
 )
 
 
-def test_html_in_captions_does_not_run(tmp_path: Path, prep: Command) -> None:
+def test_html_in_captions_does_not_run(tmp_path: Path, prepare: Command) -> None:
     """In both reports, in a real browser, with the page's ban on scripts taken out."""
     root = tmp_path / "data"
     for name in ("a", "b"):
         miniatures.image(root / f"{name}.png", ord(name))
     rows = [{"before": "a.png", "after": "b.png", "caption": EVIL, "change_type": EVIL, "id": EVIL}]
     (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    interpolated = prep(
+    interpolated = prepare(
         "interpolate", "own", "--root", root, "--out", tmp_path / "out", "--split", "train",
         "--set", "interpolate.method=crossfade",
     )  # fmt: skip
     assert interpolated.returncode == 0, interpolated.stderr
     page = tmp_path / "prep.html"
-    done = prep("report", tmp_path / "out", "--out", page)
+    done = prepare("report", tmp_path / "out", "--out", page)
     assert done.returncode == 0, done.stderr
 
     run = tmp_path / "run"

@@ -132,8 +132,6 @@ def drawn(make: ProcedureBatches | CaptionBatches, size: int, seed: int) -> Iter
         ("tokens", "align", ALL_SEEN, 2 * np.log(2), 0.2),
         ("tokens", "consistency", ALL_SEEN, 2 * np.log(2), 0.7),
         ("features", "msm", HALF_SEEN, np.log(CODES), 0.5),
-        ("features", "align", ALL_SEEN, 2 * np.log(2), 0.3),
-        ("features", "consistency", ALL_SEEN, 2 * np.log(2), 0.7),
     ],
 )
 def test_each_loss_of_stage_1(
