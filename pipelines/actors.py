@@ -16,6 +16,7 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.media import images
+from cc_prep.media.video_frames import VideoFrames
 from cc_prep.models.cpu import allocator
 from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence, interpolation
@@ -103,6 +104,22 @@ class Interpolate(Networks):
             tensors = weights.read_tensors(file.path)
             self.meta["weights"] = file.name
         self.interpolator = interpolation.make(settings, tensors, device)
+        self.video_frames = VideoFrames()
+
+    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
+        """Pairs that will be read, in this order: frames of a video are then read in one pass."""
+        with_truth = self.with_truth and self.manifest.interpolate.keep_truth
+        references = [
+            storage.resolve(self.manifest.root, reference)
+            for pair in pairs
+            for reference in (
+                pair.before,
+                pair.after,
+                *(image for _, image in pair.truth if with_truth),
+            )
+            if images.FRAME in reference
+        ]
+        self.video_frames.expect(references)
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
         settings = self.manifest.interpolate
@@ -159,7 +176,8 @@ class Interpolate(Networks):
 
     def _image(self, reference: str) -> np.ndarray:
         place = storage.resolve(self.manifest.root, reference)
-        return images.read(place, self.manifest.image_size)
+        read = self.video_frames.read if images.FRAME in reference else images.read
+        return read(place, self.manifest.image_size)
 
     def _with_truth(self, pair: ImagePair, frames: np.ndarray) -> FrameSequence | RejectedPair:
         truth, mask = {}, None
@@ -255,6 +273,11 @@ class Build(Networks):
             use_threads(settings.threads)
             backbone, file = networks.backbone(settings.backbone, settings.weights)
             self.extractor = FeatureExtractor(settings.backbone, backbone, self.check(file), device)
+
+    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
+        """See `Interpolate.upcoming`."""
+        if self.interpolate is not None:
+            self.interpolate.upcoming(pairs)
 
     def __call__(
         self, items: Sequence[ImagePair] | Sequence[StoredSequence]

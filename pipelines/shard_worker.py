@@ -26,7 +26,7 @@ from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
 from pipelines.state.pace import Pace
 from pipelines.state.run import RunInfo, check_node
-from pipelines.step import Item, MakeStep, Sample, Shard, Step, shard_from_json
+from pipelines.step import Expecting, Item, MakeStep, Sample, Shard, Step, shard_from_json
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.
@@ -92,7 +92,9 @@ class ShardWorker:
         self._check_device(previous)
         journal = open_journal(shard.name, self.run_info.id, previous)
         self.state.write_journal(journal)
-        self._make_step()  # if it cannot be made, before anything is written
+        step = self._make_step()  # if it cannot be made, before anything is written
+        if isinstance(shard, ShardPlan) and isinstance(step, Expecting):
+            step.upcoming(shard.pairs)
         place = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
         rejects: list[Reject] = []
         with self.run_info.format.write(place) as (writer, written):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.records import ImagePair
@@ -37,6 +37,15 @@ class Step(Protocol):
 
         Raises what the device raises.
         """
+        ...
+
+
+@runtime_checkable
+class Expecting(Protocol):
+    """A step that reads faster if it knows what will come."""
+
+    def upcoming(self, items: Any, /) -> None:
+        """The items of a shard in the order in which they will come; some may be left out."""
         ...
 
 

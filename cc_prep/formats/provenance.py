@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
@@ -30,20 +31,35 @@ PACKAGES = (
     "opencv-python",
     "pillow",
     "decord",
+    "av",
 )
+OPTIONAL = ("decord", "av")  # one of them reads videos
 
 
 def software() -> dict[str, str]:
     """Versions of what takes part in making bytes, and the GPUs' names where torch has found any.
 
+    decord and av are among them where they are installed.
+
     torch is not imported for it: a driver that has none of the networks has not looked for GPUs.
     """
-    versions = {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}}
+    versions = {"python": platform.python_version(), **_versions(PACKAGES)}
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return versions
     names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
     return {**versions, "gpu": ", ".join(sorted(names))}
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            if package not in OPTIONAL:
+                raise
+    return versions
 
 
 def write(folder: str, provenance: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from cc_prep.media import video
 
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
+FRAME = "#frame="  # between a video's path and the number of a frame
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
 # What a data set may hold. Not EPS: Pillow runs Ghostscript on it, whatever the file is called.
 DECODED = (*STORED, "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA")
@@ -36,7 +37,7 @@ def read(reference: str, size: int | None = None) -> np.ndarray:
 
     Raises RejectedPair for a file that is missing, damaged, no image, or outside the size limits.
     """
-    place, is_frame, frame = reference.rpartition("#frame=")
+    place, is_frame, frame = reference.rpartition(FRAME)
     if is_frame:
         return resize(video.read_frame(place, int(frame)), size)
     try:

@@ -1,16 +1,15 @@
-"""Frames of videos, decoded by decord in a child process that can be killed.
+"""Frames of videos, decoded in a child process that can be killed.
 
-decord can hang on a damaged file without reacting to an interrupt, and a crash in it takes its
-process along; so it runs in a child of its own, one a calling process, started when first needed.
+decord can hang on a damaged file without reacting to an interrupt, and a crash in a decoder takes
+its process along; so it runs in a child of its own (`video_child.py`), one a calling process,
+started when first needed.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import select
-import struct
 import subprocess
 import sys
 import threading
@@ -20,9 +19,10 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair
+from cc_prep.media import video_readers
+from cc_prep.media.video_child import COUNT, NUMBER, SHAPE
 
 SECONDS_A_FRAME = 30.0
-HEADER = struct.Struct("<q")
 
 
 def read_frame(place: str, index: int) -> np.ndarray:
@@ -31,16 +31,16 @@ def read_frame(place: str, index: int) -> np.ndarray:
     Raises RejectedPair for a missing or damaged video, a frame past its end, or no answer in time.
     """
     answer = _ask(place, index)
-    frame: np.ndarray = np.load(io.BytesIO(answer), allow_pickle=False)
-    return frame
+    shape = SHAPE.unpack_from(answer)
+    return np.frombuffer(answer, np.uint8, offset=SHAPE.size).reshape(shape)
 
 
 def count_frames(place: str) -> int:
     """How many frames a video has. Raises RejectedPair like `read_frame`."""
-    return int(_ask(place, -1))
+    return int(_ask(place, COUNT))
 
 
-def _ask(place: str, index: int) -> bytes:
+def _ask(place: str, index: int) -> bytearray:
     place = storage.local_path(place)
     if storage.is_remote(place):
         raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{place}: videos are read from mounted paths")
@@ -63,7 +63,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cc_prep.media.video"],
+            [sys.executable, "-m", "cc_prep.media.video_child", video_readers.library()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -74,27 +74,27 @@ class _Decoder:
         self.requests: BinaryIO = self.process.stdin  # type: ignore[assignment]
         self.answers: BinaryIO = self.process.stdout  # type: ignore[assignment]
 
-    def ask(self, place: str, index: int) -> bytes:
+    def ask(self, place: str, index: int) -> bytearray:
         name = place.encode("utf-8", "surrogateescape")
-        self.requests.write(HEADER.pack(index) + HEADER.pack(len(name)) + name)
+        self.requests.write(NUMBER.pack(index) + NUMBER.pack(len(name)) + name)
         self.requests.flush()
-        size = HEADER.unpack(self._receive(HEADER.size))[0]
+        size = NUMBER.unpack(self._receive(NUMBER.size))[0]
         if size < 0:
             message = self._receive(-size).decode(errors="replace")
             raise RejectedPair(Reason.UNREADABLE_VIDEO, message)
         return self._receive(size)
 
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
+    def _receive(self, size: int) -> bytearray:
+        data, received = bytearray(size), 0
+        while received < size:
             ready, _, _ = select.select([self.answers], [], [], SECONDS_A_FRAME)
             if not ready:
                 raise EOFError(f"gave no answer in {SECONDS_A_FRAME:.0f} s")
-            piece = self.answers.read(size - len(data))
-            if not piece:
+            count = self.answers.readinto(memoryview(data)[received:])  # type: ignore[attr-defined]
+            if not count:
                 raise EOFError("died")
-            data += piece
-        return bytes(data)
+            received += count
+        return data
 
 
 _LOCK = threading.Lock()
@@ -118,39 +118,3 @@ def _stop() -> None:
 
 
 atexit.register(_stop)
-
-
-def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """The child's side: one video open at a time; a negative length precedes an error's text."""
-    import decord
-
-    decord.logging.set_level(decord.logging.QUIET)
-    opened: tuple[str, decord.VideoReader] | None = None
-    while head := requests.read(2 * HEADER.size):
-        index, length = HEADER.unpack(head[:8])[0], HEADER.unpack(head[8:])[0]
-        place = requests.read(length).decode("utf-8", "surrogateescape")
-        try:
-            if opened is None or opened[0] != place:
-                opened = (place, decord.VideoReader(place, num_threads=1))
-            answer, sign = _answer(opened[1], index), 1
-        except Exception as error:  # decord raises its own types and plain RuntimeError
-            opened = None
-            lines = str(error).strip().splitlines()
-            answer, sign = f"{place}: {lines[-1] if lines else 'cannot be decoded'}".encode(), -1
-        answers.write(HEADER.pack(sign * len(answer)) + answer)
-        answers.flush()
-
-
-def _answer(reader: object, index: int) -> bytes:
-    count = len(reader)  # type: ignore[arg-type]
-    if index < 0:
-        return str(count).encode()
-    if index >= count:
-        raise IndexError(f"frame {index} asked for, {count} there")
-    file = io.BytesIO()
-    np.save(file, reader[index].asnumpy(), allow_pickle=False)  # type: ignore[index]
-    return file.getvalue()
-
-
-if __name__ == "__main__":
-    _serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -126,3 +126,21 @@ def test_float32_is_float32_on_a_gpu() -> None:
     use_threads(torch.get_num_threads())
     assert torch.backends.cudnn.allow_tf32 is False
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_frames_of_a_shard_are_expected_in_their_order(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: half a video decoded for each frame, because its pairs are shuffled."""
+    video = ImagePair("d", "s", "v", "change", "v.mp4#frame=8", "v.mp4#frame=0",
+                      truth=((0.5, "v.mp4#frame=4"),))  # fmt: skip
+    plain = step(root)
+    for method, truth in ((plain, [4]), (step(root, "interpolate.keep_truth=false"), [])):
+        expected: list[str] = []
+        monkeypatch.setattr(method.video_frames, "expect", expected.extend)
+        method.upcoming([pair("a", "b"), video])
+        assert expected == [f"{root}/v.mp4#frame={number}" for number in (8, 0, *truth)]
+    read: list[tuple[str, int | None]] = []
+    monkeypatch.setattr(plain.video_frames, "read", lambda place, size: read.append((place, size)))
+    plain._image("v.mp4#frame=8")
+    assert read == [(f"{root}/v.mp4#frame=8", plain.manifest.image_size)]

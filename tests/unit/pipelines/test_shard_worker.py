@@ -52,6 +52,16 @@ def test_samples_and_rejects_in_order(tmp_path: Path, batch: int) -> None:
     assert State(str(tmp_path)).journals() == []
 
 
+def test_a_step_that_wants_to_know_is_told_what_will_come(tmp_path: Path) -> None:
+    class Expecting(fakes.NumberStep):
+        def upcoming(self, pairs: Sequence[fakes.ImagePair]) -> None:
+            self.expected = list(pairs)
+
+    step, shard = Expecting(str(tmp_path)), fakes.shards(3, 3)[0]
+    work(with_step(step), shard)
+    assert step.expected == list(shard.pairs)
+
+
 def test_one_bad_pair_does_not_cost_its_batch(tmp_path: Path) -> None:
     numbers, done = work(worker(tmp_path, batch=4, fails=[2]), fakes.shards(8, 8)[0])
     assert numbers == [0, 1, 3, 4, 5, 6, 7]

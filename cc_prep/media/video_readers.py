@@ -1,0 +1,153 @@
+"""The two libraries that decode videos, each as a reader of frames by number.
+
+decord where it has a wheel (Linux on x86-64), PyAV elsewhere. Both give the same bytes, whatever
+was read before: `tests/unit/cc_prep/media/test_video_readers.py`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import importlib.util
+from collections.abc import Iterable
+from typing import Protocol
+
+import cv2
+import numpy as np
+
+from cc_prep.media import yuv
+
+# The first bytes of an MPEG program stream, in which both libraries land anywhere when they seek,
+# and of an AVI file, which does not say when its frames are shown.
+PROGRAM_STREAM, RIFF = b"\x00\x00\x01\xba", b"RIFF"
+
+
+class Reader(Protocol):
+    """A video that is open: its number of frames, and frame i as uint8 [H, W, 3] RGB."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> np.ndarray: ...
+
+
+def library() -> str:
+    """The library that reads videos on this machine: `decord` or `av`."""
+    return "decord" if importlib.util.find_spec("decord") else "av"
+
+
+def open_video(place: str, name: str) -> Reader:
+    """The video at a local path, by the library of that name. Raises what the library raises."""
+    return Decord(place) if name == "decord" else PyAV(place)
+
+
+def exact_keyframes(place: str) -> list[int]:
+    """Keyframes, by number, from which frames can be counted on; 0 is always one of them.
+
+    decord numbers keyframes in the order in which they are stored, and frames in the order in which
+    they are shown. Where a group of pictures is open, the two differ, and decord's own `[i]` gives
+    another frame than the i-th. Only keyframes of which both numbers agree are used.
+    """
+    packets = cv2.VideoCapture(place, cv2.CAP_FFMPEG, [cv2.CAP_PROP_FORMAT, -1])
+    times: list[float] = []
+    keys: list[int] = []
+    while packets.grab():
+        if packets.get(cv2.CAP_PROP_LRF_HAS_KEY_FRAME):
+            keys.append(len(times))
+        times.append(packets.get(cv2.CAP_PROP_PTS))
+    packets.release()
+    if len(set(times)) < len(times):  # rounded by OpenCV: the order cannot be told
+        return [0]
+    shown = sorted(times)
+    agreeing = [number for number in keys if shown[number] == times[number]]
+    return _trusted(place, agreeing, len(times))
+
+
+def _trusted(place: str, keyframes: Iterable[int], frames: int) -> list[int]:
+    """Those of the keyframes that a seek finds, and 0."""
+    with open(place, "rb") as file:
+        head = file.read(len(RIFF))
+    numbers = sorted({0, *keyframes})
+    exact = head not in (PROGRAM_STREAM, RIFF) or (head == RIFF and len(numbers) == frames)
+    return numbers if exact else [0]
+
+
+class Decord:
+    """Reads with decord: from an exact keyframe on, frame after frame."""
+
+    def __init__(self, place: str) -> None:
+        import decord
+
+        decord.logging.set_level(decord.logging.QUIET)
+        self.reader = decord.VideoReader(place, num_threads=1)
+        self.place = place
+        self._keyframes: list[int] | None = None
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if self._keyframes is None:
+            self._keyframes = exact_keyframes(self.place)
+        keyframe = self._keyframes[bisect.bisect_right(self._keyframes, index) - 1]
+        if not keyframe <= self._next <= index:
+            self.reader.seek(keyframe)
+            self._next = keyframe
+        while self._next <= index:
+            frame = self.reader.next()
+            self._next += 1
+        pixels: np.ndarray = frame.asnumpy()
+        return pixels
+
+
+class PyAV:
+    """Reads with PyAV: from a keyframe on, by the times of frames."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self._open()
+        packets = [packet for packet in self.container.demux(self.stream) if packet.size]
+        times = [packet.dts if packet.pts is None else packet.pts for packet in packets]
+        self.times = sorted(times)
+        self.numbers = {time: number for number, time in enumerate(self.times)}
+        keys = {
+            self.numbers[time]
+            for time, packet in zip(times, packets, strict=True)
+            if packet.is_keyframe
+        }
+        self.keyframes = _trusted(place, keys, len(times))
+        self._next = len(self.times)  # what was demuxed is behind
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        keyframe = self.keyframes[bisect.bisect_right(self.keyframes, index) - 1]
+        if not keyframe <= self._next <= index:
+            self._go_to(keyframe)
+        for frame in self.frames:
+            number = self._next
+            if self._by_time:
+                number = self.numbers[frame.dts if frame.pts is None else frame.pts]
+            self._next = number + 1
+            if number == index:
+                return yuv.to_rgb(frame)
+            if number > index:
+                break
+        raise EOFError(f"frame {index} is not in it")
+
+    def _open(self) -> None:
+        import av
+
+        self.container = av.open(self.place)
+        self.stream = self.container.streams.video[0]
+        self.stream.codec_context.thread_count = 1
+
+    def _go_to(self, keyframe: int) -> None:
+        self.container.close()
+        self._open()
+        if keyframe:
+            self.container.seek(self.times[keyframe], stream=self.stream)
+        self.frames = self.container.decode(self.stream)
+        self._next = keyframe
+        # After a seek, frames that come before the keyframe may come first.
+        self._by_time = keyframe > 0

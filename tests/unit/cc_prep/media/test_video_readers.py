@@ -1,0 +1,137 @@
+"""Both libraries give the same frames, whatever was read before."""
+
+from __future__ import annotations
+
+import platform
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from cc_prep.errors import RejectedPair
+from cc_prep.media import video, video_readers, yuv
+from cc_prep.media.video_readers import Decord, PyAV, Reader
+
+FRAMES, WIDTH, HEIGHT = 26, 32, 16
+OPEN_GROUPS = {"x264-params": "open-gop=1:keyint=8:bframes=3:scenecut=0:threads=1"}
+# By file: codec, pixel format, FFmpeg's numbers of colour space and range, options.
+VIDEOS: dict[str, tuple[str, str, int, int, dict[str, str]]] = {
+    "closed.mkv": ("libx264", "yuv420p", 2, 0, {"x264-params": "keyint=7:bframes=2:threads=1"}),
+    "open.mp4": ("libx264", "yuv420p", 1, 0, OPEN_GROUPS),
+    "full.mp4": ("libx264", "yuv422p", 2, 2, {}),
+    "whole.mp4": ("libx264", "yuv444p", 2, 0, {}),
+    "bidirectional.avi": ("mpeg4", "yuv420p", 2, 0, {"bf": "2", "g": "8"}),
+    "stream.mpg": ("mpeg2video", "yuv420p", 2, 0, {"bf": "2", "g": "8"}),
+    "stills.avi": ("mjpeg", "yuvj420p", 2, 0, {}),
+    "web.webm": ("libvpx-vp9", "yuv420p", 2, 0, {"g": "8", "cpu-used": "8"}),
+}
+
+needs_decord = pytest.mark.skipif(
+    video_readers.library() != "decord", reason="decord has no wheel for this machine"
+)
+needs_x86 = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="FFmpeg has other arithmetic on other processors"
+)
+
+
+def write(place: Path) -> None:
+    codec, pixels, space, range_, options = VIDEOS[place.name]
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (FRAMES, HEIGHT, WIDTH, 3), np.uint8)
+    with av.open(str(place), "w") as container:
+        stream = container.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, pixels
+        stream.codec_context.colorspace = space
+        stream.codec_context.color_range = range_
+        for number in range(FRAMES):
+            frame = av.VideoFrame.from_ndarray(noise[number], format="rgb24").reformat(
+                format=pixels
+            )
+            frame.pts, frame.time_base = number, Fraction(1, 25)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    for name in VIDEOS:
+        write(folder / name)
+    return folder
+
+
+def in_turn(place: Path) -> list[np.ndarray]:
+    """All frames from the first to the last, without a seek."""
+    import decord
+
+    reader = decord.VideoReader(str(place), num_threads=1)
+    return [reader.next().asnumpy() for _ in range(len(reader))]
+
+
+@needs_decord
+@needs_x86
+@pytest.mark.parametrize("name", VIDEOS)
+def test_both_give_the_same_frames_in_any_order(folder: Path, name: str) -> None:
+    """Keeps away: decord's own [i], which is another frame where groups of pictures are open."""
+    frames = in_turn(folder / name)
+    assert len(frames) == FRAMES
+    order = np.random.default_rng(1).permutation(FRAMES)
+    readers: list[Reader] = [Decord(str(folder / name)), PyAV(str(folder / name))]
+    for reader in readers:
+        assert len(reader) == FRAMES
+        for index in [*order[:15], 0, 9, 10, FRAMES - 1]:
+            np.testing.assert_array_equal(reader[int(index)], frames[index])
+
+
+def test_exact_keyframes(folder: Path) -> None:
+    assert video_readers.exact_keyframes(str(folder / "stills.avi")) == list(range(FRAMES))
+    assert video_readers.exact_keyframes(str(folder / "stream.mpg")) == [0]
+    assert len(video_readers.exact_keyframes(str(folder / "closed.mkv"))) > 2
+    assert video_readers.exact_keyframes(str(folder / "bidirectional.avi")) == [0]
+
+
+@needs_x86
+@pytest.mark.parametrize("space", [1, 2, 4, 5, 7, 9])
+@pytest.mark.parametrize("full", [False, True])
+def test_arithmetic_of_ffmpeg(space: int, full: bool) -> None:
+    values = np.random.default_rng(space).integers(0, 256, (24, 16), np.uint8)
+    frame = av.VideoFrame.from_ndarray(values, format="yuv420p")
+    frame.colorspace, frame.color_range = space, 2 if full else 1
+    np.testing.assert_array_equal(
+        yuv.to_rgb(frame), frame.to_ndarray(format="rgb24", dst_color_range=2)
+    )
+
+
+@pytest.mark.parametrize(("pixels", "shape"), [("gray", (16, 16)), ("yuv420p", (21, 14))])
+def test_other_formats_are_converted_by_ffmpeg(pixels: str, shape: tuple[int, int]) -> None:
+    frame = av.VideoFrame.from_ndarray(np.full(shape, 128, np.uint8), format=pixels)
+    rgb = yuv.to_rgb(frame)
+    assert rgb.shape == (frame.height, frame.width, 3)
+    assert abs(int(rgb.mean()) - 128) < 4
+
+
+def test_a_machine_without_decord(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: an installation on ARM that cannot read a video."""
+    place = str(folder / "open.mp4")
+    expected = PyAV(place)[11]
+    find = video_readers.importlib.util.find_spec
+    monkeypatch.setattr(
+        video_readers.importlib.util, "find_spec", lambda n: None if n == "decord" else find(n)
+    )
+    assert video_readers.library() == "av"
+    video._stop()
+    try:
+        np.testing.assert_array_equal(video.read_frame(place, 11), expected)
+        assert "video_child av" in " ".join(map(str, video._CHILD[0].process.args))
+        damaged = tmp_path / "damaged.mp4"
+        damaged.write_bytes((folder / "open.mp4").read_bytes()[:400])
+        with pytest.raises(RejectedPair, match=r"damaged\.mp4"):
+            video.count_frames(str(damaged))
+        with pytest.raises(RejectedPair, match=f"{FRAMES} there"):
+            video.read_frame(place, FRAMES)
+    finally:
+        video._stop()
