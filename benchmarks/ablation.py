@@ -14,26 +14,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import click
 from lib import ablation_tables
 from lib.ablation_rows import TABLES, Row, Stage1
+from lib.trainings import append, figures, read, replace, run, sets
 from rich.console import Console
 
 from cc_prep import manifest
 from cc_train import configs
 from cc_train.systems.procap.stage1 import Settings
 
-BIN = Path(sys.executable).parent
 SIZE = 112
 CONFIG = "synth_features"
 RESULTS = "benchmarks/results/ablation.jsonl"
@@ -41,8 +37,6 @@ PICTURES = "docs/images"
 # The frames in between are for stage 1 alone, so fewer scenes have them.
 SCENES, FRAME_SCENES = 3000, 1000
 WRITING = Lock()
-
-Results = dict[str, dict[int, dict[str, Any]]]
 
 
 @click.command()
@@ -87,7 +81,7 @@ def main(
         text = ablation_tables.markdown(table, known)
         print(f"\n{table}\n{text}")
         if docs:
-            replace(Path(docs), table, text)
+            replace(Path(docs), f"ablation {table}", text)
             ablation_tables.draw(table, known, Path(PICTURES) / f"ablation-{table}.png")
 
 
@@ -146,9 +140,7 @@ class Lab:
             "curve": ablation_tables.curves(run_folder),
         }
         with WRITING:
-            self.results.parent.mkdir(parents=True, exist_ok=True)
-            with self.results.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append(self.results, line)
 
     def _stage1(self, stage1: Stage1, seed: int) -> Path:
         """The run of a stage 1, which the rows that start from it share."""
@@ -183,47 +175,6 @@ class Lab:
             *sets("loop.threads=1", f"loop.seed={seed}"), *options,
             *(["--steps", self.steps] if self.steps else []))  # fmt: skip
         return folder
-
-
-def figures(scores: dict[str, Any]) -> dict[str, float]:
-    """What the tables show, × 100."""
-    facts = scores["facts"]
-    shares = {name: 100 * share["share"] for name, share in facts["shares"].items()}
-    told = 100 * facts["told apart"]["share"]
-    return {"told apart": told, **shares, "CIDEr": scores["groups"]["total"]["CIDEr"]}
-
-
-def read(file: Path, conditions: str) -> Results:
-    """The results under these conditions, by training and seed."""
-    results: Results = {}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        entry = json.loads(line)
-        if entry["conditions"] != conditions:
-            continue
-        results.setdefault(entry["training"], {})[int(entry["seed"])] = entry
-    return results
-
-
-def replace(page: Path, table: str, text: str) -> None:
-    """Puts a table between its marks on a page."""
-    begin, end = f"<!-- ablation {table} -->\n", "<!-- end -->"
-    head, found, rest = page.read_text().partition(begin)
-    if not found:
-        sys.exit(f"{page}: has no {begin.strip()}")
-    tail = rest.partition(end)[2]
-    page.write_text(f"{head}{begin}{text}\n{end}{tail}")
-
-
-def sets(*settings: str) -> list[object]:
-    """The options that set them."""
-    return [part for setting in settings for part in ("--set", setting)]
-
-
-def run(program: str, *arguments: object) -> None:
-    """Runs one of our commands with one thread. Ends the program where it fails."""
-    command = [str(BIN / program), *map(str, arguments)]
-    if subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode:
-        sys.exit(f"failed: {' '.join(command)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""Trainings of many captioners: our commands, their figures, results that are kept in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+
+Results = dict[str, dict[int, dict[str, Any]]]
+
+
+def figures(scores: dict[str, Any]) -> dict[str, float]:
+    """What the tables show, × 100."""
+    facts = scores["facts"]
+    shares = {name: 100 * share["share"] for name, share in facts["shares"].items()}
+    told = 100 * facts["told apart"]["share"]
+    return {"told apart": told, **shares, "CIDEr": scores["groups"]["total"]["CIDEr"]}
+
+
+def read(file: Path, conditions: str) -> Results:
+    """The results under these conditions, by training and seed."""
+    results: Results = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        entry = json.loads(line)
+        if entry["conditions"] != conditions:
+            continue
+        results.setdefault(entry["training"], {})[int(entry["seed"])] = entry
+    return results
+
+
+def append(file: Path, line: dict[str, Any]) -> None:
+    """Adds a result."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lines:
+        lines.write(json.dumps(line) + "\n")
+
+
+def replace(page: Path, mark: str, text: str) -> None:
+    """Puts a table on a page, between `<!-- mark -->` and the next `<!-- end -->`."""
+    begin, end = f"<!-- {mark} -->\n", "<!-- end -->"
+    head, separator, rest = page.read_text().partition(begin)
+    if not separator:
+        sys.exit(f"{page}: has no {begin.strip()}")
+    tail = rest.partition(end)[2]
+    page.write_text(f"{head}{begin}{text}\n{end}{tail}")
+
+
+def sets(*settings: str) -> list[object]:
+    """The options that set them."""
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def run(program: str, *arguments: object) -> None:
+    """Runs one of our commands with one thread. Ends the program where it fails."""
+    command = [str(BIN / program), *map(str, arguments)]
+    if subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode:
+        sys.exit(f"failed: {' '.join(command)}")
