@@ -1,7 +1,7 @@
 """What a captioner is: it takes two images and gives a sentence.
 
-`evaluate`, `caption`, `report`, `compare`, `pack` and the validation during training know only what
-stands here. `load` finds the system of a run, or of a packed folder, by its settings.
+`evaluate`, `caption`, `report`, `compare`, `export` and the validation during training know only
+what stands here. `load` finds the system of a run, or of an exported folder, by its settings.
 """
 
 from __future__ import annotations
@@ -225,23 +225,31 @@ class EncoderDecoder(nn.Module):
         return super()._apply(fn, recurse)
 
 
-def load(place: str | Path, device: str = "cpu") -> CaptionModel:
-    """The captioner of a run's folder (its best network) or of a packed one, in evaluation.
+def load(place: str | Path, device: str = "cpu", revision: str | None = None) -> CaptionModel:
+    """The captioner of a run's folder (its best network) or of an exported one, in evaluation.
 
-    place: also the name of a captioner that comes with the package.
+    place: also the name of a captioner that comes with the package, or an id on the hub, of which
+    `revision` names a branch, tag or commit.
 
     Raises UserError for a folder that is no run, is damaged, or is no captioner's.
     """
+    from cc_train.sharing import hub
+
+    return of_folder(hub.locate(str(place), revision), place, device)
+
+
+def of_folder(folder: Path, place: object, device: str = "cpu") -> CaptionModel:
+    """The captioner of a folder, as `load` gives it. place: what messages call it."""
     from cc_prep.errors import UserError
     from cc_train import systems
     from cc_train.training import runs
 
-    run = runs.read(runs.locate(place))
+    run = runs.read(folder)
     recipe = systems.recipe(run.system)
     if not hasattr(recipe, "load"):
         raise UserError(f"{place}: a run of {run.system} is no captioner", "Give a captioner's run")
     captioner: CaptionModel = recipe.load(run, device)
     calibration = run.settings.get("calibration")
     if calibration is not None and isinstance(captioner, EncoderDecoder):
-        captioner.calibration = Calibration.of(calibration, place)
+        captioner.calibration = Calibration.of(calibration, str(place))
     return captioner

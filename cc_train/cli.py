@@ -14,6 +14,7 @@ from cc_prep import __version__
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import page_commands, systems
+from cc_train.sharing import commands as sharing_commands
 
 
 class _Commands(click.Group):
@@ -128,39 +129,6 @@ def _training(system: systems.System) -> click.Command:
 
 
 @cli.command()
-@click.argument("run")
-@click.option("--shards", multiple=True, required=True, metavar="SHARDS", help="Held-out shards.")
-@click.option("--name", required=True, help="Name of what is packed.")
-@click.option("--out", required=True, metavar="DIR", help="Where it goes.")
-@click.option(
-    "--calibrate",
-    multiple=True,
-    metavar="SHARDS",
-    help="Other held-out shards of rendered pairs, to give captions a confidence.",
-)
-def pack(
-    run: str, shards: tuple[str, ...], name: str, out: str, calibrate: tuple[str, ...]
-) -> None:
-    """Packs RUN's best network as float16 safetensors, with a card of how good it is.
-
-    A captioner becomes the folder DIR/NAME, which is used like a run; other networks become one
-    file. SHARDS must be samples that the training did not see: training shards for a captioner,
-    sequence shards for the others.
-
-    \b
-    Examples:
-      cc-train pack runs/vqgan --shards 'out/held/sequences/*.tar' --name my-vqgan --out weights
-      cc-train pack out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --name mine --out packed
-    """
-    from pathlib import Path
-
-    from cc_train import packing
-
-    for place in packing.pack(Path(run), shards, name, Path(out), calibrate):
-        click.echo(place)
-
-
-@cli.command()
 @click.argument("run", required=False)
 @click.option("--shards", multiple=True, metavar="SHARDS", help="Training shards of the split.")
 @click.option(
@@ -241,5 +209,5 @@ def caption(**options: Any) -> None:
     caption(**options)
 
 
-for _command in page_commands.COMMANDS:
+for _command in (*page_commands.COMMANDS, sharing_commands.export):
     cli.add_command(_command)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import overload
 
 import torch
@@ -13,6 +15,7 @@ from cc_train import captioner
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
+from cc_train.sharing import export, hub
 from cc_train.training.settings import pick_device
 
 Pair = tuple[Image, Image]
@@ -21,23 +24,48 @@ Pair = tuple[Image, Image]
 class Captioner:
     """A trained captioner: two images in, a sentence out.
 
-    model: the captioner itself, which takes tensors (`cc_train.captioner.CaptionModel`).
+    model: the captioner itself, which takes tensors (`cc_train.captioner.CaptionModel`). folder:
+    where its files are.
     """
 
-    def __init__(self, model: CaptionModel) -> None:
-        self.model = model
+    def __init__(self, model: CaptionModel, folder: Path) -> None:
+        self.model, self.folder = model, folder
 
     @classmethod
-    def from_pretrained(cls, place: str | os.PathLike[str], *, device: str = "auto") -> Captioner:
+    def from_pretrained(
+        cls, place: str | os.PathLike[str], *, device: str = "auto", revision: str | None = None
+    ) -> Captioner:
         """The captioner at `place`.
 
-        place: the folder of a training run, a folder that `cc-train export` wrote, or the name of a
-        captioner that comes with the package (`captioner-mini`). device: `cpu`, `cuda`, or `auto`,
-        which takes a GPU where there is one.
+        place: the folder of a training run, a folder that `cc-train export` wrote, the name of a
+        captioner that comes with the package (`captioner-mini`), or an id on the Hugging Face hub
+        (`OWNER/NAME`; extra `[hub]`). device: `cpu`, `cuda`, or `auto`, which takes a GPU where
+        there is one. revision: a branch, tag or commit on the hub.
 
-        Raises UserError for a place that is none of these, is damaged, or is no captioner's.
+        Raises UserError for a place that is none of these, is damaged, or is no captioner's, and
+        for an id without a network unless it was fetched before.
         """
-        return cls(captioner.load(os.fspath(place), pick_device(device)))
+        folder = hub.locate(os.fspath(place), revision)
+        return cls(captioner.of_folder(folder, place, pick_device(device)), folder)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes the captioner as `cc-train export` does, without measuring it; the folder.
+
+        Raises UserError if the folder is there already.
+        """
+        return export.save(self.folder, Path(folder))
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False) -> str:
+        """Uploads the captioner to the Hugging Face hub (extra `[hub]`); its address.
+
+        repo_id: `OWNER/NAME`; the repository is made where there is none. private: whether a new
+        one is seen by its owner alone.
+
+        Raises UserError where the hub cannot be reached or refuses it.
+        """
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = self.save_pretrained(Path(temporary) / repo_id.rpartition("/")[2])
+            return hub.upload(folder, repo_id, private=private)
 
     @property
     def inputs(self) -> Inputs:

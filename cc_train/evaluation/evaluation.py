@@ -30,13 +30,16 @@ from cc_train.training import runs
 
 TOTAL = "total"
 FOLDER = "evaluation"  # of a run
+SCORES = "scores.json"
 
 
 def default_folder(run: str) -> str:
     """Where an evaluation of a run goes: RUN/evaluation, or NAME.evaluation in the current folder
-    for a captioner that comes with the package.
+    for a captioner that comes with the package, or from the hub.
     """
-    return f"{run}.{FOLDER}" if runs.is_shipped(run) else f"{run}/{FOLDER}"
+    if runs.is_shipped(run) or not Path(run).is_dir():
+        return f"{Path(run).name}.{FOLDER}"
+    return f"{run}/{FOLDER}"
 
 
 @dataclass
@@ -148,7 +151,7 @@ def write(
     """Writes all files of an evaluation into the folder `out`, which it makes."""
     coco.write(out, items, predictions)
     coco.write_references(out / "references.json", items)
-    storage.write_json(str(out / "scores.json"), result.figures())
+    storage.write_json(str(out / SCORES), result.figures())
     item_scores = result.groups[TOTAL].items
     lines = [
         json.dumps(

@@ -31,8 +31,8 @@ $train vqgan --out "$at/runs/vqgan" --config vqgan-mini ${STEPS:+--steps $STEPS}
 $train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar"
 
-$train pack "$at/runs/vqgan" --name vqgan-mini --out "$at/weights" \
+$train export "$at/runs/vqgan" "$at/weights/vqgan-mini" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
-$train pack "$at/runs/clip4idc" --name clip4idc-mini --out "$at/weights" \
+$train export "$at/runs/clip4idc" "$at/weights/clip4idc-mini" --license mit \
   --shards "$at/truth-seq/sequences/*.tar"
 echo "To ship them: copy $at/weights into cc_prep/assets and their SHA-256 into cc_prep/weights/registry.py"

@@ -31,7 +31,8 @@ for set in still large rich; do
   $train evaluate "$at/run" --shards "$at/$set-shards/shards/*.tar" --out "$at/$set-evaluation"
 done
 rm -rf "$at/packed"
-$train pack "$at/run" --name captioner-mini --out "$at/packed" \
-  --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar"
+$train export "$at/run" "$at/packed/captioner-mini" \
+  --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
+  --data "scenes that \`cc-prep synth\` renders" --license mit
 $train caption "$at/packed/captioner-mini" --shards "$at/videos-shards/shards/*.tar"
 echo "To ship it: copy $at/packed/captioner-mini without its evaluation into cc_train/assets"

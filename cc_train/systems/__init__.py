@@ -6,8 +6,8 @@ A system's module (its recipe) is imported only when it is used. It has
     prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what
     load(run, device)             → `cc_train.captioner.CaptionModel`; only where it is a captioner
     imagine(run, pair, caption)   → the frames between two images; where no captioner learns them
-    card(file, samples)           → what `cc-train pack` measures; only where it is none
-    compact(tensors)              → the tensors that `cc-train pack` stores; optional, with `card`
+    card(file, samples)           → what `cc-train export` measures; only where it is none
+    compact(tensors)              → the tensors that `cc-train export` stores; optional, with `card`
 
 Nothing outside a system's package imports from it, but for its recipe through this table.
 """

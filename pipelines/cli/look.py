@@ -1,4 +1,4 @@
-"""The commands that look at a job's output: verify, stats, report, status."""
+"""The commands that look at a job's output: verify, stats, report, card, status."""
 
 from __future__ import annotations
 
@@ -108,6 +108,23 @@ def report(path: str, target: str | None, samples: int) -> None:
     with damage_is_a_user_error(path), progress_bar("drawing") as progress:
         count = page.write(path, target, samples, progress)
     click.echo(f"{count} sequences shown in {target}")
+
+
+@click.command()
+@click.argument("path")
+@click.option("--license", "licence", metavar="ID", help="Of the shards, such as cc-by-4.0.")
+def card(path: str, licence: str | None) -> None:
+    """Writes the card of training shards, README.md beside them, for those who share them.
+
+    `datasets.load_dataset` reads from it what the samples hold.
+
+    \b
+    Example:
+      cc-prep card out/clevr
+    """
+    from cc_prep.inspect import dataset_card
+
+    click.echo(dataset_card.write(path, licence))
 
 
 @click.command()

@@ -27,7 +27,7 @@ def cli() -> None:
 for command in (
     *(data.synth, data.videos, data.init, data.inspect, data.references, splits.split),
     *(jobs.interpolate, jobs.score_frames, jobs.build, jobs.import_group, jobs.export_group),
-    *(look.verify, look.stats, look.report, look.status),
+    *(look.verify, look.stats, look.report, look.card, look.status),
     weights.weights,
 ):
     cli.add_command(command)

@@ -197,12 +197,12 @@ def test_training_goes_on_from_other_weights(
     assert "Traceback" not in refused.stderr
 
 
-def test_a_packed_run_scores_and_tokenises(
+def test_an_exported_run_scores_and_tokenises(
     undisturbed: tuple[str, Path], tmp_path: Path, shards: str
 ) -> None:
     """Half the bytes and fewer words, the same network; the card says what the file does."""
     kind, run = undisturbed
-    done = cc_train("pack", run, "--shards", shards, "--name", "mine", "--out", tmp_path)
+    done = cc_train("export", run, tmp_path / "mine", "--shards", shards)
     assert done.returncode == 0, done.stderr
     file = tmp_path / "mine.safetensors"
     model = run / "checkpoints" / f"{checkpoints.best_step(run):06d}" / "model.safetensors"

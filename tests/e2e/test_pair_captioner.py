@@ -56,14 +56,14 @@ def test_shards_hold_features_and_no_more_than_asked_for(out: Path, prepare: Com
         assert done.returncode == 0, done.stderr
 
 
-def test_it_is_evaluated_packed_and_captions_images(
+def test_it_is_evaluated_exported_and_captions_images(
     out: Path, synth_root: Path, tmp_path: Path
 ) -> None:
     test = out / "shards/test-*.tar"
     done = cc_train("evaluate", out / "run", "--shards", test, "--json")
     assert done.returncode == 0, done.stderr
     assert "facts" in json.loads(done.stdout)
-    done = cc_train("pack", out / "run", "--shards", test, "--name", "mini", "--out", tmp_path,
+    done = cc_train("export", out / "run", tmp_path / "mini", "--shards", test,
                     "--calibrate", out / "shards/val-*.tar")  # fmt: skip
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "mini/README.md").read_text()
@@ -116,8 +116,8 @@ def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
 
 def test_what_is_calibrated_on_is_not_measured_on(out: Path, tmp_path: Path) -> None:
     shards = out / "shards/val-*.tar"
-    done = cc_train("pack", out / "run", "--shards", shards, "--calibrate", shards,
-                    "--name", "x", "--out", tmp_path)  # fmt: skip
+    both = ("--shards", shards, "--calibrate", shards)
+    done = cc_train("export", out / "run", tmp_path / "x", *both)
     assert (done.returncode, "Measure on other pairs" in done.stderr) == (2, True)
     assert not (tmp_path / "x").exists()
 

@@ -57,8 +57,8 @@ def test_stored_features_and_images_give_the_same_captions(
     rows = json.loads((out / "stage2/evaluation/predictions.json").read_text())
     captions = {row["image_id"]: row["caption"] for row in rows}
     images = [next(iter(sorted((synth_root / d).iterdir()))) for d in ("images", "sc_images")]
-    done = cc_train("pack", out / "stage2", "--shards", out / "shards/test-*.tar",
-                    "--name", "mini", "--out", tmp_path)  # fmt: skip
+    test = out / "shards/test-*.tar"
+    done = cc_train("export", out / "stage2", tmp_path / "mini", "--shards", test)
     assert done.returncode == 0, done.stderr
     [key] = [key for key in captions if "000000" in key and not key.endswith(("nochange", "_n"))]
     [stored] = [row for row in beams("--shards", out / "shards/*.tar", run=out / "stage2")

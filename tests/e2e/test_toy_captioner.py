@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from cc_train import Captioner
 from cc_train import captioner as captioners
 from cc_train.captioner import Inputs
 from cc_train.evaluation import protocol
@@ -98,24 +99,32 @@ def test_references_as_predictions_are_all_right(tmp_path: Path, shards: str) ->
     assert done.stderr.startswith(f"cc-train: {other}: no facts of 12 of 12 pairs")
 
 
-def test_it_captions_two_images_alike_packed_or_not(tmp_path: Path, run: Path, shards: str) -> None:
+def test_it_captions_two_images_as_exported(tmp_path: Path, run: Path, shards: str) -> None:
     rng = np.random.default_rng(0)
     places = [str(tmp_path / name) for name in ("before.png", "after.png")]
     for place in places:
         cv2.imwrite(place, rng.integers(0, 255, (40, 40, 3), np.uint8))
-    done = cc_train("pack", run, "--shards", shards, "--name", "mine", "--out", tmp_path)
+    done = cc_train("export", run, tmp_path / "mine", "--shards", shards)
     assert done.returncode == 0, done.stderr
-    packed = tmp_path / "mine"
-    card = (packed / "README.md").read_text()
+    exported = tmp_path / "mine"
+    card = (exported / "README.md").read_text()
     assert card.index("| told apart |") < card.index("| exact |") < card.index("| CIDEr |")
-    assert not (packed / "checkpoints").exists()
+    assert "## What it cannot do" in card
+    assert "Signature of the scores: `pairs:12|" in card
+    assert 'Captioner.from_pretrained("mine")' in card
+    assert not (exported / "checkpoints").exists()
+    done = cc_train("export", run, exported)
+    assert (done.returncode, "is there already" in done.stderr) == (2, True)
     rows = []
-    for place in (run, packed):
+    for place in (run, exported):
         done = cc_train("caption", place, *places, "--beams", "2", "--json")
         assert done.returncode == 0, done.stderr
         rows.append(json.loads(done.stdout))
     assert rows[0]["caption"] == rows[1]["caption"]
     assert len(rows[0]["beams"]) == 2
+    saved = Captioner.from_pretrained(run).save_pretrained(tmp_path / "saved")
+    assert str(Captioner.from_pretrained(saved)(*places)) == rows[0]["caption"]
+    assert "## What it cannot do" in (saved / "README.md").read_text()
 
 
 def test_load(run: Path) -> None:

@@ -36,6 +36,14 @@ def gain(
     return difference, float(low), float(high)
 
 
+def interval(scores: Sequence[float], rng: np.random.Generator) -> tuple[float, float]:
+    """The 95 % interval of the mean of scores over pairs that are drawn with replacement."""
+    values = np.asarray(scores, dtype=np.float64)
+    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(RESAMPLES)]
+    low, high = np.percentile(means, PERCENTILES)
+    return float(low), float(high)
+
+
 def _over_runs(means: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """[resamples] of means [resamples, runs]: of runs drawn with replacement."""
     count = means.shape[1]

@@ -1,4 +1,4 @@
-"""What `cc-train pack` keeps and measures of a CLIP4IDC."""
+"""What `cc-train export` keeps and measures of a CLIP4IDC."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Trained networks for others: a folder with a card, and the hub."""

@@ -1,0 +1,56 @@
+"""The command that makes trained networks ready for others."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run")
+@click.argument("out", metavar="DIR")
+@click.option("--shards", multiple=True, metavar="SHARDS", help="Held-out shards to measure on.")
+@click.option(
+    "--calibrate",
+    multiple=True,
+    metavar="SHARDS",
+    help="Other held-out shards of rendered pairs, to give captions a confidence.",
+)
+@click.option("--data", metavar="TEXT", help="What it was trained on, for the card.")
+@click.option("--license", "licence", metavar="ID", help="Of the weights, such as mit.")
+@click.option("--push", "repo_id", metavar="OWNER/NAME", help="Also upload the folder to the hub.")
+@click.option("--private", is_flag=True, help="With --push: a repository that only you see.")
+def export(
+    run: str,
+    out: str,
+    shards: tuple[str, ...],
+    calibrate: tuple[str, ...],
+    data: str | None,
+    licence: str | None,
+    repo_id: str | None,
+    private: bool,
+) -> None:
+    """Exports RUN's best network as float16 safetensors, with a card of how good it is.
+
+    A captioner becomes the folder DIR, which is used like a run; without --shards its card has the
+    scores of an earlier `cc-train evaluate RUN`. Other networks become DIR.safetensors and DIR.md.
+    SHARDS must be samples that the training did not see: training shards for a captioner, sequence
+    shards for the others. --push needs the extra [hub] and a login (`hf auth login`).
+
+    \b
+    Examples:
+      cc-train export out/clevr/stage2 mine --shards 'out/clevr/shards/test-*.tar' --data CLEVR
+      cc-train export runs/vqgan weights/my-vqgan --shards 'out/held/sequences/*.tar'
+    """
+    from pathlib import Path
+
+    from cc_train.sharing import hub
+    from cc_train.sharing.export import Details
+    from cc_train.sharing.export import export as export_run
+
+    if repo_id is not None:
+        hub.check_id(repo_id)
+    places = export_run(run, Path(out), Details(shards, calibrate, licence, data))
+    for place in places:
+        click.echo(place)
+    if repo_id is not None:
+        click.echo(hub.upload(Path(out), repo_id, private=private))

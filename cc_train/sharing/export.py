@@ -1,0 +1,179 @@
+"""`cc-train export`: a trained network in small, with a card that says how good it is.
+
+Weights become float16. A captioner becomes a folder that is used like a run:
+
+    DIR/model.safetensors   the best network, with the settings in the file's metadata
+    DIR/settings.json       the same settings
+    DIR/<file> …            what the network needs besides, such as vocabulary.json
+    DIR/README.md           the card
+    DIR/evaluation/         scores and predictions, where it was measured
+
+Any other network becomes one file, with its card beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_train import captioner as captioners
+from cc_train import systems
+from cc_train.data.sequence_index import expand, read_index
+from cc_train.evaluation import calibrating, evaluation, protocol
+from cc_train.sharing import model_card
+from cc_train.training import checkpoints, runs
+from cc_train.training.runs import Run
+
+
+@dataclass(frozen=True)
+class Details:
+    """What an export takes besides the run.
+
+    shards: samples that training did not see, to measure on. calibrate: others, of rendered pairs,
+    by which a captioner's captions get a confidence. licence: of the weights, an SPDX identifier.
+    data: in words, what it was trained on.
+    """
+
+    shards: Sequence[str] = ()
+    calibrate: Sequence[str] = ()
+    licence: str | None = None
+    data: str | None = None
+
+
+def export(run: str | Path, out: Path, details: Details = Details()) -> list[Path]:
+    """Exports the best network of a run; the folder, or the file and its card. Raises UserError."""
+    stored = runs.read(runs.locate(run))
+    recipe = systems.recipe(stored.system)
+    if hasattr(recipe, "load"):
+        return [_captioner(stored, out, details)]
+    if details.calibrate:
+        raise UserError(f"{run}: a run of {stored.system} is no captioner", "Leave out --calibrate")
+    if not hasattr(recipe, "card"):
+        raise UserError(f"{run}: a run of {stored.system} is not exported", "Give another run")
+    if not details.shards:
+        raise UserError(f"a {stored.system} is measured when exported", "Give --shards, held out")
+    return _network(stored, recipe, out, details)
+
+
+def save(folder: Path, out: Path) -> Path:
+    """The captioner of a run's or an exported folder as the folder `out`, not measured again.
+
+    An exported folder keeps its card. Raises UserError if `out` is there already.
+    """
+    stored = runs.read(folder)
+    card = folder / model_card.NAME
+    if stored.step or not card.is_file():
+        return _captioner(stored, out, Details())
+    with _folder(out) as target:
+        for file in (checkpoints.MODEL, runs.SETTINGS, model_card.NAME, *_files(stored)):
+            shutil.copyfile(folder / file, target / file)
+    return out
+
+
+def _network(stored: Run, recipe: Any, out: Path, details: Details) -> list[Path]:
+    """One file and its card; neither gets its name before the other one is ready too."""
+    samples = read_index(details.shards)
+    tensors = recipe.compact(stored.tensors) if hasattr(recipe, "compact") else stored.tensors
+    out.parent.mkdir(parents=True, exist_ok=True)
+    file, card = (out.parent / f"{out.name}{ending}" for ending in (".safetensors", ".md"))
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+        small = Path(folder) / file.name
+        _write_model(tensors, stored.settings, small)
+        about = recipe.card(small, samples)
+        text = model_card.of_network(stored, small, out.name, about, details.licence)
+        small.replace(file)
+    storage.write_bytes(str(card), text.encode())
+    return [file, card]
+
+
+def _captioner(stored: Run, out: Path, details: Details) -> Path:
+    """A folder with the network, what it needs besides, and the card."""
+    with _folder(out) as folder:
+        for file in _files(stored):
+            shutil.copyfile(stored.folder / file, folder / file)
+        settings = dict(stored.settings)
+        captioner = _loaded(stored, settings, folder)
+        if details.calibrate:
+            _check_apart(details.shards, details.calibrate)
+            settings["calibration"] = calibrating.fit(captioner, details.calibrate).to_json()
+            captioner = _loaded(stored, settings, folder)
+        scores = _measured(stored, captioner, folder, details)
+        small = replace(stored, settings=settings)
+        text = model_card.of_captioner(
+            small, folder, out.name, scores, details.licence, details.data
+        )
+        storage.write_bytes(str(folder / model_card.NAME), text.encode())
+    return out
+
+
+def _measured(
+    stored: Run, captioner: captioners.CaptionModel, folder: Path, details: Details
+) -> model_card.Measured:
+    """Scores on the shards, or without any those of an earlier `cc-train evaluate RUN`."""
+    place = folder / evaluation.FOLDER
+    if not details.shards:
+        earlier = stored.folder / evaluation.FOLDER
+        if earlier.is_dir():
+            shutil.copytree(earlier, place)
+        return model_card.measured(place)
+    entries, items = protocol.items(details.shards)
+    scores, captions = protocol.score(captioner, entries, items, 1, Console(stderr=True))
+    evaluation.write(place, scores, items, captions)
+    words = model_card.measured(place, entries)
+    if details.calibrate and scores.facts is not None:
+        error = calibrating.error(captioner, details.shards)
+        words.measures["calibration error"] = f"{100 * error:.1f} %"
+    return words
+
+
+@contextmanager
+def _folder(out: Path) -> Iterator[Path]:
+    """A folder that appears under its name only when it is complete. Raises UserError."""
+    if out.exists():
+        raise UserError(f"{out}: is there already", "Give another folder, or remove it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as temporary:
+        folder = Path(temporary) / out.name
+        folder.mkdir()
+        yield folder
+        folder.replace(out)
+
+
+def _files(stored: Run) -> list[str]:
+    """Names of the files that the network needs besides its tensors."""
+    return list(stored.settings.get("files", []))
+
+
+def _check_apart(shards: Sequence[str], calibrate: Sequence[str]) -> None:
+    """Raises UserError if a file is to be calibrated and measured on."""
+    shared = set(expand(shards)) & set(expand(calibrate))
+    if shared:
+        raise UserError(
+            f"{min(shared)} is in --shards and in --calibrate", "Measure on other pairs"
+        )
+
+
+def _loaded(stored: Run, settings: Mapping[str, Any], folder: Path) -> captioners.CaptionModel:
+    """The captioner that a folder holds, with these settings."""
+    _write_model(stored.tensors, settings, folder / checkpoints.MODEL)
+    storage.write_json(str(folder / runs.SETTINGS), settings)
+    return captioners.load(folder)
+
+
+def _write_model(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path) -> None:
+    """Tensors as float16, with the settings in the file's metadata."""
+    half = {n: (t.half() if t.is_floating_point() else t).contiguous() for n, t in tensors.items()}
+    save_file(half, file, metadata={"settings": json.dumps(settings, sort_keys=True)})
+    file.chmod(0o644)

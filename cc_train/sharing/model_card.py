@@ -1,0 +1,200 @@
+"""The card of an exported network: what it is, on what it was trained, how good it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_train.data.shard_index import Entry
+from cc_train.evaluation import bootstrap, evaluation, fact_scores
+from cc_train.training import checkpoints
+from cc_train.training.runs import Run
+
+NAME = "README.md"
+OWN_MEANS = ("ROUGE-L", "CIDEr")  # measures of a corpus that are the mean of its pairs'
+PLACE = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S+')
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Scores for the card. measures: texts by name, with intervals where they are known."""
+
+    on: str = ""
+    measures: dict[str, str] = field(default_factory=dict)
+    signature: str = ""
+    datasets: str = ""
+
+
+def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
+    """What an evaluation's folder says; nothing where there is none. Raises UserError.
+
+    entries: the samples that were evaluated, where they are at hand.
+    """
+    if not (folder / evaluation.SCORES).exists():
+        return Measured()
+    try:
+        scores = storage.read_json(str(folder / evaluation.SCORES))
+        lines = (folder / "items.jsonl").read_text(encoding="utf-8").splitlines()
+        items = [json.loads(line)["scores"] for line in lines]
+        corpus = {**scores["groups"][evaluation.TOTAL]}
+        pairs = corpus.pop("pairs")
+        facts = scores.get("facts")
+        measures = {} if facts is None else _right(facts)
+        measures |= {name: _value(name, value, items) for name, value in corpus.items()}
+        changed = None if facts is None else facts["changed pairs"]["pairs"]
+        signature = str(scores.get("signature", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{folder}: damaged", "Evaluate again: cc-train evaluate") from None
+    words = _datasets(entries)
+    on = f"On {pairs:,} pairs{f' of {words}' if words else ''}, greedy captions."
+    if changed is not None:
+        on += (
+            f" {changed:,} of the pairs changed; the shares of right types, looks, new values and "
+            "exact captions are over these."
+        )
+    return Measured(on, measures, signature, words)
+
+
+def of_captioner(
+    stored: Run, folder: Path, name: str, scores: Measured, licence: str | None, data: str | None
+) -> str:
+    """The card of a captioner's folder. data: in words, what it was trained on."""
+    height, width = stored.settings.get("size") or (0, 0)
+    text = stored.settings.get("text") or {}
+    known = f"{text['count']:,} entries" if text.get("count") else "see the files"
+    return _render(
+        "captioner.md.j2",
+        name=name,
+        system=stored.system,
+        licence=licence,
+        data=data,
+        pairs=_pairs(stored),
+        steps=_steps(stored),
+        size=f"{width}×{height}" if height else "see the settings",
+        words=known,
+        measures=scores.measures,
+        measured_on=scores.on,
+        signature=scores.signature,
+        interval_kind=", of CIDEr and ROUGE-L by resampling the pairs",
+        limits=_limits(stored, scores, data),
+        files=[_file(folder / file) for file in _contents(stored)],
+        parameters=_parameters(stored),
+        settings_text=json.dumps(stored.settings, indent=1, sort_keys=True),
+    )
+
+
+def of_network(
+    stored: Run, file: Path, name: str, about: Mapping[str, Any], licence: str | None
+) -> str:
+    """The card of a network that is one file. about: what the system's recipe measured of it."""
+    return _render(
+        "network.md.j2",
+        name=name,
+        file={**_file(file), "name": f"{name}.safetensors"},
+        licence=licence,
+        pairs=_pairs(stored),
+        steps=_steps(stored),
+        parameters=_parameters(stored),
+        settings_text=json.dumps(stored.settings, indent=1, sort_keys=True),
+        **about,
+    )
+
+
+def with_place(card: str, place: str) -> str:
+    """A card whose examples load the captioner from another place, such as its id on the hub."""
+    return PLACE.sub(lambda _: place, card)
+
+
+def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
+    """What the captioner cannot do, as far as the run knows."""
+    like = data or scores.datasets or "its training data"
+    limits = [
+        f"It was trained on {like} and knows nothing else. Of other images it says a sentence too, "
+        "and the sentence is then wrong.",
+        "It can only use the words of its vocabulary.",
+        "Both images must show one view in one size; they are resized to the size above.",
+    ]
+    if "calibration" in stored.settings:
+        limits.append(
+            "Its confidence is the chance that a caption is right for pairs like those that it was "
+            "calibrated on. A low confidence means that the caption should not be used."
+        )
+    else:
+        limits.append("It gives no confidence: it does not say when it is wrong.")
+    return limits
+
+
+def _contents(stored: Run) -> list[str]:
+    return [checkpoints.MODEL, *stored.settings.get("files", [])]
+
+
+def _file(place: Path) -> dict[str, Any]:
+    size = place.stat().st_size
+    return {"name": place.name, "bytes": size, "sha256": storage.sha256(place)}
+
+
+def _render(template: str, **values: Any) -> str:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
+    return f"{environment.get_template(template).render(**values).rstrip()}\n"
+
+
+def _value(name: str, value: float, items: Sequence[Mapping[str, float]]) -> str:
+    """A measure of the corpus, with an interval where it is the mean over the pairs."""
+    if name not in OWN_MEANS or len(items) < 2:
+        return f"{value:.2f}"
+    low, high = bootstrap.interval([float(item[name]) for item in items], np.random.default_rng(0))
+    return f"{value:.2f} ({low:.2f} … {high:.2f})"
+
+
+def _right(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The shares of right captions of rendered pairs, with their intervals."""
+    shares = {fact_scores.TOLD_APART: facts[fact_scores.TOLD_APART]}
+    shares |= {name: share for name, share in facts["shares"].items() if share["pairs"]}
+    return {
+        name: f"{100 * one['share']:.1f} % ({100 * one['low']:.1f} … {100 * one['high']:.1f})"
+        for name, one in shares.items()
+        if one is not None
+    }
+
+
+def _datasets(entries: Sequence[Entry]) -> str:
+    """Data sets and splits of samples in words, such as `clevr (test)`."""
+    splits = Counter((entry.dataset, entry.split) for entry in entries)
+    named = {dataset for dataset, _ in splits if dataset}
+    return ", ".join(
+        f"{name} ({', '.join(sorted(split for of, split in splits if of == name and split))})"
+        for name in sorted(named)
+    )
+
+
+def _parameters(stored: Run) -> int:
+    return sum(tensor.numel() for tensor in stored.tensors.values())
+
+
+def _pairs(stored: Run) -> str:
+    samples = stored.settings.get("samples", {})
+    if not samples:
+        return "a number of pairs that the run does not state"
+    total = f" of {samples['count']:,}" if "count" in samples else ""
+    return f"{samples['train']:,}{total} pairs"
+
+
+def _steps(stored: Run) -> str:
+    loop = stored.settings.get("loop", {})
+    if not loop:
+        return "a number of steps that the run does not state"
+    text = f"{stored.step:,} steps of {loop['batch_size']}"
+    if 0 < stored.step < (loop["steps"] or 0):
+        text += f" (the best of {loop['steps']:,} steps)"
+    return text

@@ -1,0 +1,113 @@
+"""Captioners go to the hub and come back, against a stand-in of its server on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+
+from cc_prep.errors import UserError
+from cc_train import Captioner
+from cc_train.sharing import hub, model_card
+from tests.hub_server import COMMIT, Hub, serving
+
+ID = "someone/mine"
+NOISE = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def captioner() -> Captioner:
+    return Captioner.from_pretrained("captioner-mini", device="cpu")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The hub, and an empty folder for what is fetched; other places are not reached."""
+    with serving() as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.address)
+        template = running.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # another service, and protocol
+        monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+        monkeypatch.chdir(tmp_path)
+        yield running
+
+
+def test_a_captioner_goes_to_the_hub_and_comes_back(
+    server: Hub, captioner: Captioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert captioner.push_to_hub(ID) == f"{server.address}/{ID}"
+    files = server.repositories[ID]
+    assert files.keys() == {"README.md", "model.safetensors", "settings.json", "vocabulary.json"}
+    assert f'Captioner.from_pretrained("{ID}")' in files["README.md"].decode()
+    fetched = Captioner.from_pretrained(ID, device="cpu")
+    assert fetched(NOISE[0], NOISE[1]) == captioner(NOISE[0], NOISE[1])
+    # What was fetched once is there without a network.
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    before = len(server.requests)
+    assert hub.locate(f"{ID}@{COMMIT}") == hub.locate(ID) == fetched.folder
+    assert len(server.requests) == before
+    with pytest.raises(UserError, match=r"someone/other: no folder here, and the hub says: .*"):
+        hub.locate("someone/other")
+
+
+def test_files_of_other_kinds_are_not_fetched(server: Hub, captioner: Captioner) -> None:
+    """Keeps away: a pickle or a program of a stranger on the disk."""
+    captioner.push_to_hub(ID)
+    server.repositories[ID] |= {"model.bin": b"pickle", "run.py": b"print()"}
+    folder = hub.locate(ID)
+    assert {path.name for path in folder.iterdir()} == {
+        "README.md", "model.safetensors", "settings.json", "vocabulary.json"
+    }  # fmt: skip
+
+
+def test_mistakes_are_one_line(server: Hub, tmp_path: Path) -> None:
+    server.repositories[ID] = {"README.md": b"# nothing"}
+    for place, message in {
+        "someone/none": "someone/none: no folder here, and the hub says: .*Look at the name",
+        f"{ID}@v2": "the hub says: .*Look at the name and the revision",
+        ID: f"{ID}: no captioner on the hub",
+    }.items():
+        with pytest.raises(UserError, match=message) as error:
+            Captioner.from_pretrained(place)
+        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="a/b/c: no name of a repository"):
+        hub.upload(tmp_path, "a/b/c")
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"someone/mine: no folder here.*Look at the net") as error:
+        Captioner.from_pretrained(ID)
+    assert "\n" not in str(error.value)
+
+
+def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"is not installed. pip install '.*\[hub\]'"):
+        Captioner.from_pretrained(ID)
+
+
+def test_paths_are_no_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a mistyped path below OUT that is looked up on the network."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    paths = ("out/missing", "mine", "a/b/c", "/a/b", "./a", "../a", "captioner-mini")
+    assert not any(map(hub.is_id, paths))
+    assert hub.is_id("runs/a")
+
+
+def test_a_card_is_of_its_place() -> None:
+    card = 'Captioner.from_pretrained("mine")\n    cc-train caption mine a.png b.png\nmine\n'
+    assert model_card.with_place(card, ID) == (
+        f'Captioner.from_pretrained("{ID}")\n    cc-train caption {ID} a.png b.png\nmine\n'
+    )
