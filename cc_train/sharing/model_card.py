@@ -16,7 +16,8 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import bootstrap, evaluation, fact_scores
+from cc_train.evaluation import evaluation, fact_scores
+from cc_train.evaluation.comparing import bootstrap
 from cc_train.training import checkpoints
 from cc_train.training.runs import Run
 
