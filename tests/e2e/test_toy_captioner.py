@@ -123,7 +123,7 @@ def test_it_captions_two_images_as_exported(tmp_path: Path, run: Path, shards: s
     assert rows[0]["caption"] == rows[1]["caption"]
     assert len(rows[0]["beams"]) == 2
     saved = Captioner.from_pretrained(run).save_pretrained(tmp_path / "saved")
-    assert str(Captioner.from_pretrained(saved)(*places)) == rows[0]["caption"]
+    assert str(Captioner.from_pretrained(saved)(*places, beams=2)) == rows[0]["caption"]
     assert "## What it cannot do" in (saved / "README.md").read_text()
 
 
