@@ -31,7 +31,7 @@ MARK = "scorer comparison"
 SCENES, SEED = 1300, 8
 FRESH, FRESH_SEED = 200, 996
 SHARED = ("encoder.largest_grid=7", "encoder.standardise=true", "loop.precision=bfloat16")
-STEPS = 600
+STEPS = 1500
 VARIANTS: dict[str, tuple[str, ...]] = {
     "neither loss": ("losses.contrast=0", "losses.cbr=0"),
     "contrast, per head": ("losses.cbr=0", "matching=per_head"),
@@ -118,7 +118,7 @@ class Lab:
         shards = self.folder / "scenes-pairs/shards"
         run("cc-train", "scorer", "--config", CONFIG, "--out", folder, "--steps", STEPS,
             "--shards", shards / "train-*.tar", "--valid", shards / "val-*.tar",
-            *sets("loop.threads=1", f"loop.seed={seed}", "loop.validate_every=200", *SHARED,
+            *sets("loop.threads=1", f"loop.seed={seed}", "loop.validate_every=500", *SHARED,
                   *VARIANTS[variant]))  # fmt: skip
         minutes = round((time.monotonic() - began) / 60, 1)
         best = max(line["CIDEr"] for line in _log(folder) if "right_exact" in line)

@@ -6,7 +6,7 @@ import inspect
 import multiprocessing
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -49,31 +49,42 @@ def main() -> None:
     """Runs the command: exit code 2 for a user's mistake, 1 when the work itself failed."""
     keep_freed_memory()
     try:
+        code = _exit_code()
+    except LoaderWorkerDied as error:
+        # The usual end of the interpreter crashed in one of five trials: torch hears of each
+        # worker's death by a signal, also while the interpreter is being taken apart.
+        click.echo(f"cc-train: {error}", err=True)
+        _leave(1)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # Started by torchrun. A thread of gloo's may still let go of its last tensors, for which
+        # it asks the interpreter. If that is being taken apart by then, the process is aborted.
+        _leave(code)
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    try:
         cli()
+    except SystemExit as end:  # click's own end
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         click.echo(f"cc-train: {error}", err=True)
-        sys.exit(2)
-    except LoaderWorkerDied as error:
-        click.echo(f"cc-train: {error}", err=True)
-        _leave()
+        return 2
     except (JobFailed, OSError) as error:
         code = getattr(error, "exit_code", None)  # the first of several processes says why
         if code is None:
             click.echo(f"cc-train: {error}", err=True)
-        sys.exit(code or 1)
+        return code or 1
+    return 0
 
 
-def _leave() -> None:
-    """Ends with 1 at once, the other loader workers with it.
-
-    The usual end of the interpreter crashed in one of five trials: torch hears of each worker's
-    death by a signal, also while the interpreter is being taken apart.
-    """
+def _leave(code: int) -> NoReturn:
+    """Ends at once, the loader workers with it."""
     for worker in multiprocessing.active_children():
         worker.kill()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(code)
 
 
 TRAINING_OPTIONS: list[click.Parameter] = [
