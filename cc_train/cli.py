@@ -64,12 +64,22 @@ def main() -> None:
 
 def _exit_code() -> int:
     try:
-        cli()
-    except SystemExit as end:  # click's own end
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        cli.main(standalone_mode=False)
+    except click.Abort:
+        return 1
+    except click.ClickException as error:
+        error.show()
+        if "extra argument" in error.message and ".tar" in error.message:
+            # The first name went to --shards, the others to nothing.
+            click.echo("The shell has replaced a pattern by names. Quote it: "
+                       "--shards 'out/shards/train-*.tar'", err=True)  # fmt: skip
+        return error.exit_code
     except UserError as error:
         click.echo(f"cc-train: {error}", err=True)
         return 2
+    except BrokenPipeError:  # nobody reads on, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (JobFailed, OSError) as error:
         code = getattr(error, "exit_code", None)  # the first of several processes says why
         if code is None:

@@ -20,7 +20,7 @@ from cc_prep.formats import tar
 from cc_prep.formats.training_shards import _npy
 from cc_train.cli import cli
 from cc_train.systems.procap.stage1 import read_encoder
-from tests import small_weights
+from tests import commands, small_weights
 from tests.conftest import BIN
 
 GRID = (4, 4)
@@ -333,3 +333,10 @@ def test_it_is_one_line(tmp_path: Path) -> None:
     assert [line for line in done.stderr.splitlines() if line.strip()] == [
         "cc-train: --shards no-*.tar: no such file. Quote it, and look at the path"
     ]
+
+
+def test_a_pattern_that_the_shell_has_replaced(tmp_path: Path) -> None:
+    done = commands.cc_train("stage1", "--shards", "a-0.tar", "a-1.tar", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "extra argument (a-1.tar)" in done.stderr
+    assert "Quote it: --shards" in done.stderr
