@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from cc_prep.errors import JobFailed, LoaderWorkerDied
 from cc_train.data.stream import SKIPPED, Source
 from cc_train.distributed import Ranks
 from cc_train.training.ahead import ahead
+from cc_train.training.experiment_loggers import open_loggers
 from cc_train.training.metric_logger import MetricLogger
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Objective, Trainer
@@ -67,7 +67,10 @@ def fit(
         for what in trainer.damaged:
             console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
         console.print(f"going on at step {start}", highlight=False)
-    logger = MetricLogger(run, start, settings.steps, console) if ranks.first else None
+    logger = None
+    if ranks.first:
+        others = open_loggers(settings.loggers, run, config)
+        logger = MetricLogger(run, start, settings.steps, console, others)
     with _stoppable() as stop_asked, _alive():
         try:
             steps = ahead(_steps(source, settings, start, trainer.device), trainer.device)
@@ -75,12 +78,12 @@ def fit(
             for step, items in enumerate(steps, start):
                 skipped = [key for item in items for key in _skipped(item)]
                 signals = {"stop": float(stop_asked()), "skipped": float(len(skipped))}
-                shares = trainer.step(items, step, signals)
+                trainer.step(items, step, signals)
                 if trainer.signals["skipped"]:
                     source.mark_skipped(list(chain(*ranks.gather_objects(skipped))))
                 # Several processes agree on it in their next step.
                 stopped = stop_asked() if ranks.world == 1 else trainer.signals["stop"] > 0
-                _after(trainer, source, logger, step + 1, shares, stopped)
+                _after(trainer, source, logger, step + 1, stopped)
                 if stopped and step + 1 < settings.steps:
                     raise JobFailed(
                         f"stopped at step {step + 1}; the same command goes on from there"
@@ -96,13 +99,12 @@ def _after(
     source: Source,
     logger: MetricLogger | None,
     done: int,
-    shares: Mapping[str, Tensor],
     stopped: bool,
 ) -> None:
     """What is due when `done` steps are over: log, validate, save."""
     settings, last = trainer.settings, done == trainer.settings.steps
     if done % settings.log_every == 0:
-        losses = trainer.mean_over_ranks(shares)
+        losses = trainer.interval.take(trainer.ranks)
         a_step = settings.batch_size * settings.grad_accum_steps * trainer.ranks.world
         if logger is not None:
             logger.log(done, "train", losses, samples=a_step)

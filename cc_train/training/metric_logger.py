@@ -1,11 +1,11 @@
-"""The logs of a training: JSON lines, TensorBoard, pictures, and a line on the screen."""
+"""The logs of a training: JSON lines, TensorBoard, pictures, a line on the screen, others'."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from cc_prep import storage
+from cc_train.training.experiment_loggers import ExperimentLogger
 
 LOG = "log.jsonl"
 PICTURES = "pictures"
@@ -26,11 +27,18 @@ class MetricLogger:
     """Writes the logs of a run that starts, or goes on, at step `start`.
 
     Lines of later steps, which a killed run left, are dropped. total: the last step. console: where
-    the line of each log goes.
+    the line of each log goes. others: further loggers, which get the same figures.
     """
 
-    def __init__(self, run: Path, start: int, total: int, console: Console) -> None:
-        self.run, self.total, self.console = run, total, console
+    def __init__(
+        self,
+        run: Path,
+        start: int,
+        total: int,
+        console: Console,
+        others: Sequence[ExperimentLogger] = (),
+    ) -> None:
+        self.run, self.total, self.console, self.others = run, total, console, list(others)
         self.file = run / LOG
         if self.file.exists():
             lines = [line for line in self.file.read_text().splitlines() if _before(line, start)]
@@ -53,8 +61,9 @@ class MetricLogger:
             yield step
 
     def close(self) -> None:
-        """Writes what TensorBoard still holds back."""
+        """Writes what TensorBoard still holds back, and ends the other loggers."""
         try:
+            self._tell(lambda logger: logger.close())
             self.board.close()
         finally:
             threading.excepthook = self.hook
@@ -67,7 +76,7 @@ class MetricLogger:
             self.hook(fault)
 
     def log(self, step: int, part: str, figures: Mapping[str, float], samples: int = 0) -> None:
-        """Logs the figures of a step by name.
+        """Logs figures by name: of training the means over the steps since the last log.
 
         part: `train` or `validation`. samples: how many items a step trains on, for the speed.
         """
@@ -76,10 +85,24 @@ class MetricLogger:
             file.write(json.dumps({"step": step, "part": part, **values}) + "\n")
         for name, value in values.items():
             self.board.add_scalar(f"{part}/{name}", value, step)
+        named = {f"{part}/{name}": value for name, value in values.items()}
+        self._tell(lambda logger: logger.log(step, named))
         words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         self.console.print(
             f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}", highlight=False
         )
+
+    def _tell(self, what: Callable[[ExperimentLogger], None]) -> None:
+        """Does something with the other loggers. One that fails is named and left out from then on:
+        the training and our own logs do not depend on a service.
+        """
+        for logger in list(self.others):
+            try:
+                what(logger)
+            except Exception as error:  # each has types of its own
+                self.others.remove(logger)
+                kind = type(logger).__name__.strip("_")
+                self.note(f"{kind} gets no more figures: {type(error).__name__}: {error}")
 
     def note(self, line: str) -> None:
         """A line on the screen."""

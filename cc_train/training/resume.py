@@ -15,6 +15,7 @@ from cc_prep.formats.provenance import differences
 FREE_OF_LOOP = (
     "steps", "epochs", "batch_size", "grad_accum_steps", "compile", "device", "threads", "tf32",
     "loader_workers", "log_every", "validate_every", "checkpoint_every", "keep_checkpoints",
+    "loggers",
 )  # fmt: skip
 FREE = (*(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files")
 ITEMS = "global_batch_size"

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
+from cc_train.training.experiment_loggers import Name
 from cc_train.training.optim import Optimizer, Schedule
 
 
@@ -48,6 +49,7 @@ class Loop(Section):
     validate_every: int = Field(500, ge=1)
     checkpoint_every: int = Field(500, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
+    loggers: tuple[Name, ...] = Field((), strict=False)
 
     @property
     def warmup(self) -> int:

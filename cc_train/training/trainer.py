@@ -22,6 +22,7 @@ from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
 from cc_train.training import checkpoints, optim, resume
 from cc_train.training.checkpoints import Checkpoint
+from cc_train.training.interval import IntervalMeans
 from cc_train.training.runs import SETTINGS
 from cc_train.training.settings import Loop, pick_device
 
@@ -110,7 +111,8 @@ class Trainer:
 
     config: all settings, as JSON; a run goes on only with the same, except for `resume.FREE`. run:
     its folder. figures: of the last validation, by name; best: the step and the figure of the best
-    one. signals: sums over all ranks of what each gave to the last step.
+    one. signals: sums over all ranks of what each gave to the last step. interval: the losses of
+    the steps since the last log.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Trainer:
         self.best: dict[str, float] = {}
         self.damaged: list[str] = []  # what is wrong with checkpoints that were not taken
         self.signals: dict[str, float] = {}
+        self.interval = IntervalMeans()
 
     @property
     def exported(self) -> nn.Module:
@@ -199,8 +202,8 @@ class Trainer:
 
         batches: the micro-batches of this rank. signals: numbers that are summed over all ranks in
         the same exchange as the denominators; the sums are `self.signals` afterwards. The total of
-        a phase has the phase's name; `mean_over_ranks` makes losses of shares. Raises JobFailed if
-        a loss or a gradient is not finite; the weights are then as before.
+        a phase has the phase's name; `interval` takes the shares in. Raises JobFailed if a loss or
+        a gradient is not finite; the weights are then as before.
         """
         self._seed(step, self.ranks.rank)
         batches = [to_device(batch, self.device) for batch in batches]
@@ -232,12 +235,8 @@ class Trainer:
         self.objective.after_step(step)
         if self.averaged is not None:
             self.averaged.update_parameters(self.objective.network)
+        self.interval.add(shares)
         return shares
-
-    def mean_over_ranks(self, shares: Mapping[str, Tensor]) -> dict[str, float]:
-        """The losses of a step by name, of what `step` returned on each rank."""
-        totals = self.ranks.all_reduce_sum(shares)
-        return {name: value.item() / self.ranks.world for name, value in totals.items()}
 
     def _seed(self, step: int, number: int) -> None:
         """number: of the micro-batch among those of all ranks in the step, so that dropout does not
@@ -324,6 +323,7 @@ class Trainer:
 
     def save(self, step: int, source: Source) -> None:
         """Writes a checkpoint on the first rank, and removes old ones. Raises JobFailed."""
+        interval = self.interval.state(self.ranks)
         if not self.ranks.first:
             return
         # The model's file has the network, or its average; `checkpoints.read` takes it from there.
@@ -340,6 +340,7 @@ class Trainer:
         state = {
             "figures": self.figures,
             "best": self.best,
+            "interval": interval,
             "stream": source.state(step * self.settings.grad_accum_steps),
             "scaler": self.scaler.state_dict(),
             "machine": self._machine(),
@@ -368,6 +369,7 @@ class Trainer:
             self.averaged.n_averaged.copy_(tensors["averaged"])
         if checkpoint.state.get("scaler"):
             self.scaler.load_state_dict(checkpoint.state["scaler"])
+        self.interval.restore(checkpoint.state.get("interval", {}), self.device)
         self.figures, self.best = checkpoint.state["figures"], checkpoint.state["best"]
         # After a damaged one was passed over, the best of before may be pruned already.
         if self.best and int(self.best["step"]) not in checkpoint.stored:

@@ -121,7 +121,8 @@ def contrasts(rank: Ranks, folder: Path) -> Any:
     objective = small_scorer.objective(Losses(contrast=0.5, cbr=0.5), ranks=rank)
     settings = Loop(steps=2, device="cpu", max_grad_norm=None)
     trainer = Trainer(objective, settings, {}, folder, rank)
-    losses = trainer.mean_over_ranks(trainer.step([small_scorer.batch(own, swap=0.0)], 0))
+    trainer.step([small_scorer.batch(own, swap=0.0)], 0)
+    losses = trainer.interval.take(trainer.ranks)
     assert objective.reconstruction is not None
     trained = [*objective.network.parameters(), *objective.reconstruction.parameters()]
     norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in trained]
