@@ -198,8 +198,9 @@ class EncoderDecoder(nn.Module):
     def _of_words(self, ids: list[int], maps: Tensor) -> Attention:
         """The maps of the words of a caption, of ids without the begin mark."""
         words = [(place, self.text.decode([number])) for place, number in enumerate(ids)]
-        end = ids.index(self.text.marks.end) if self.text.marks.end in ids else len(ids)
-        shown = [(place, word) for place, word in words[:end] if word]
+        # What ends a sentence is the codec's to say: for some it is padding too.
+        count = len(self.text.decode(ids).split())
+        shown = [(place, word) for place, word in words if word][:count]
         chosen = maps[[place for place, _ in shown]].cpu().numpy()
         return Attention(tuple(word for _, word in shown), chosen)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from cc_prep.errors import UserError
 from cc_prep.media import images
 from cc_train import captioner as captioners
 from cc_train.captioner import Attention
@@ -32,8 +33,15 @@ def of_samples(run: str, entries: Sequence[shard_index.Entry]) -> dict[str, Atte
 
     Raises UserError for a run that is no captioner.
     """
-    captions = predict(captioners.load(run), entries)
-    return {key: one.attention for key, one in captions if one.attention is not None}
+    captioner, looked = captioners.load(run), {}
+    for entry in entries:
+        try:
+            [(key, caption)] = predict(captioner, [entry])
+        except UserError:  # the page shows it without heat
+            continue
+        if caption.attention is not None:
+            looked[key] = caption.attention
+    return looked
 
 
 def heat(pictures: Mapping[int, bytes], last: int, attention: Attention) -> Heat | None:

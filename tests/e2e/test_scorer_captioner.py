@@ -120,7 +120,7 @@ def test_data_sets_without_distractors(name: str, tmp_path: Path, prepare: Comma
 def test_mistakes_are_named(out: Path, tmp_path: Path, shards: str) -> None:
     words = {
         "encoder.heads=5": "even parts",
-        "encoder.largest_grid=3": "cannot be averaged",
+        "encoder.largest_grid=3": "not in whole squares",
         "loop.grad_accum_steps=2": "cannot be accumulated",
         "loop.decay_epochs=null": "after how many steps",
         "encoder.width=20": "CBR's 8 even parts",

@@ -39,9 +39,9 @@ class Words:
 
 
 class CachedSpeaker:
-    """A `NextWord` with a copy of a speaker's weights, without dropout.
+    """A `NextWord` of a speaker's weights, some of them copied, without dropout.
 
-    It does not follow the speaker: when the weights change, another one has to be made.
+    When the speaker's weights change, another one has to be made: this one would mix old and new.
     """
 
     def __init__(self, speaker: Speaker) -> None:

@@ -20,6 +20,7 @@ from cc_prep.weights import networks
 from cc_train.layers import frozen_backbone
 from cc_train.systems.scorer import recipe
 from cc_train.systems.scorer.captioner import Frozen
+from cc_train.systems.scorer.encoder import POSITIONS
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.training import checkpoints, runs
 
@@ -56,6 +57,11 @@ def make_run(
         digest = located.sha256
     try:
         settings, grid = _settings(encoder, decoder, of_encoder, of_decoder)
+        if grid[1:] != [POSITIONS, POSITIONS]:
+            raise UserError(
+                f"{file} has positions for features of {grid[1]} × {grid[2]}",
+                f"Only {POSITIONS} × {POSITIONS} are read, which is what the public code has",
+            )
         known = {"name": BACKBONE, "sha256": digest, "grid": grid}
         about = {"size": [IMAGE_SIDE, IMAGE_SIDE], "backbone": known, "text": words.describe()}
         if len(decoder["core.embed.weight"]) != len(words):

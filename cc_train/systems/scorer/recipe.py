@@ -32,6 +32,12 @@ from cc_train.training.task import Request, Task
 
 CBR_HEADS = 8
 WORD_TENSORS = ("speaker.core.embed.weight", "speaker.logit.weight", "speaker.logit.bias")
+UNSHOWN = (
+    ("encoder", "heads"),
+    ("encoder", "largest_grid"),
+    ("encoder", "standardise"),
+    ("decoder", "heads"),
+)
 Words = Literal["treebank", "blanks"]
 
 text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
@@ -138,7 +144,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     backbone = frozen_backbone.find(known, settings.backbone_weights)
     network = make(settings, about, codec, Frozen(backbone, known))
     if request.init is not None:
-        _start_from(network, request.init, about, codec)
+        _start_from(network, request.init, settings, about, codec)
+        if settings.losses.cbr and settings.ways.trained_cbr:
+            request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
     elif network.standardise is not None:
         statistics = feature_statistics.over(data.train, first.sha256, request.console)
         network.standardise.set(statistics.mean, statistics.std)
@@ -203,27 +211,38 @@ def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec, frozen:
 
 
 def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
-    """The grid of features once it is no larger. Raises UserError where no whole factor leads."""
+    """The grid of features once it is no larger, by the smallest factor.
+
+    Raises UserError where that is no factor of the grid: a larger one would lose more than asked.
+    """
     factor = -(-max(rows, columns) // largest)
     if rows % factor or columns % factor:
         raise UserError(
-            f"features of {rows} × {columns} cannot be averaged to {largest} × {largest} or less",
-            "Set encoder.largest_grid, or build the shards with another image_size",
+            f"features of {rows} × {columns} are not in whole squares of {factor} × {factor}, as "
+            f"encoder.largest_grid={largest} asks",
+            "Set another one, or build the shards with another image_size",
         )
     return rows // factor, columns // factor
 
 
-def _start_from(network: Scorer, init: Path, about: Mapping[str, Any], codec: TextCodec) -> None:
+def _start_from(
+    network: Scorer, init: Path, settings: Settings, about: Mapping[str, Any], codec: TextCodec
+) -> None:
     """Takes over what another run of this system learned. Raises UserError.
 
     Of the words, those that both know; others begin as in a new run.
     """
     run = runs.read(init, "scorer")
-    if run.settings["backbone"]["grid"] != about["backbone"]["grid"]:
+    if not _same_backbone(run.settings["backbone"], about["backbone"]):
         raise UserError(
             f"{init} has another backbone or image size than these shards",
             "Build the shards as it was trained, or leave out --init",
         )
+    # What the shapes of the tensors do not show.
+    for part, key in UNSHOWN:
+        old, new = run.settings[part][key], getattr(getattr(settings, part), key)
+        if old != new:
+            raise UserError(f"{init} has {part}.{key}={old}, not {new}", "Use its settings")
     known = text.load(init, run.settings["text"])
     tensors, own = dict(run.tensors), network.state_dict()
     if known.describe() != codec.describe():
@@ -238,6 +257,12 @@ def _start_from(network: Scorer, init: Path, about: Mapping[str, Any], codec: Te
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()
         raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+
+
+def _same_backbone(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two backbones are one. An imported run may not know its weights."""
+    same = all(one[key] == other[key] for key in ("name", "grid"))
+    return same and (None in (one["sha256"], other["sha256"]) or one["sha256"] == other["sha256"])
 
 
 def _rows(known: TextCodec, codec: TextCodec) -> list[tuple[int, int | None]]:
