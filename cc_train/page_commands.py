@@ -1,4 +1,4 @@
-"""Commands of `cc-train` that show results: compare, imagine, published, report."""
+"""Commands of `cc-train` that show results: compare, imagine, published, report, serve."""
 
 from __future__ import annotations
 
@@ -91,4 +91,33 @@ def imagine(**options: Any) -> None:
     click.echo(write(**options))
 
 
-COMMANDS = (compare, imagine, published, report)
+@click.command()
+@click.argument("run", default="captioner-mini")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True)
+@click.option("--examples", metavar="FILE|DIR", help="Pairs that the page offers; default: ours.")
+@click.option("--collect", metavar="DIR", help="Write captions of own pairs into this folder.")
+@click.option("--pairs", metavar="FILE|DIR", help="Pairs that wait for captions, for --collect.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+def serve(**options: Any) -> None:
+    """Shows a page in the browser: drop two images, get the sentence.
+
+    RUN is the folder of a training or of an exported captioner, or captioner-mini. The page shows
+    beams, confidence, where the words look and what the captioner imagines, where it says so. No
+    request leaves the machine. --collect makes a data set of own pairs: our table (pairs.jsonl) and
+    LevirCCcaptions.json. --examples and --pairs take what `cc-train caption --pairs` takes.
+
+    \b
+    Examples:
+      cc-train serve
+      cc-train serve out/clevr/stage2 --collect data/own --pairs unlabelled/
+    """
+    from cc_prep.errors import UserError
+    from cc_train.serve.command import serve
+
+    if options["pairs"] is not None and options["collect"] is None:
+        raise UserError("--pairs without --collect", "Give the folder that captions go into too")
+    serve(say=click.echo, **options)
+
+
+COMMANDS = (compare, imagine, published, report, serve)

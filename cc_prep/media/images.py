@@ -93,6 +93,18 @@ def from_array(image: object, name: str) -> np.ndarray:
     return np.ascontiguousarray(np.repeat(pixels[..., None], 3, axis=2) if grey else pixels)
 
 
+def extension(data: bytes) -> str | None:
+    """The extension of an encoded image that our shards would keep as it is, such as `.jpg`.
+
+    None for other formats, and for what is no image.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=STORED) as image:
+            return {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp"}[str(image.format)]
+    except Exception:  # Pillow raises nearly every type for some damaged file
+        return None
+
+
 def decode_stored(data: bytes) -> np.ndarray | None:
     """An image of a shard as uint8 [H, W, 3] RGB, by the quicker decoder; None if it is none.
 

@@ -31,15 +31,20 @@ def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.nda
 def _pair(before: Image, after: Image, size: tuple[int, int]) -> np.ndarray:
     sides = [(_name(image, side), image) for image, side in ((before, "before"), (after, "after"))]
     pixels = [_pixels(image, name) for name, image in sides]
-    if pixels[0].shape != pixels[1].shape:
-        (first, _), (second, _) = sides
-        raise UserError(
-            f"{first} is {_size(pixels[0])} px and {second} {_size(pixels[1])} px",
-            "Give two images of one size, of the same view",
-        )
+    require_one_size(pixels, (sides[0][0], sides[1][0]))
     height, width = size
     squares = [images.resize(image, height if height == width else None) for image in pixels]
     return np.stack([cv2.resize(i, (width, height), interpolation=cv2.INTER_AREA) for i in squares])
+
+
+def require_one_size(pixels: Sequence[np.ndarray], names: tuple[str, str]) -> None:
+    """Raises UserError if the two images of a pair, [H, W, 3], differ in size."""
+    before, after = pixels
+    if before.shape != after.shape:
+        raise UserError(
+            f"{names[0]} is {_size(before)} px and {names[1]} {_size(after)} px",
+            "Give two images of one size, of the same view",
+        )
 
 
 def _name(image: Image, side: str) -> str:

@@ -13,7 +13,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.media import images
 from cc_train import captioner, systems
-from cc_train.captioner import CaptionModel, EncoderDecoder
+from cc_train.captioner import CaptionModel
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
@@ -50,9 +50,10 @@ def imagined(model: CaptionModel, before_after: np.ndarray) -> np.ndarray | None
 
     before_after: uint8 [1, 2, H, W, 3]. None for captioners that imagine none.
     """
-    if not isinstance(model, EncoderDecoder):
+    imagine = getattr(model, "imagine", None)  # an `EncoderDecoder` has it, others may
+    if imagine is None:
         return None
-    frames = model.imagine(torch.from_numpy(before_after).to(model.device))
+    frames = imagine(torch.from_numpy(before_after).to(model.device))
     return None if frames is None else frames[0].cpu().numpy()
 
 

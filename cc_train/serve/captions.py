@@ -1,0 +1,104 @@
+"""What the page shows of a pair: the sentence, beams, confidence, heat, mask, imagined frames."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from typing import Any
+
+import cv2
+import numpy as np
+
+from cc_prep.errors import UserError
+from cc_prep.media import images
+from cc_train.captioner import Attention, Caption
+from cc_train.data import image_pairs
+from cc_train.pretrained import Captioner
+from cc_train.report import attention, strips
+
+MOST_BEAMS = 10
+SHOWN_SIDE = 320  # px of a picture with heat
+MASK_COLOUR = (255, 40, 0, 150)  # RGBA
+
+
+class CaptionService:
+    """Captions of the pairs that a page sends, one at a time.
+
+    name: how the page calls the captioner.
+    """
+
+    def __init__(self, captioner: Captioner, name: str) -> None:
+        self.captioner, self.name = captioner, name
+        self._lock = threading.Lock()  # each request has a thread, and the network is one
+
+    def about(self) -> dict[str, Any]:
+        """What the page says of the captioner."""
+        height, width = self.captioner.inputs.size
+        return {"name": self.name, "size": f"{width}×{height}", "most_beams": MOST_BEAMS}
+
+    def caption(self, before: np.ndarray, after: np.ndarray, beams: int) -> dict[str, Any]:
+        """All that is known of a pair, as JSON; what the captioner does not say is None or empty.
+
+        before, after: uint8 [H, W, 3] RGB. beams: 1 is greedy alone. Raises UserError for images of
+        different sizes, and for a number of beams outside 1 to MOST_BEAMS.
+        """
+        if not 1 <= beams <= MOST_BEAMS:
+            raise UserError(f"{beams} beams", f"Give 1 to {MOST_BEAMS}")
+        with self._lock:
+            greedy = self.captioner(before, after)
+            ranked = self.captioner(before, after, beams=beams).beams if beams > 1 else ()
+            pixels = image_pairs.stack([(before, after)], self.captioner.inputs.size)
+            frames = strips.imagined(self.captioner.model, pixels)
+        return {
+            "caption": greedy.text,
+            "confidence": greedy.confidence,
+            "beams": [{"caption": text, "score": score} for text, score in ranked],
+            "mask": None if greedy.mask is None else _mask(greedy.mask),
+            "imagined": [] if frames is None else [url(frame) for frame in frames],
+            **_heat(greedy, before, after),
+        }
+
+
+def _heat(caption: Caption, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
+    """`words` of the caption, each with both images under where the captioner looked for it.
+
+    `looked` has the mean over the words.
+    """
+    looked: Attention | None = caption.attention
+    if looked is None or not looked.words:
+        return {"words": [], "looked": []}
+    sides = [_small(before), _small(after)]
+
+    def under(heat: np.ndarray) -> list[str]:
+        return [data_url(attention.over(side, heat), "jpeg") for side in sides]
+
+    pairs = zip(looked.words, looked.maps, strict=True)
+    return {
+        "words": [{"word": word, "images": under(heat)} for word, heat in pairs],
+        "looked": under(looked.maps.mean(0)),
+    }
+
+
+def _small(image: np.ndarray) -> np.ndarray:
+    factor = SHOWN_SIDE / max(image.shape[:2])
+    if factor >= 1:
+        return image
+    return cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+
+
+def _mask(mask: np.ndarray) -> str:
+    """A picture that lies over the image: coloured where something changed, else transparent."""
+    picture = np.zeros((*mask.shape, 4), np.uint8)
+    picture[mask != 0] = MASK_COLOUR
+    encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGBA2BGRA))[1]
+    return data_url(encoded.tobytes(), "png")
+
+
+def url(image: np.ndarray) -> str:
+    """An image uint8 [H, W, 3] RGB as a data URL."""
+    return data_url(images.encode_image(image, "png", 0), "png")
+
+
+def data_url(data: bytes, kind: str) -> str:
+    """Encoded bytes as a data URL."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,177 @@
+"""A data set that grows while somebody writes captions: our table and LEVIR-CC's file at once.
+
+DIR/pairs.jsonl             a row a pair, as the layout `table` reads it
+DIR/LevirCCcaptions.json    the same as the layout `levir_cc` reads it
+DIR/images/<split>/A|B/     before and after, the files as they were given
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import RejectedPair, UserError
+from cc_prep.media import images
+from cc_prep.records import CHANGE, NO_CHANGE
+from cc_train.data import image_pairs
+from cc_train.evaluation.captions import ptb
+
+TABLE, LEVIR = "pairs.jsonl", "LevirCCcaptions.json"
+SPLITS = ("train", "val", "test")
+KINDS = (CHANGE, NO_CHANGE)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A pair with its captions. before, after: its files, relative to the folder."""
+
+    id: str
+    before: str
+    after: str
+    captions: tuple[str, ...]
+    split: str
+    kind: str
+
+
+class Collection:
+    """The pairs of a folder, which is made if it is not there.
+
+    Raises UserError for a folder that cannot be written into, or whose table is not ours.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder}: {error.strerror}", "Give another folder") from None
+        self._rows = {row.id: row for row in self._read()}
+
+    def rows(self) -> list[Row]:
+        """All pairs in the order in which they came."""
+        with self._lock:
+            return list(self._rows.values())
+
+    def get(self, id: str) -> Row:
+        """A pair. Raises UserError if it is not there."""
+        with self._lock:
+            if id not in self._rows:
+                raise UserError(f"no pair is called {id!r}", "Load the page anew")
+            return self._rows[id]
+
+    def put(
+        self, id: str, before: bytes, after: bytes, captions: list[str], split: str, kind: str
+    ) -> Row:
+        """Writes a pair, in place of one with the same id; the files are there before its row is.
+
+        before, after: encoded images. Raises UserError for what is no pair.
+        """
+        texts = tuple(text for text in (" ".join(one.split()) for one in captions) if text)
+        if not NAME.fullmatch(id):
+            raise UserError(f"{id!r} is no name", "Use letters, digits, and _ . - between them")
+        if not texts:
+            raise UserError("no caption", "Write a sentence a line")
+        if split not in SPLITS or kind not in KINDS:
+            raise UserError(f"{split}, {kind}: no split and kind", f"Give one of {SPLITS}, {KINDS}")
+        encoded, extension = _checked(before, after)
+        with self._lock:
+            places = [f"images/{split}/{letter}/{id}{extension}" for letter in "AB"]
+            for place, data in zip(places, encoded, strict=True):
+                (self.folder / place).parent.mkdir(parents=True, exist_ok=True)
+                storage.write_bytes(str(self.folder / place), data)
+            former = self._rows.get(id)
+            row = Row(id, places[0], places[1], texts, split, kind)
+            self._rows[id] = row
+            self._write()
+            if former is not None:
+                self._remove({former.before, former.after} - set(places))
+        return row
+
+    def remove(self, id: str) -> None:
+        """Takes a pair out, with its files. Raises UserError if it is not there."""
+        row = self.get(id)
+        with self._lock:
+            del self._rows[id]
+            self._write()
+            self._remove({row.before, row.after})
+
+    def _remove(self, places: set[str]) -> None:
+        for place in places:
+            (self.folder / place).unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        """Both files, each whole or not at all."""
+        rows = list(self._rows.values())
+        lines = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+        storage.write_bytes(str(self.folder / TABLE), lines.encode())
+        storage.write_json(str(self.folder / LEVIR), levir(rows))
+
+    def _read(self) -> list[Row]:
+        file = self.folder / TABLE
+        if not file.exists():
+            return []
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+            return [
+                Row(**{**row, "captions": tuple(row["captions"])}) for row in map(json.loads, lines)
+            ]
+        except (ValueError, TypeError, KeyError):
+            raise UserError(
+                f"{file}: not a table of cc-train serve", "Give a folder of its own"
+            ) from None
+
+
+def levir(rows: list[Row]) -> dict[str, Any]:
+    """LevirCCcaptions.json: ids of pairs and sentences count up, as in the published file."""
+    pairs = []
+    sentence_id = 0
+    for number, row in enumerate(rows):
+        sentences = []
+        for text in row.captions:
+            sentences.append(
+                {
+                    "tokens": ptb.tokenize(text).split(),
+                    "raw": text,
+                    "imgid": number,
+                    "sentid": sentence_id,
+                }
+            )
+            sentence_id += 1
+        pairs.append(
+            {
+                "filepath": row.split,
+                "filename": Path(row.before).name,
+                "imgid": number,
+                "sentids": [one["sentid"] for one in sentences],
+                "split": row.split,
+                "changeflag": int(row.kind == CHANGE),
+                "sentences": sentences,
+            }
+        )
+    return {"images": pairs, "dataset": "collected with cc-train serve"}
+
+
+def _checked(before: bytes, after: bytes) -> tuple[list[bytes], str]:
+    """Both encoded images, and their extension, which is one: LEVIR-CC has one name for both.
+
+    They are kept as they are if both are PNG, both JPEG or both WebP, else they become PNG.
+    """
+    pixels = []
+    for data, side in ((before, "before"), (after, "after")):
+        try:
+            pixels.append(images.decode(data, f"the image {side}"))
+        except RejectedPair as error:
+            raise UserError(error.detail, "Give two images") from None
+    image_pairs.require_one_size(pixels, ("the image before", "the image after"))
+    extensions = {images.extension(data) for data in (before, after)}
+    extension = extensions.pop() if len(extensions) == 1 else None
+    if extension is not None:
+        return [before, after], extension
+    return [images.encode_image(image, "png", 0) for image in pixels], ".png"

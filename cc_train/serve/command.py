@@ -1,0 +1,59 @@
+"""What `cc-train serve` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+from cc_train.data.pair_lists import read_pairs
+from cc_train.pretrained import Captioner
+from cc_train.serve.captions import CaptionService
+from cc_train.serve.collection import Collection
+from cc_train.serve.server import LOCAL, Server
+
+
+def serve(
+    run: str,
+    host: str,
+    port: int,
+    examples: str | None,
+    pairs: str | None,
+    collect: str | None,
+    device: str,
+    say: Callable[[str], None],
+) -> None:
+    """Serves the page until Ctrl-C. Raises UserError for what cannot be served.
+
+    say: is told where the page is.
+    """
+    with make(run, host, port, examples, pairs, collect, device) as server:
+        say(f"{server.service.name}: {server.url} (Ctrl-C ends it)")
+        if host not in LOCAL:
+            say("everybody who reaches this address can use the page")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("ended")
+
+
+def make(
+    run: str,
+    host: str,
+    port: int,
+    examples: str | None,
+    pairs: str | None,
+    collect: str | None,
+    device: str,
+) -> Server:
+    """The server, which does not answer yet. Raises UserError."""
+    offered = list(read_pairs(Path(examples) if examples else shipped_examples()))
+    queue = [] if pairs is None else list(read_pairs(Path(pairs)))
+    collection = None if collect is None else Collection(Path(collect))
+    service = CaptionService(Captioner.from_pretrained(run, device=device), Path(run).name)
+    return Server(service, offered, queue, collection, host, port)
+
+
+def shipped_examples() -> Path:
+    """The folder with pairs that come with the package: rendered scenes, NAME_before.jpg, …"""
+    return Path(str(resources.files("cc_train.serve") / "examples"))

@@ -1,0 +1,87 @@
+// The tab that writes captions of own pairs into a data set.
+"use strict";
+
+let waiting = []; // pairs without captions: {number, id}
+let proposed = ""; // the name that a dropped pair got of itself
+
+async function list() {
+  const rows = await ask("/pairs");
+  show($("#collected"), rows.length > 0);
+  $("#collected h2").textContent = `${rows.length} collected`;
+  $("#collected tbody").replaceChildren(...rows.map(row).reverse());
+}
+
+function row(one) {
+  const place = `/pairs/${encodeURIComponent(one.id)}`;
+  const edit = make("button", { type: "button", textContent: "Edit" });
+  edit.onclick = () => load(place, one.id).then(() => {
+    $("#id").value = one.id;
+    $("#split").value = one.split;
+    $("#kind").value = one.kind;
+    $("#captions").value = one.captions.join("\n");
+  }).catch(fail);
+  const remove = make("button", { type: "button", textContent: "Remove" });
+  remove.onclick = () => ask("/pairs/remove", { id: one.id }).then(list).catch(fail);
+  return make("tr", {},
+    make("td", {}, ...SIDES.map((side) => make("img", { src: `${place}/${side}`, alt: side }))),
+    make("td", { textContent: one.id }),
+    make("td", { textContent: `${one.split}, ${one.kind === "change" ? "changed" : "unchanged"}` }),
+    make("td", {}, ...one.captions.map((text) => make("div", { textContent: text }))),
+    make("td", {}, edit, " ", remove));
+}
+
+function left() {
+  show($("#queue"), waiting.length > 0);
+  $("#queue span").textContent = `${waiting.length} without captions`;
+}
+
+async function next() {
+  const [first] = waiting;
+  if (first === undefined) return;
+  $("#id").value = proposed = first.id; // another pair that is dropped meanwhile renames it
+  await load(`/queue/${first.number}`, first.id);
+}
+
+async function save() {
+  if (!pair.before || !pair.after) throw new Error("No pair. Drop two images above.");
+  const saved = await ask("/pairs", {
+    ...images(),
+    id: $("#id").value,
+    split: $("#split").value,
+    kind: $("#kind").value,
+    captions: $("#captions").value.split("\n"),
+  });
+  show($("#error"), false);
+  $("#captions").value = $("#id").value = "";
+  $("#saved").textContent = `${saved.id} is saved.`;
+  waiting = waiting.filter((one) => one.id !== saved.id);
+  left();
+  await list();
+}
+
+$("#form").onsubmit = (event) => {
+  event.preventDefault();
+  save().catch(fail);
+};
+$("#next").onclick = () => next().catch(fail);
+$("#propose").onclick = () => {
+  const sentence = $("#sentence").textContent;
+  if ($("#result").hidden) return fail(new Error("No caption. Drop two images above."));
+  $("#captions").value = [$("#captions").value.trim(), sentence].filter(Boolean).join("\n");
+};
+// A name for a pair that was dropped: that of its first image.
+document.addEventListener("pair", () => {
+  $("#saved").textContent = "";
+  if (["", proposed].includes($("#id").value) && pair.before) {
+    const stem = pair.before.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[ _-]before$/i, "");
+    proposed = stem.replace(/[^A-Za-z0-9_.-]+/g, "_").replace(/^[_.-]+/, "").slice(0, 90);
+    $("#id").value = proposed;
+  }
+});
+started.then((about) => {
+  show($("#no-collection"), !about.collects);
+  show($("#form"), about.collects);
+  waiting = about.queue;
+  left();
+  if (about.collects) list().catch(fail);
+}, () => {});

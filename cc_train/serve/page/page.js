@@ -1,0 +1,211 @@
+// The pair at the top, which both tabs share, and the tab that captions it.
+"use strict";
+
+const $ = (selector) => document.querySelector(selector);
+const SIDES = ["before", "after"];
+const pair = { before: null, after: null }; // {name, data (base64)}
+let asked = 0; // counts requests, so that an answer to an older pair is not shown
+
+function make(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+function show(element, visible) {
+  element.hidden = !visible;
+  return element;
+}
+
+function fail(error) {
+  show($("#error"), true).textContent = error.message || String(error);
+}
+
+async function ask(place, content) {
+  const options = content === undefined ? {} : {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(content),
+  };
+  let answer;
+  try {
+    answer = await fetch(place, options);
+  } catch {
+    throw new Error("The server does not answer. Start cc-train serve again.");
+  }
+  const value = await answer.json();
+  if (!answer.ok) throw new Error(value.error);
+  return value;
+}
+
+function base64(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => reject(new Error(`${file.name}: cannot be read.`));
+    reader.readAsDataURL(file);
+  });
+}
+
+async function put(side, file) {
+  const image = { name: file.name, data: await base64(file), url: URL.createObjectURL(file) };
+  if (pair[side]) URL.revokeObjectURL(pair[side].url);
+  pair[side] = image;
+  draw(side);
+}
+
+function draw(side) {
+  const zone = $(`.drop[data-side="${side}"]`);
+  zone.querySelector("img")?.remove();
+  zone.classList.toggle("full", pair[side] !== null);
+  if (pair[side] === null) return;
+  const picture = make("img", { alt: `${side}: ${pair[side].name}`, src: pair[side].url });
+  picture.onerror = () => picture.replaceWith(make("span", { textContent: pair[side].name }));
+  zone.append(picture);
+}
+
+// Of two files at once the first is before, in the order of their names.
+async function take(files, side) {
+  const listed = [...files];
+  if (listed.length === 0) return;
+  try {
+    if (listed.length > 1) {
+      listed.sort((a, b) => order(a.name) - order(b.name) || a.name.localeCompare(b.name));
+      await put("before", listed[0]);
+      await put("after", listed[1]);
+    } else {
+      await put(side, listed[0]);
+    }
+    document.dispatchEvent(new CustomEvent("pair"));
+    await caption();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+const order = (name) => (/before|_a\b/i.test(name) ? 0 : /after|_b\b/i.test(name) ? 2 : 1);
+
+async function fetched(place, name) {
+  const answer = await fetch(place);
+  if (!answer.ok) throw new Error((await answer.json()).error);
+  return new File([await answer.blob()], name);
+}
+
+// A pair that the server has: an example, one that waits for captions, or a collected one.
+async function load(place, name) {
+  for (const side of SIDES) await put(side, await fetched(`${place}/${side}`, `${name} ${side}`));
+  document.dispatchEvent(new CustomEvent("pair"));
+  await caption();
+}
+
+const images = () => Object.fromEntries(
+  SIDES.map((side) => [side, { name: pair[side].name, data: pair[side].data }]));
+
+async function caption() {
+  show($("#error"), false);
+  if (!pair.before || !pair.after) return;
+  const number = ++asked;
+  show($("#busy"), true);
+  try {
+    const value = await ask("/caption", { ...images(), beams: Number($("#beams").value) });
+    if (number === asked) result(value);
+  } catch (error) {
+    if (number !== asked) return;
+    show($("#result"), false);
+    fail(error);
+  } finally {
+    if (number === asked) show($("#busy"), false);
+  }
+}
+
+function result(value) {
+  show($("#result"), true);
+  $("#sentence").textContent = value.caption || "(nothing)";
+  show($("#confidence"), value.confidence !== null);
+  if (value.confidence !== null) {
+    $("#confidence meter").value = value.confidence;
+    $("#confidence span").textContent = `right with a chance of ${Math.round(100 * value.confidence)} %`;
+  }
+  heat(value);
+  show($("#masked"), value.mask !== null);
+  if (value.mask !== null) {
+    $("#masked .over").replaceChildren(
+      make("img", { src: pair.after.url, alt: "after" }),
+      make("img", { src: value.mask, alt: "what changed in it" }));
+  }
+  show($("#imagined"), value.imagined.length > 0);
+  $("#imagined .strip").replaceChildren(...value.imagined.map(
+    (url, index) => make("img", { src: url, alt: `imagined frame ${index + 1}` })));
+  show($("#ranked"), value.beams.length > 0);
+  $("#ranked tbody").replaceChildren(...value.beams.map((beam) => make("tr", {},
+    make("td", { textContent: beam.caption || "(nothing)" }),
+    make("td", { textContent: beam.score.toFixed(2), className: "number" }))));
+}
+
+function heat(value) {
+  show($("#looked"), value.words.length > 0);
+  if (value.words.length === 0) return;
+  const choices = [{ word: "all words", images: value.looked }, ...value.words];
+  const buttons = choices.map((choice) => {
+    const button = make("span", { textContent: choice.word, role: "button", tabIndex: 0 });
+    button.onclick = button.onkeydown = (event) => {
+      if (event.type === "keydown" && event.key !== "Enter") return;
+      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
+      $("#looked .images").replaceChildren(...choice.images.map(
+        (url, index) => make("img", { src: url, alt: `${SIDES[index]}: ${choice.word}` })));
+    };
+    return button;
+  });
+  $("#looked .words").replaceChildren(...buttons);
+  buttons[0].click();
+}
+
+function tab(name) {
+  for (const other of ["caption", "collect"]) {
+    $(`#tab-${other}`).setAttribute("aria-selected", String(other === name));
+    show($(`#${other}`), other === name);
+  }
+}
+
+for (const zone of document.querySelectorAll(".drop")) {
+  const input = zone.querySelector("input");
+  zone.onclick = () => input.click();
+  zone.onkeydown = (event) => {
+    if (event.key === "Enter" || event.key === " ") input.click();
+  };
+  input.onclick = (event) => event.stopPropagation();
+  input.onchange = () => {
+    take(input.files, zone.dataset.side).then(() => { input.value = ""; });
+  };
+  zone.ondragover = (event) => {
+    event.preventDefault();
+    zone.classList.add("over");
+  };
+  zone.ondragleave = () => zone.classList.remove("over");
+  zone.ondrop = (event) => {
+    event.preventDefault();
+    zone.classList.remove("over");
+    take(event.dataTransfer.files, zone.dataset.side);
+  };
+}
+for (const name of ["caption", "collect"]) $(`#tab-${name}`).onclick = () => tab(name);
+$("#swap").onclick = () => {
+  [pair.before, pair.after] = [pair.after, pair.before];
+  SIDES.forEach(draw);
+  caption();
+};
+$("#beams").onchange = caption;
+
+const started = ask("/about").then((about) => {
+  $("#about").textContent = `${about.name}, images of ${about.size} px`;
+  $("#beams").max = about.most_beams;
+  show($("#examples"), about.examples > 0);
+  for (let number = 0; number < about.examples; number++) {
+    const button = make("button", { type: "button", title: `Example ${number + 1}` },
+      ...SIDES.map((side) => make("img", { src: `/examples/${number}/${side}`, alt: side })));
+    button.onclick = () => load(`/examples/${number}`, `example ${number + 1}`).catch(fail);
+    $("#examples .list").append(button);
+  }
+  return about;
+});
+started.catch(fail);

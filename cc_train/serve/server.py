@@ -1,0 +1,281 @@
+"""The page's HTTP server: files of the page, examples, captions, and the collected pairs.
+
+It listens on this machine alone unless another --host is given. A request must name this server as
+its host, and what changes something must come from its own page as JSON, so that no other web site
+that the user has open can read or write here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import RejectedPair, UserError
+from cc_prep.media import images
+from cc_train.data.image_pairs import VIDEOS
+from cc_train.serve.captions import CaptionService
+from cc_train.serve.collection import Collection, Row
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+MOST_BYTES = 100_000_000  # of a request
+PAGE = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/collect.js": ("collect.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+}
+TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+Pair = tuple[str, str]
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one captioner. Raises UserError for a port that is taken or a host that is not here.
+
+    examples: pairs of image files that the page offers. queue: pairs of the user's that wait for
+    captions. collection: where captions go; None where none are collected. port: 0 takes any.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        service: CaptionService,
+        examples: Sequence[Pair] = (),
+        queue: Sequence[Pair] = (),
+        collection: Collection | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self.service, self.collection = service, collection
+        self.lists = {"examples": list(examples), "queue": list(queue)}
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), Handler)
+        except OSError as error:
+            raise UserError(
+                f"{host}, port {port}: {error.strerror}", "Give another --host or --port"
+            ) from None
+        self.hosts = {f"[{h}]" if ":" in h else h for h in LOCAL} if host in LOCAL else None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        host, port = self.server_address[:2]
+        name = f"[{host!s}]" if ":" in str(host) else str(host)
+        return f"http://{name}:{port}"
+
+    def about(self) -> dict[str, Any]:
+        """What the page needs at its start."""
+        collected = {row.id for row in self.collection.rows()} if self.collection else set()
+        return {
+            **self.service.about(),
+            "examples": len(self.lists["examples"]),
+            "queue": [
+                {"number": number, "id": id}
+                for number, id in enumerate(names(self.lists["queue"]))
+                if id not in collected
+            ],
+            "collects": self.collection is not None,
+        }
+
+
+def names(pairs: Sequence[Pair]) -> list[str]:
+    """A name of each pair by its image before, all different, that a collection takes."""
+    counts: Counter[str] = Counter()
+    unique = []
+    for before, _ in pairs:
+        stem = Path(before).stem.removesuffix("_before")
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).lstrip("_.-")[:90] or "pair"
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
+    return unique
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "cc-train", ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """Sends a file of the page, an image, or JSON."""
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        """Captions a pair, or changes the collection."""
+        self._answer(self._post)
+
+    def _answer(self, make: Callable[[], tuple[bytes, str]]) -> None:
+        status = HTTPStatus.OK
+        try:
+            self._check_host()
+            body, kind = make()
+        except UserError as error:
+            status, body, kind = HTTPStatus.BAD_REQUEST, _json({"error": str(error)}), JSON
+        except _Refused as error:
+            status, body, kind = error.status, _json({"error": str(error)}), JSON
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": kind}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection or status is not HTTPStatus.OK:
+            self.send_header("Connection", "close")  # what was not read of it stays in the socket
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _check_host(self) -> None:
+        """Keeps away pages of others whose name was made to mean this machine."""
+        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+        if self.server.hosts is not None and host not in self.server.hosts:
+            raise _Refused(HTTPStatus.FORBIDDEN, "this server is called otherwise")
+
+    def _get(self) -> tuple[bytes, str]:
+        path = unquote(self.path.partition("?")[0])
+        if path in PAGE:
+            name, kind = PAGE[path]
+            return (resources.files("cc_train.serve") / "page" / name).read_bytes(), kind
+        if path == "/about":
+            return _json(self.server.about()), JSON
+        if path == "/pairs":
+            return _json([_shown(row) for row in self._collection().rows()]), JSON
+        parts = path.strip("/").split("/")
+        if len(parts) == 3 and parts[2] in ("before", "after"):
+            return _image(self._place(parts[0], parts[1], parts[2]))
+        raise _Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _place(self, kind: str, which: str, side: str) -> str:
+        """The file of an image that an address names."""
+        if kind == "pairs":
+            row = self._collection().get(which)
+            return str(self._collection().folder / (row.before if side == "before" else row.after))
+        pairs = self.server.lists.get(kind, [])
+        if not which.isdecimal() or int(which) >= len(pairs):
+            raise _Refused(HTTPStatus.NOT_FOUND, "there is no such image")
+        return pairs[int(which)][side == "after"]
+
+    def _post(self) -> tuple[bytes, str]:
+        content = self._content()
+        if self.path == "/caption":
+            before, after = (_decoded(content, side) for side in ("before", "after"))
+            beams = content.get("beams", 1)
+            if not isinstance(beams, int):
+                raise UserError(f"{beams!r} beams", "Give a number")
+            return _json(self.server.service.caption(before, after, beams)), JSON
+        if self.path == "/pairs":
+            return _json(_shown(_put(self._collection(), content))), JSON
+        if self.path == "/pairs/remove":
+            self._collection().remove(str(content.get("id")))
+            return _json({}), JSON
+        raise _Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _content(self) -> Mapping[str, Any]:
+        """The JSON object of a request from our own page."""
+        origin = self.headers.get("Origin")
+        if origin is not None and origin != f"http://{self.headers.get('Host')}":
+            raise _Refused(HTTPStatus.FORBIDDEN, "this request comes from another page")
+        if self.headers.get_content_type() != "application/json":
+            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON")
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            most = f"the images have more than {MOST_BYTES // 1_000_000} MB"
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, most)
+        try:
+            content = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict):
+            raise _Refused(HTTPStatus.BAD_REQUEST, "send a JSON object")
+        return content
+
+    def _collection(self) -> Collection:
+        if self.server.collection is None:
+            raise UserError("no captions are collected", "Start with --collect DIR")
+        return self.server.collection
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Says nothing: the terminal shows where the page is."""
+
+
+JSON = "application/json"
+
+
+class _Refused(Exception):
+    """A request that no user of the page makes."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _image(place: str) -> tuple[bytes, str]:
+    """An image as the browser can show it: other formats, and frames of videos, become PNG."""
+    kind = TYPES.get(Path(place).suffix.lower())
+    try:
+        if kind is not None:
+            return storage.read_bytes(place), kind
+        return images.encode_image(images.read(place), "png", 0), TYPES[".png"]
+    except (OSError, RejectedPair) as error:
+        raise UserError(f"{Path(place).name}: {error}", "Look at the file") from None
+
+
+def _bytes(content: Mapping[str, Any], side: str) -> tuple[bytes, str]:
+    """The encoded image of one side, and what it is called."""
+    image = content.get(side)
+    data = image.get("data") if isinstance(image, dict) else None
+    if not isinstance(data, str):
+        raise UserError(f"no image {side}", "Give two images")
+    name = str(image.get("name") or f"the image {side}") if isinstance(image, dict) else side
+    if name.lower().endswith(VIDEOS):
+        raise UserError(f"{name}: is a video", "Give an image, such as a frame of it")
+    try:
+        return base64.b64decode(data, validate=True), name
+    except ValueError:  # binascii.Error, or text that is not ASCII
+        raise UserError(f"{name}: not base64", "Give two images") from None
+
+
+def _decoded(content: Mapping[str, Any], side: str) -> np.ndarray:
+    data, name = _bytes(content, side)
+    try:
+        return images.decode(data, name)
+    except RejectedPair as error:
+        raise UserError(error.detail, "Give two images") from None
+
+
+def _put(collection: Collection, content: Mapping[str, Any]) -> Row:
+    captions = content.get("captions")
+    if not isinstance(captions, list) or not all(isinstance(one, str) for one in captions):
+        raise UserError("no captions", "Write a sentence a line")
+    names = [str(content.get(name)) for name in ("id", "split", "kind")]
+    before, after = (_bytes(content, side)[0] for side in ("before", "after"))
+    return collection.put(names[0], before, after, captions, names[1], names[2])
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    return {"id": row.id, "captions": row.captions, "split": row.split, "kind": row.kind}

@@ -1,0 +1,155 @@
+"""The page in a real browser: images in, sentence out, no error, and nothing sent away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cc_prep import datasets
+from cc_train.pretrained import Captioner
+from cc_train.serve.captions import CaptionService
+from cc_train.serve.command import make, shipped_examples
+from cc_train.serve.server import Server
+from tests.browser import Tab, tab
+from tests.small_captioner import Talkative
+
+EXAMPLES = shipped_examples()
+CAPTIONED = "$('#busy').hidden && !$('#result').hidden && $('#sentence').textContent"
+
+
+def started(server: Server) -> Server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("collected")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, collected: Path) -> Iterator[Server]:
+    waiting = tmp_path_factory.mktemp("waiting")
+    for side in ("before", "after"):
+        place = waiting / f"site7_{side}.jpg"
+        place.write_bytes((EXAMPLES / f"scene6_{side}.jpg").read_bytes())
+    made = make("captioner-mini", "127.0.0.1", 0, None, str(waiting), str(collected), "cpu")
+    with started(made) as one:
+        yield one
+        one.shutdown()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[Tab]:
+    with tab(tmp_path_factory.mktemp("profile")) as one:
+        one.open(server.url)
+        one.wait_for("document.querySelectorAll('#examples img').length")
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def _quiet(page: Tab, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test: no error in the console, and no request to anybody else."""
+    page.complaints.clear()
+    yield
+    page.run("1")  # so that all events are read
+    assert page.complaints == []
+    own = ("http://127.0.0.1:", "blob:http://127.0.0.1:", "data:", "about:")
+    assert [url for url in page.requests if not url.startswith(own)] == []
+    assert len(page.requests) > 5
+
+
+def test_chosen_images_get_a_sentence(page: Tab, server: Server) -> None:
+    files = [EXAMPLES / f"scene1_{side}.jpg" for side in ("before", "after")]
+    for side, file in zip(("before", "after"), files, strict=True):
+        page.choose(f".drop[data-side={side}] input", file)
+    expected = server.service.captioner(*files, beams=5)
+    assert page.wait_for(CAPTIONED) == server.service.captioner(*files).text
+    beams = page.run(
+        "[...document.querySelectorAll('#ranked td:first-child')].map(e => e.innerText)"
+    )
+    assert beams == [text for text, _ in expected.beams]
+    assert "right with a chance of 9" in page.run("$('#confidence').innerText")
+    assert page.run("$('#looked').hidden && $('#masked').hidden && $('#imagined').hidden")
+
+
+def test_dropped_images_get_a_sentence(page: Tab, server: Server) -> None:
+    """Two files in one drop, the later one first: their names say which is before."""
+    page.run("""(async () => {
+      const both = new DataTransfer();
+      for (const side of ["after", "before"]) {
+        const data = await (await fetch(`/examples/5/${side}`)).blob();
+        both.items.add(new File([data], `x_${side}.jpg`));
+      }
+      $("#sentence").textContent = "";
+      const event = new DragEvent("drop", {dataTransfer: both, bubbles: true, cancelable: true});
+      $(".drop").dispatchEvent(event);
+    })()""")
+    assert page.wait_for(CAPTIONED) == "nothing changed"
+    shown = page.run("[...document.querySelectorAll('.drop img')].map(image => image.alt)")
+    assert shown == ["before: x_before.jpg", "after: x_after.jpg"]
+
+
+def test_an_example_at_a_click_and_swapped(page: Tab) -> None:
+    """Scene 4: an object appeared; swapped, it disappeared."""
+    page.run("$('#sentence').textContent = ''")
+    page.run("document.querySelectorAll('#examples button')[3].click()")
+    assert page.wait_for(CAPTIONED).endswith("appeared")
+    page.run("$('#sentence').textContent = ''; $('#swap').click()")
+    assert page.wait_for(CAPTIONED).endswith("disappeared")
+
+
+def test_captions_are_collected(page: Tab, collected: Path) -> None:
+    """A pair that waits, the captioner's proposal and a sentence of one's own, saved."""
+    page.run("$('#tab-collect').click(); $('#sentence').textContent = ''; $('#next').click()")
+    assert page.wait_for(CAPTIONED) == "nothing changed"
+    assert page.wait_for("$('#id').value") == "site7"
+    page.run("$('#propose').click(); $('#kind').value = 'no_change'")
+    page.run("$('#captions').value += '\\nall is the same'; $('#save').click()")
+    assert page.wait_for("$('#saved').textContent") == "site7 is saved."
+    assert page.wait_for("$('#collected h2').textContent === '1 collected'")
+    assert page.run("$('#queue').hidden && $('#captions').value === ''")
+    for name in ("own", "levir"):
+        [pair] = datasets.open(name, root=str(collected))
+        assert pair.captions == ("nothing changed", "all is the same")
+        assert pair.record.kind == "no_change"
+
+
+def test_errors_are_shown_in_a_line(page: Tab, tmp_path: Path) -> None:
+    page.run("$('#tab-caption').click()")
+    (tmp_path / "clip.mp4").write_bytes(b"no film")
+    page.choose(".drop[data-side=after] input", tmp_path / "clip.mp4")
+    error = page.wait_for("!$('#error').hidden && $('#error').textContent")
+    assert error == "clip.mp4: is a video. Give an image, such as a frame of it"
+    assert page.run("$('#result').hidden")
+    page.run("1")
+    assert any("400" in complaint for complaint in page.complaints)
+    page.complaints.clear()  # the browser's own line on an answer that is an error
+
+
+def test_heat_mask_and_imagined_frames(page: Tab) -> None:
+    """Of a captioner that says all of it."""
+    pairs = [(str(EXAMPLES / "scene1_before.jpg"), str(EXAMPLES / "scene1_after.jpg"))]
+    with started(Server(CaptionService(Captioner(Talkative()), "talkative"), pairs)) as server:
+        page.open(server.url)
+        page.wait_for("document.querySelectorAll('#examples img').length")
+        page.run("document.querySelector('#examples button').click()")
+        assert page.wait_for(CAPTIONED) == "the cube moved"
+        words = "[...document.querySelectorAll('.words span')]"
+        assert page.run(f"{words}.map(word => word.textContent)") == [
+            "all words", "the", "cube", "moved",
+        ]  # fmt: skip
+        heat = "document.querySelector('#looked .images img').src"
+        all_words = page.run(heat)
+        page.run(f"{words}[2].click()")
+        assert page.run(heat) != all_words
+        drawn = "[...document.querySelectorAll('#result img')].every(one => one.naturalWidth > 0)"
+        assert page.wait_for(drawn)
+        assert page.run("document.querySelectorAll('.strip img').length") == 3
+        assert page.run("document.querySelectorAll('#masked img').length") == 2
+        page.run("$('#tab-collect').click()")
+        assert "--collect DIR" in page.run("$('#collect').innerText")
+        server.shutdown()

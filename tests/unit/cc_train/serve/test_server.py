@@ -1,0 +1,177 @@
+"""The server without a browser: what it answers, what it refuses, and the one-line errors."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cc_prep.media import images
+from cc_train.pretrained import Captioner
+from cc_train.serve import server as servers
+from cc_train.serve.captions import CaptionService
+from cc_train.serve.collection import Collection
+from cc_train.serve.server import Server
+from tests.commands import cc_train
+from tests.small_captioner import SIZE, WORDS, Talkative
+
+
+def encoded(side: int = 20, codec: str = "png", seed: int = 0) -> bytes:
+    noise = np.random.default_rng(seed).integers(0, 256, (side, side, 3)).astype(np.uint8)
+    return images.encode_image(noise, codec, 90)
+
+
+def sent(data: bytes, name: str = "a.png") -> dict[str, str]:
+    return {"name": name, "data": base64.b64encode(data).decode()}
+
+
+PAIR = {"before": sent(encoded()), "after": sent(encoded(seed=1))}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("serve")
+    for side in ("before", "after"):
+        (place / f"x_{side}.png").write_bytes(encoded(seed=len(side)))
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    service = CaptionService(Captioner(Talkative()), "talkative")
+    pair = (str(folder / "x_before.png"), str(folder / "x_after.png"))
+    with Server(service, [pair], [pair], Collection(folder / "mine")) as one:
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        yield one
+        one.shutdown()
+
+
+def ask(
+    server: Server,
+    method: str,
+    path: str,
+    content: Any = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    base = {"Content-Type": "application/json"} if method == "POST" else {}
+    connection.request(
+        method, path, body if method == "POST" else None, {**base, **(headers or {})}
+    )
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    kind = answer.headers.get_content_type()
+    return answer.status, json.loads(data) if kind == "application/json" else data
+
+
+def test_a_caption_with_all_that_is_known_of_it(server: Server) -> None:
+    status, value = ask(server, "POST", "/caption", {**PAIR, "beams": 3})
+    assert status == 200
+    assert value["caption"] == "the cube moved"
+    assert value["confidence"] == 0.75
+    assert [beam["score"] for beam in value["beams"]] == [0, -1, -2]
+    assert [one["word"] for one in value["words"]] == list(WORDS)
+    before, after = value["words"][1]["images"]
+    assert before != after != value["words"][0]["images"][1]
+    mask = images.decode(base64.b64decode(value["mask"].partition(",")[2]), "mask")
+    assert mask.shape[:2] == SIZE
+    assert len(value["imagined"]) == 3
+    first = images.decode(base64.b64decode(value["imagined"][0].partition(",")[2]), "first")
+    assert first.shape == (*SIZE, 3)
+    assert ask(server, "POST", "/caption", PAIR)[1]["beams"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"after": sent(encoded(24))}, "the image before is 20×20 px and the image after 24×24 px"),
+        ({"after": sent(b"no image", "b.png")}, "b.png: cannot identify"),
+        ({"after": sent(b"", "b.mp4")}, "b.mp4: is a video. Give an image"),
+        ({"after": None}, "no image after"),
+        ({"after": {"data": "§"}}, "not base64"),
+        ({"beams": 0}, "0 beams. Give 1 to 10"),
+        ({"beams": "many"}, "'many' beams"),
+    ],
+)
+def test_mistakes_are_one_line(server: Server, change: dict[str, Any], line: str) -> None:
+    status, value = ask(server, "POST", "/caption", {**PAIR, **change})
+    assert status == 400
+    assert line in value["error"]
+    assert "\n" not in value["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "headers", "status"),
+    [
+        ("GET", "/about", None, {"Host": "evil.example:80"}, 403),
+        ("POST", "/caption", PAIR, {"Origin": "http://evil.example"}, 403),
+        ("POST", "/caption", PAIR, {"Content-Type": "text/plain"}, 415),
+        ("POST", "/caption", b"[1]", None, 400),
+        ("POST", "/caption", b"[" * 5000, None, 400),
+        ("POST", "/caption", b"", {"Content-Length": "100000001"}, 413),
+        ("POST", "/about", {}, None, 404),
+        ("GET", "/page/page.html", None, None, 404),
+        ("GET", "/examples/../before", None, None, 404),
+        ("GET", "/examples/1/before", None, None, 404),
+        ("GET", "/examples/-1/before", None, None, 404),
+        ("GET", "/lists/0/before", None, None, 404),
+        ("GET", "/pairs/..%2F..%2Fx/before", None, None, 404),
+        ("GET", "/pairs/none/before", None, None, 400),
+    ],
+)
+def test_what_no_user_of_the_page_asks(
+    server: Server, method: str, path: str, content: Any, headers: Any, status: int
+) -> None:
+    """Keeps away: other web sites that read or write here, and files outside the lists."""
+    assert ask(server, method, path, content, headers)[0] == status
+
+
+def test_files_of_the_page_allow_nothing_from_elsewhere(server: Server) -> None:
+    for path in servers.PAGE:
+        status, text = ask(server, "GET", path)
+        assert status == 200
+        assert b"http" not in text.replace(b"http://127", b"")
+    assert ask(server, "GET", "/examples/0/after")[1] == encoded(seed=len("after"))
+    assert ask(server, "GET", "/about")[1]["examples"] == 1
+
+
+def test_waiting_pairs_have_different_names() -> None:
+    """Keeps away: two pairs of different folders of which the second overwrites the first."""
+    places = ["a/x_before.png", "b/x_before.png", "c/my scene.png", "c/__.png", "x.png"]
+    assert servers.names([(place, "") for place in places]) == [
+        "x", "x-2", "my_scene", "pair", "x-3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("nowhere",), "nowhere: no checkpoint of a run"),
+        (("captioner-mini", "--pairs", "nowhere"), "--pairs without --collect"),
+        (("captioner-mini", "--examples", "nowhere.csv"), "nowhere.csv"),
+        (("captioner-mini", "--collect", "x_before.png"), "x_before.png: "),
+        (("captioner-mini", "--host", "203.0.113.1"), "203.0.113.1, port 7860"),
+    ],
+)
+def test_mistakes_of_the_command(
+    folder: Path, arguments: tuple[str, ...], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    done = cc_train("serve", *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert line in done.stderr
+
+
+def test_a_port_that_is_taken(server: Server) -> None:
+    done = cc_train("serve", "--port", server.server_address[1])
+    assert done.returncode == 2
+    assert "Give another --host or --port" in done.stderr
