@@ -14,8 +14,8 @@ async function list() {
 function row(one) {
   const place = `/pairs/${encodeURIComponent(one.id)}`;
   const edit = make("button", { type: "button", textContent: "Edit" });
-  edit.onclick = () => load(place, one.id).then(() => {
-    $("#id").value = one.id;
+  edit.onclick = () => load(place, one.id, () => {
+    $("#id").value = proposed = one.id;
     $("#split").value = one.split;
     $("#kind").value = one.kind;
     $("#captions").value = one.captions.join("\n");
@@ -38,8 +38,10 @@ function left() {
 async function next() {
   const [first] = waiting;
   if (first === undefined) return;
-  $("#id").value = proposed = first.id; // another pair that is dropped meanwhile renames it
-  await load(`/queue/${first.number}`, first.id);
+  await load(`/queue/${first.number}`, first.id, () => {
+    $("#id").value = proposed = first.id;
+    $("#captions").value = "";
+  });
 }
 
 async function save() {

@@ -47,11 +47,19 @@ function base64(file) {
   });
 }
 
-async function put(side, file) {
-  const image = { name: file.name, data: await base64(file), url: URL.createObjectURL(file) };
-  if (pair[side]) URL.revokeObjectURL(pair[side].url);
-  pair[side] = image;
-  draw(side);
+async function read(file) {
+  return { name: file.name, data: await base64(file), url: URL.createObjectURL(file) };
+}
+
+// Takes images by side at once, so that no half of a pair is ever captioned or saved.
+function put(images, filled = () => {}) {
+  for (const [side, image] of Object.entries(images)) {
+    if (pair[side]) URL.revokeObjectURL(pair[side].url);
+    pair[side] = image;
+    draw(side);
+  }
+  document.dispatchEvent(new CustomEvent("pair"));
+  filled();
 }
 
 function draw(side) {
@@ -71,12 +79,10 @@ async function take(files, side) {
   try {
     if (listed.length > 1) {
       listed.sort((a, b) => order(a.name) - order(b.name) || a.name.localeCompare(b.name));
-      await put("before", listed[0]);
-      await put("after", listed[1]);
+      put({ before: await read(listed[0]), after: await read(listed[1]) });
     } else {
-      await put(side, listed[0]);
+      put({ [side]: await read(listed[0]) });
     }
-    document.dispatchEvent(new CustomEvent("pair"));
     await caption();
   } catch (error) {
     fail(error);
@@ -92,9 +98,13 @@ async function fetched(place, name) {
 }
 
 // A pair that the server has: an example, one that waits for captions, or a collected one.
-async function load(place, name) {
-  for (const side of SIDES) await put(side, await fetched(`${place}/${side}`, `${name} ${side}`));
-  document.dispatchEvent(new CustomEvent("pair"));
+// filled: is called as soon as the pair is there.
+async function load(place, name, filled) {
+  const images = {};
+  for (const side of SIDES) {
+    images[side] = await read(await fetched(`${place}/${side}`, `${name} ${side}`));
+  }
+  put(images, filled);
   await caption();
 }
 
@@ -105,7 +115,7 @@ async function caption() {
   show($("#error"), false);
   if (!pair.before || !pair.after) return;
   const number = ++asked;
-  show($("#busy"), true);
+  busy(true);
   try {
     const value = await ask("/caption", { ...images(), beams: Number($("#beams").value) });
     if (number === asked) result(value);
@@ -114,8 +124,15 @@ async function caption() {
     show($("#result"), false);
     fail(error);
   } finally {
-    if (number === asked) show($("#busy"), false);
+    if (number === asked) busy(false);
   }
+}
+
+// While an answer is awaited the one that is shown is of another pair.
+function busy(waits) {
+  show($("#busy"), waits);
+  $("#result").classList.toggle("stale", waits);
+  $("#propose").disabled = waits;
 }
 
 function result(value) {
