@@ -138,7 +138,9 @@ def test_errors_are_shown_in_a_line(page: Tab, tmp_path: Path) -> None:
 def test_heat_mask_and_imagined_frames(page: Tab) -> None:
     """Of a captioner that says all of it."""
     pairs = [(str(EXAMPLES / "scene1_before.jpg"), str(EXAMPLES / "scene1_after.jpg"))]
-    with started(Server(CaptionService(Captioner(Talkative()), "talkative"), pairs)) as server:
+    with started(
+        Server(CaptionService(Captioner(Talkative(), Path()), "talkative"), pairs)
+    ) as server:
         page.open(server.url)
         page.wait_for("document.querySelectorAll('#examples img').length")
         page.run("document.querySelector('#examples button').click()")

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    service = CaptionService(Captioner(Talkative()), "talkative")
+    service = CaptionService(Captioner(Talkative(), Path()), "talkative")
     pair = (str(folder / "x_before.png"), str(folder / "x_after.png"))
     with Server(service, [pair], [pair], Collection(folder / "mine")) as one:
         threading.Thread(target=one.serve_forever, daemon=True).start()
