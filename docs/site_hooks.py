@@ -17,6 +17,7 @@ PUBLISHED = (
     "CITATION.cff",
     "docs/**/*.md",
     "docs/*.json",
+    "docs/*.ipynb",
     "docs/site.css",
     "docs/sortable.js",
     "docs/images/*",
