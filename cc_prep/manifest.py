@@ -98,11 +98,13 @@ class Features(Section):
     """Features of a frozen backbone, stored in the training shards.
 
     weights: a name or a file; null takes the backbone's own. frames: whose features are stored.
+    precision: in which the values are stored.
     """
 
     backbone: Literal["none", "efficientnet-lite0", "resnet101", "vqgan"] = "none"
     weights: str | None = None
     frames: Literal["ends", "keyframes", "all"] = "ends"
+    precision: Literal["float16", "float32"] = "float16"
     threads: Positive = 2
 
 

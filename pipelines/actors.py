@@ -272,7 +272,9 @@ class Build(Networks):
         if settings.backbone != NONE:
             use_threads(settings.threads)
             backbone, file = networks.backbone(settings.backbone, settings.weights)
-            self.extractor = FeatureExtractor(settings.backbone, backbone, self.check(file), device)
+            self.extractor = FeatureExtractor(
+                settings.backbone, backbone, self.check(file), device, settings.precision
+            )
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
         """See `Interpolate.upcoming`."""

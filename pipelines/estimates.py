@@ -116,7 +116,8 @@ def training_bytes(manifest: Manifest) -> int:
     pixels = (manifest.image_size or UNKNOWN_SIDE) ** 2
     tokens = 2 * frames * pixels // 256
     features = {"ends": 2, "keyframes": rule.k + 2, "all": frames}[manifest.features.frames]
-    per_frame = int(FEATURE_SHARE[manifest.features.backbone] * pixels)
+    wide = 2 if manifest.features.precision == "float32" else 1
+    per_frame = int(wide * FEATURE_SHARE[manifest.features.backbone] * pixels)
     images_of = int(stored_images * 3 * pixels * TRAINING_JPG_SHARE)
     return images_of + tokens + features * per_frame + 8000
 

@@ -3,7 +3,7 @@
 <key>.json           ids, kind, change type, captions, facts, sizes, networks, keyframes
 <key>.tokens.npy     int16 [F, h, w], codebook indices of all frames
 <key>.scores.npy     float32 [2, captions, F], what keyframes are drawn from
-<key>.features.npy   float16 [frames, channels, h, w], a frozen backbone's, where they were made
+<key>.features.npy   float16 or float32 [frames, channels, h, w], of a backbone, where made
 <key>.mask.png       255 where something changed, where the data set has it
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
@@ -66,7 +66,7 @@ class Features:
     """What a frozen backbone makes of some frames.
 
     backbone, sha256: the name and the digest of its weights. frames: their numbers, ascending.
-    values: float16 [frames, channels, h, w].
+    values: float16 or float32 [frames, channels, h, w].
     """
 
     backbone: str
@@ -155,7 +155,7 @@ def encode(
         "scores.npy": _npy(scores.astype(np.float32)),
     }
     if features is not None:
-        members["features.npy"] = _npy(features.values.astype(np.float16))
+        members["features.npy"] = _npy(features.values)
     if sequence.mask is not None:
         assert sequence.mask.shape == (height, width)
         members["mask.png"] = images.encode_image(sequence.mask, "png", quality)
@@ -176,8 +176,8 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     try:
         meta = json.loads(members["json"])
         frames = meta["frames"]
-        tokens = _array(members, "tokens.npy", np.int16, 3)
-        scores = _array(members, "scores.npy", np.float32, 3)
+        tokens = _array(members, "tokens.npy", (np.int16,), 3)
+        scores = _array(members, "scores.npy", (np.float32,), 3)
         features = _features(meta, members)
     except (KeyError, ValueError, TypeError, EOFError, RecursionError) as error:
         raise tar.DamagedShard(f"{key}: {type(error).__name__}: {error}") from None
@@ -306,16 +306,16 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
         raise ValueError(f"features are of the frames {str(frames)[:40]}")
     if not frames or frames[0] < 0 or frames[-1] >= meta["frames"]:
         raise ValueError(f"features of the frames {str(frames)[:40]} of {meta['frames']}")
-    values = _array(members, "features.npy", np.float16, 4)
+    values = _array(members, "features.npy", (np.float16, np.float32), 4)
     if len(values) != len(frames) or not values.size:
         raise ValueError(f"features are {values.shape} for {len(frames)} frames")
     return Features(backbone, sha256, tuple(frames), values)
 
 
 def _array(
-    members: Mapping[str, bytes], name: str, dtype: type[np.generic], axes: int
+    members: Mapping[str, bytes], name: str, dtypes: tuple[type[np.generic], ...], axes: int
 ) -> np.ndarray:
-    """A member that is an array of a given type and number of axes.
+    """A member that is an array of one of some types, and of a number of axes.
 
     It must have exactly the bytes that its header declares. No object is ever unpickled. Raises
     KeyError and ValueError.
@@ -330,15 +330,16 @@ def _array(
     except Exception as error:  # NumPy parses the header as Python and raises nearly every type
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{name}: {reason}") from None
-    expected_dtype = np.dtype(dtype).newbyteorder("<")
-    if stored_dtype != expected_dtype or len(shape) != axes or transposed or min(shape) < 0:
-        raise ValueError(f"{name} is {stored_dtype} {shape}, not {expected_dtype} of {axes} axes")
+    expected = [np.dtype(dtype).newbyteorder("<") for dtype in dtypes]
+    if stored_dtype not in expected or len(shape) != axes or transposed or min(shape) < 0:
+        types = " or ".join(map(str, expected))
+        raise ValueError(f"{name} is {stored_dtype} {shape}, not {types} of {axes} axes")
     count = 1
     for side in shape:  # Python's integers: NumPy's would overflow
         count *= side
-    if len(data) - file.tell() != count * expected_dtype.itemsize:
+    if len(data) - file.tell() != count * stored_dtype.itemsize:
         raise ValueError(f"{name}: {len(data) - file.tell():,} bytes for {stored_dtype} {shape}")
-    return np.frombuffer(data, expected_dtype, offset=file.tell()).reshape(shape).copy()
+    return np.frombuffer(data, stored_dtype, offset=file.tell()).reshape(shape).copy()
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -19,10 +19,19 @@ class FeatureExtractor:
     """A backbone at work on sequences: on a GPU some frames together, on a CPU each alone.
 
     name: of the backbone. Float sums differ between batch sizes, so on a CPU it is always one.
+    precision: of the values, `float16` or `float32`.
     """
 
-    def __init__(self, name: str, network: nn.Module, file: Located, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        name: str,
+        network: nn.Module,
+        file: Located,
+        device: str = "cpu",
+        precision: str = "float16",
+    ) -> None:
         self.name, self.file, self.device = name, file, device
+        self.dtype: torch.dtype = getattr(torch, precision)
         self.network = network.to(device).eval()
         self.multiple = backbones.multiple(name, network)
 
@@ -40,5 +49,5 @@ class FeatureExtractor:
         chosen = sorted(set(numbers))
         pixels = torch.tensor(frames[chosen], device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():
-            values = image_by_image(self.network, pixels).to(torch.float16).cpu().numpy()
+            values = image_by_image(self.network, pixels).to(self.dtype).cpu().numpy()
         return Features(self.name, self.file.sha256, tuple(chosen), values)

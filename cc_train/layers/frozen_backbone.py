@@ -18,14 +18,17 @@ from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.weights import networks
 
 FILE = "backbone.safetensors"
+HALF = "float16"  # what features are stored in unless it is said
 
 
 def about(features: Features) -> dict[str, Any]:
     """Whose features these are, for a run's settings. grid: channels, rows, columns."""
+    precision = features.values.dtype.name
     return {
         "name": features.backbone,
         "sha256": features.sha256,
         "grid": list(features.values.shape[1:]),
+        **({} if precision == HALF else {"precision": precision}),
     }
 
 
@@ -79,10 +82,11 @@ def read(run: Path, name: str) -> nn.Module:
 
 
 @torch.no_grad()
-def compute(network: nn.Module, images: Tensor) -> Tensor:
-    """Features float16 [N, C, h, w] of images [N, 3, H, W] in [0, 1].
+def compute(network: nn.Module, known: Mapping[str, Any], images: Tensor) -> Tensor:
+    """Features [N, C, h, w] of images [N, 3, H, W] in [0, 1].
 
-    As `cc_prep.steps.features` stores them, so a captioner sees the same either way.
+    As `cc_prep.steps.features` stores them, so a captioner sees the same either way. known: what
+    `about` tells of the stored ones.
     """
     with torch.autocast(images.device.type, enabled=False):
-        return image_by_image(network, images).to(torch.float16)
+        return image_by_image(network, images).to(getattr(torch, known.get("precision", HALF)))

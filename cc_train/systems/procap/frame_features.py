@@ -22,6 +22,8 @@ from cc_train.data.collate import Reads
 from cc_train.layers import frozen_backbone
 from cc_train.layers.feature_grid import Pooling, fold, to_grid
 
+RGB = 3  # channels of an image, and of no backbone
+
 
 class BackboneFeatures(nn.Module):
     """Images, or their stored features → features float32 [N, n, channels] on the tokens' grid.
@@ -54,9 +56,9 @@ class BackboneFeatures(nn.Module):
         return to_grid(features.float(), self.grid, self.pooling)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """frames: images float32 [N, 3, H, W] in [0, 1], or features float16 [N, C, h, w]."""
-        stored = frames.dtype == torch.float16
-        features = frames if stored else frozen_backbone.compute(self.network, frames)
+        """frames: images float32 [N, 3, H, W] in [0, 1], or stored features [N, C, h, w]."""
+        stored = frames.shape[1] != RGB
+        features = frames if stored else frozen_backbone.compute(self.network, self.known, frames)
         return self.on_grid(features).flatten(2).transpose(1, 2)
 
 

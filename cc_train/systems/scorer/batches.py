@@ -84,7 +84,7 @@ class ScorerBatches:
         shape: tuple[int, ...],
     ) -> dict[str, torch.Tensor]:
         count = len(pairs)
-        features = np.stack(pairs) if count else np.zeros((0, *shape), np.float16)
+        features = np.stack(pairs) if count else np.zeros((0, *shape), np.float32)
         ids, labels = (
             np.array([one[part] for one in encoded], np.int64).reshape(count, self.length)
             for part in range(2)

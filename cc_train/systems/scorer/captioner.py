@@ -55,7 +55,7 @@ class Frozen(nn.Module):
                     f"this captioner has no weights of {self.known['name']} for images", NO_BACKBONE
                 )
             pixels = before_after.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
-            features = frozen_backbone.compute(self.network, pixels)
+            features = frozen_backbone.compute(self.network, self.known, pixels)
             features = features.unflatten(0, before_after.shape[:2])
         if list(features.shape[2:]) != list(self.known["grid"]):
             raise UserError(

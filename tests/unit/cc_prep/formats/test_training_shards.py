@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,14 @@ def test_mask_and_features_come_back() -> None:
     assert sorted(decoded.images) == [0, 4], "features.npy is no image of a frame"
 
 
+def test_features_may_be_float32() -> None:
+    values = RANDOM.normal(size=(2, 8, 3, 4)).astype(np.float32)
+    decoded = training_shards.decode("a", sample(replace(FEATURES, values=values)))
+    assert decoded.features is not None
+    assert decoded.features.values.dtype == np.float32
+    assert np.array_equal(decoded.features.values, values)
+
+
 def test_neither_is_needed() -> None:
     members = sample(None, None)
     decoded = training_shards.decode("k", members)
@@ -87,7 +96,7 @@ def test_members_have_one_order() -> None:
     "members",
     [
         changed("features.npy", npy(np.array([print], object))),
-        changed("features.npy", npy(FEATURES.values.astype(np.float32))),
+        changed("features.npy", npy(FEATURES.values.astype(np.float64))),
         changed("features.npy", npy(FEATURES.values[:1])),
         changed("features.npy", npy(FEATURES.values[:, :0])),
         changed("features.npy", npy(FEATURES.values[0])),

@@ -30,6 +30,12 @@ def test_frames_asked_for(extractor: FeatureExtractor) -> None:
     pixels = torch.tensor(four[3:]).permute(0, 3, 1, 2).float() / 255
     expected = extractor.network(pixels)[0].numpy()
     np.testing.assert_allclose(features.values[1], expected, rtol=2e-3, atol=2e-3)
+    located = networks.backbone("efficientnet-lite0")[1]
+    whole = FeatureExtractor(extractor.name, extractor.network, located, precision="float32")(
+        four, [3]
+    )
+    assert whole.values.dtype == np.float32
+    np.testing.assert_allclose(whole.values[0], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_frame_s_features_do_not_depend_on_its_neighbours(extractor: FeatureExtractor) -> None:
