@@ -52,6 +52,8 @@ class Reason(str, Enum):
     CAPTION_TOO_LONG = "caption too long"
     UNREADABLE_SEQUENCE = "unreadable sequence"
     UNREADABLE_VIDEO = "unreadable video"
+    MISSING_FEATURES = "missing features"
+    UNREADABLE_FEATURES = "unreadable features"
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"
     KILLED_ITS_PROCESS = "killed its process"

@@ -15,6 +15,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones
 from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.steps.imported_features import UNKNOWN
 from cc_prep.weights import networks
 
 FILE = "backbone.safetensors"
@@ -41,7 +42,7 @@ def words(known: Mapping[str, Any]) -> str:
 def find(known: Mapping[str, Any], file: str | None) -> nn.Module:
     """The backbone that `about` tells of. Raises UserError for other weights.
 
-    file: where its weights have no name of their own.
+    file: where its weights have no name of their own. Of imported features it is believed.
     """
     name = known["name"]
     if name not in backbones.BACKBONES:
@@ -49,13 +50,18 @@ def find(known: Mapping[str, Any], file: str | None) -> nn.Module:
             f"the shards hold features of {name}, which is no backbone of ours",
             f"Known: {', '.join(backbones.BACKBONES)}",
         )
+    if file is None and known["sha256"] == UNKNOWN:
+        raise UserError(
+            f"the shards hold imported features of {name}, of weights that are not known",
+            "Set backbone_weights to the file that they were made with",
+        )
     if file is None and backbones.BACKBONES[name].weights is None:
         raise UserError(
             f"{name} comes without weights",
             "Set backbone_weights to the file that the shards' features were made with",
         )
     network, located = networks.backbone(name, file)
-    if located.sha256 != known["sha256"]:
+    if known["sha256"] not in (UNKNOWN, located.sha256):
         raise UserError(
             f"the shards hold features of other weights of {name} than {located.path}",
             "Set backbone_weights to the file that they were made with",

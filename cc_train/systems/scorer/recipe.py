@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
+from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
 from cc_train.data.shard_index import Entry
@@ -141,7 +142,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         "backbone": known,
         "ways": vars(settings.ways),
     }
-    backbone = frozen_backbone.find(known, settings.backbone_weights)
+    backbone = None
+    if settings.backbone_weights is not None or known["sha256"] != UNKNOWN:
+        backbone = frozen_backbone.find(known, settings.backbone_weights)
     network = make(settings, about, codec, Frozen(backbone, known))
     if request.init is not None:
         _start_from(network, request.init, settings, about, codec)
@@ -167,7 +170,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     batches = ScorerBatches(codec, settings.decoder.length, first.sha256, of_data, settings.swap)
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
-    files = {**frozen_backbone.files(backbone), **codec.files()}
+    files = codec.files()
+    if backbone is not None:  # without it the run captions stored features alone
+        files |= frozen_backbone.files(backbone)
     return Task(objective, stream, len(stream.items), about, files)
 
 

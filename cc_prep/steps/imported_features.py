@@ -1,0 +1,89 @@
+"""Grid features that others computed, a file an image, in place of a backbone at work.
+
+SCORER's public code, and with it DUDA's, DIRL's and MEDIC's, reads `features/<image file>.npy` for
+an image in `images`, likewise `sc_features` for `sc_images` and `nsc_features` for `nsc_images`;
+`cc-prep export scorer` writes them so.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.formats.training_shards import Features
+from cc_prep.records import ImagePair
+
+IMAGES, FEATURES = "images", "features"
+UNKNOWN = "imported"  # in place of a digest where nobody knows the weights' file
+
+
+class FeatureFiles:
+    """Reads the features of both images of a pair.
+
+    folder: where the files lie, a path or URL. name, sha256: the backbone that they are of, and the
+    digest of its weights or UNKNOWN. precision: `float16` or `float32`, in which they are stored.
+    """
+
+    def __init__(self, folder: str, name: str, sha256: str, precision: str) -> None:
+        self.folder, self.name, self.sha256 = folder, name, sha256
+        self.dtype = np.dtype(precision)
+
+    def __call__(self, pair: ImagePair, last: int) -> Features:
+        """Features [2, channels, h, w] of before and after, the frames 0 and `last`.
+
+        Raises RejectedPair if a file is missing or holds no features, or the two differ in shape.
+        """
+        before, after = (self._read(image) for image in (pair.before, pair.after))
+        if before.shape != after.shape:
+            raise RejectedPair(
+                Reason.UNREADABLE_FEATURES, f"of the shapes {before.shape} and {after.shape}"
+            )
+        with np.errstate(over="ignore"):  # what does not fit is refused below
+            values = np.stack((before, after)).astype(self.dtype)
+        if not np.isfinite(values).all():
+            raise RejectedPair(
+                Reason.UNREADABLE_FEATURES, f"{pair.before}: not all are finite {self.dtype}"
+            )
+        return Features(self.name, self.sha256, (0, last), values)
+
+    def _read(self, image: str) -> np.ndarray:
+        """Float [channels, h, w] of an image of the data set."""
+        place = storage.join(self.folder, file_of(image))
+        try:
+            array = np.load(io.BytesIO(storage.read_bytes(place)), allow_pickle=False)
+        except FileNotFoundError:
+            raise RejectedPair(Reason.MISSING_FEATURES, place) from None
+        except (ValueError, EOFError, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise RejectedPair(Reason.UNREADABLE_FEATURES, f"{place}: {reason}") from None
+        if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.ndim != 3:
+            raise RejectedPair(
+                Reason.UNREADABLE_FEATURES, f"{place}: no floats of channels, rows and columns"
+            )
+        return array
+
+
+def file_of(image: str) -> str:
+    """The file of an image's features, relative to their folder.
+
+    The part `images`, or `<word>_images`, of its path becomes `features`; where there is none, the
+    file lies as the image does.
+    """
+    path = PurePosixPath(image)
+    if path.is_absolute() or "://" in image:
+        raise UserError(
+            f"features.folder: {image} does not lie below the data set's root",
+            "Build with a backbone, or name the images relative to the root",
+        )
+    parts = [_renamed(part) for part in path.parts[:-1]]
+    return str(PurePosixPath(*parts, f"{path.name}.npy"))
+
+
+def _renamed(part: str) -> str:
+    if part == IMAGES or part.endswith(f"_{IMAGES}"):
+        return part.removesuffix(IMAGES) + FEATURES
+    return part
