@@ -10,6 +10,9 @@ ABLATION ?= out/ablation
 TRIES   ?= 50
 RUN     ?= stage2
 PREPARE ?=
+TRAIN   ?=
+SYSTEM  ?= procap
+ROWS    ?= out/zoo
 FEATURES_ALONE := --set features.backbone=efficientnet-lite0 --set interpolate.method=crossfade \
   --set interpolate.depth=0 --set score.weights=none --set keyframes.k=0 --set tokenize.weights=none
 VENV    := .venv
@@ -21,7 +24,7 @@ DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test faults gpu-smoke mutants docs lint format check bench \
-  interpolate score shards stage1 stage2 scorer evaluate ablation assets captioner-mini
+  interpolate score shards stage1 stage2 scorer evaluate zoo-row ablation assets captioner-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -117,6 +120,11 @@ scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
 evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/evaluation, RUN=stage2
 	$(BIN)/cc-train evaluate $(OUT)/$(RUN) --shards '$(OUT)/shards/test-*.tar' $(ARGS)
 	$(BIN)/cc-train report $(OUT)/$(RUN) --shards '$(OUT)/shards/test-*.tar'
+
+# See docs/zoo.md. PREPARE and TRAIN are passed on; ROWS is the folder that the row goes into.
+zoo-row: $(SETUP)  ## raw files → shards → SYSTEM=procap|scorer → scores by protocol → a row of ROWS
+	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET=$(DATASET) OUT=$(OUT) ROWS=$(ROWS) \
+	  PREPARE='$(PREPARE)' TRAIN='$(TRAIN)' sh cc_train/recipes/zoo-row.sh
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
 	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --docs docs/results.md $(ARGS)

@@ -1,4 +1,4 @@
-"""Commands of `cc-train` that show results: compare, imagine, published, report, serve."""
+"""Commands of `cc-train` that show results: compare, imagine, published, report, serve, zoo."""
 
 from __future__ import annotations
 
@@ -120,4 +120,55 @@ def serve(**options: Any) -> None:
     serve(say=click.echo, **options)
 
 
-COMMANDS = (compare, imagine, published, report, serve)
+@click.group()
+def zoo() -> None:
+    """Keeps what was measured, with the files that show it, and makes a page of it."""
+
+
+@zoo.command("add")
+@click.argument("evaluation", metavar="EVALUATION")
+@click.option("--name", required=True, help="The row's folder in the zoo.")
+@click.option("--system", required=True, help="What the table calls it.")
+@click.option("--dataset", required=True, help="clevr, spot, …, or the title of other data.")
+@click.option("--command", required=True, help="What leads to it from raw files.")
+@click.option(
+    "--run", metavar="RUN", help="The training, if we trained it: settings, log, weights."
+)
+@click.option("--weights", metavar="PLACE", help="Where RUN's weights are for others.")
+@click.option("--note", default="", help="A sentence below the table.")
+@click.option("--with-references", is_flag=True, help="Keep the references: they may be public.")
+@click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
+def zoo_add(**options: Any) -> None:
+    """Adds a row: EVALUATION is a folder that `cc-train evaluate` wrote.
+
+    With --run the row is one that we trained; without it, captions of others that we re-scored.
+
+    \b
+    Example:
+      cc-train zoo add out/spot/stage2/evaluation --run out/spot/stage2 --name procap-spot \\
+          --system ProCap --dataset spot --command 'make zoo-row DATASET=spot SYSTEM=procap'
+    """
+    from cc_train.report.zoo_page import add
+
+    click.echo(add(**options))
+
+
+@zoo.command("page")
+@click.option("--out", metavar="FILE", required=True, help="The page, as Markdown.")
+@click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
+def zoo_page(out: str, folder: str) -> None:
+    """Makes the page of all rows, and computes BLEU-4 and CIDEr again where references are kept.
+
+    \b
+    Example:
+      cc-train zoo page --out docs/zoo.md
+    """
+    from pathlib import Path
+
+    from cc_train.report.zoo_page import write
+
+    write(Path(folder), out)
+    click.echo(out)
+
+
+COMMANDS = (compare, imagine, published, report, serve, zoo)

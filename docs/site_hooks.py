@@ -21,6 +21,7 @@ PUBLISHED = (
     "docs/site.css",
     "docs/sortable.js",
     "docs/images/*",
+    "zoo/*/*.json*",
     "manifests/README.md",
     "manifests/*.yaml",
     "cc_prep/assets/*.md",

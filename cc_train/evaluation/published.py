@@ -7,6 +7,7 @@ adds a row sees at once what is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -187,6 +188,15 @@ def _unique(names: list[str], what: str) -> None:
 
 def read(file: Path = FILE) -> Published:
     """The figures of a file. Raises UserError with the first mistake and its place."""
+    return _shipped() if file == FILE else _read(file)
+
+
+@cache
+def _shipped() -> Published:
+    return _read(FILE)  # a second of YAML, and pages ask for it often
+
+
+def _read(file: Path) -> Published:
     values = settings.parse(file.read_text(encoding="utf-8"), file.name)
     try:
         return Published.model_validate(values)

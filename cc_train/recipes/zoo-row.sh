@@ -1,0 +1,50 @@
+#!/bin/sh
+# From raw files to a row of the zoo: `make zoo-row DATASET=spot SYSTEM=procap SPOT_ROOT=/data/spot`.
+# Every step can be stopped and goes on where it was. PREPARE is added to the preparation, such as
+# `--set tokenize.weights=FILE`; TRAIN to every training, such as `--steps 10`.
+set -eu
+prep=${BIN:-.venv/bin}/cc-prep
+train=${BIN:-.venv/bin}/cc-train
+data=$DATASET
+out=$OUT
+case $data in
+  clevr) protocol=clevr-change ;;
+  clevr_dc) protocol=clevr-dc ;;
+  spot) protocol=spot-single ;;
+  edit) protocol=image-editing ;;
+  levir) protocol=levir-cc ;;
+  *) protocol= ;;  # data of your own: no protocol
+esac
+
+# Both images' features alone are what SCORER needs; `make scorer` prepares the same.
+features="--set features.backbone=efficientnet-lite0 \
+ --set interpolate.method=crossfade --set interpolate.depth=0 --set score.weights=none \
+ --set keyframes.k=0 --set tokenize.weights=none"
+case $SYSTEM in
+  procap)
+    # shellcheck disable=SC2086
+    $prep build "$data" --out "$out" ${PREPARE:-}
+    # shellcheck disable=SC2086
+    $train stage1 --config "$data" --out "$out/stage1" ${TRAIN:-} \
+      --shards "$out/shards/train-*.tar" --valid "$out/shards/val-*.tar"
+    # shellcheck disable=SC2086
+    $train stage2 --config "$data" --out "$out/stage2" --init "$out/stage1" ${TRAIN:-} \
+      --shards "$out/shards/train-*.tar" --valid "$out/shards/val-*.tar"
+    run=$out/stage2 name=ProCap ;;
+  scorer)
+    # shellcheck disable=SC2086
+    $prep build "$data" --out "$out" $features ${PREPARE:-}
+    # shellcheck disable=SC2086
+    $train scorer --config "$data" --out "$out/scorer" ${TRAIN:-} \
+      --shards "$out/shards/train-*.tar" --valid "$out/shards/val-*.tar"
+    run=$out/scorer name=SCORER+CBR ;;
+  *)
+    echo "SYSTEM=$SYSTEM: give procap or scorer" >&2
+    exit 2 ;;
+esac
+
+# Captions of the test split, and their scores; --protocol refuses other pairs than the official.
+$train evaluate "$run" --shards "$out/shards/test-*.tar" ${protocol:+--protocol "$protocol"}
+$train zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$data" \
+  --system "$name" --dataset "$data" --command "make zoo-row DATASET=$data SYSTEM=$SYSTEM"
+$train zoo page --zoo "$ROWS" --out "$ROWS/zoo.md"

@@ -1,0 +1,165 @@
+"""docs/zoo.md: what we measured, beside what papers report of the systems that we train."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_train.evaluation import evaluation, fact_scores, protocols, published
+from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.comparing import published_rows
+from cc_train.report import zoo_rows
+from cc_train.report.zoo_rows import Entry, ZooRow
+from cc_train.training import runs
+
+# Of the systems that we train: what published.yaml calls them, and the settings that we have.
+SYSTEMS = {"ProCap": "procap", "SCORER+CBR": "scorer"}
+MANIFESTS = ("clevr", "clevr_dc", "spot", "edit", "levir")
+HEAD = """# The zoo
+
+<!-- Written by `cc-train zoo page`. Add rows with `cc-train zoo add`, not by hand. -->
+
+Each row says how it is known:
+
+- **trained by us**: we trained it. Settings, log and captions lie in its folder, with the SHA-256
+  of the weights.
+- **re-scored by us**: others trained it and hand on their captions, which we scored.
+- **reported**: a paper says so (PUBLISHED). We did not measure it.
+
+BLEU-4 and CIDEr of the rows marked ✓ were computed again from their captions when this page was
+made. Two rows are comparable if their references (the start of a digest) are the same; the
+signature of each row is in its `scores.json`."""
+
+
+def write(zoo: Path, out: str) -> None:
+    """Writes the page to a path or an object store. Raises UserError for a damaged row."""
+    storage.write_bytes(out, render(zoo, Path(out).parent).encode())
+
+
+def add(
+    evaluation: str,
+    name: str,
+    system: str,
+    dataset: str,
+    command: str,
+    run: str | None,
+    weights: str | None,
+    note: str,
+    with_references: bool,
+    folder: str,
+) -> Path:
+    """Adds a row: `cc-train zoo add`. Raises UserError."""
+    if weights is not None and run is None:
+        raise UserError("--weights without --run", "Give the training that they are of")
+    row = ZooRow(
+        system=system,
+        kind="re-scored" if run is None else "trained",
+        dataset=dataset,
+        command=command,
+        note=note,
+    )
+    trained = None if run is None else runs.locate(run)
+    return zoo_rows.add(
+        Path(folder), name, row, Path(evaluation), trained, weights, with_references
+    )
+
+
+def render(zoo: Path, beside: Path) -> str:
+    """The page as Markdown. beside: the folder of the page, for links to the rows' files."""
+    entries = zoo_rows.read(zoo)
+    link = Path(os.path.relpath(zoo, beside)).as_posix()
+    figures = published.read()
+    others = sorted({entry.row.dataset for entry in entries} - set(figures.datasets))
+    known = (beside / "published.md").exists()
+    page = "[Published figures](published.md)" if known else "docs/published.md"
+    lines = [HEAD.replace("PUBLISHED", page), ""]
+    for title in others:
+        rows = [entry for entry in entries if entry.row.dataset == title]
+        lines += [f"## {title}", "", *_table(rows, [], link), *_below(rows)]
+    for dataset in MANIFESTS:
+        rows = [entry for entry in entries if entry.row.dataset == dataset]
+        reported = [
+            (name, row)
+            for name in SYSTEMS
+            for row in published_rows.of_dataset(dataset)
+            if row.name == name and evaluation.TOTAL in row.groups
+        ]
+        lines += [f"## {figures.datasets[dataset].title}", ""]
+        lines += [*_table(rows, reported, link), *_below(rows), *_commands(dataset)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(
+    entries: Sequence[Entry], reported: Sequence[tuple[str, Any]], link: str
+) -> Iterator[str]:
+    if not entries and not reported:
+        yield from ("No row yet.", "")
+        return
+    shown = list(zoo_rows.measures(list(entries))) if entries else list(scorer.ORDER[3:])
+    facts = any(entry.scores.get("facts") for entry in entries)
+    names = ["system", "known by", "pairs", *(["told apart", "exact"] if facts else []), *shown]
+    yield f"| {' | '.join([*names, 'references', 'files'])} |"
+    yield "|---|---" + "|--:" * (len(names) - 2) + "|---|---|"
+    for entry in sorted(entries, key=lambda one: -one.scores["groups"][evaluation.TOTAL]["CIDEr"]):
+        yield _row(entry, shown, facts, link)
+    for name, row in reported:
+        scores = row.groups[evaluation.TOTAL]
+        cells = [name, "reported", "", *(["", ""] if facts else [])]
+        cells += [f"{scores[m]:.1f}" if m in scores else "" for m in shown]
+        yield f"| {' | '.join([*cells, '', row.sources[evaluation.TOTAL]])} |"
+    yield ""
+
+
+def _row(entry: Entry, shown: Sequence[str], facts: bool, link: str) -> str:
+    scores = entry.scores["groups"][evaluation.TOTAL]
+    mark = " ✓" if entry.checked else ""
+    cells = [entry.row.system, f"{entry.row.kind} by us{mark}", f"{scores['pairs']:,}"]
+    if facts:
+        cells += _facts(entry.scores.get("facts"))
+    cells += [f"{scores[m]:.1f}" if m in scores else "" for m in shown]
+    signed = entry.signature
+    references = signed.parts["refs"]
+    cells.append(f"`{signed.protocol}`, {references}" if signed.protocol else references)
+    files = [f"[{file.partition('.')[0]}]({link}/{entry.name}/{file})" for file in entry.files]
+    return f"| {' | '.join([*cells, ', '.join(files)])} |"
+
+
+def _facts(content: Any) -> list[str]:
+    """Told apart and exact, with their intervals, of the facts of scores.json."""
+    if not content:
+        return ["", ""]
+    shares = (content.get(fact_scores.TOLD_APART), content["shares"].get(fact_scores.EXACT))
+    return [
+        f"{100 * one['share']:.1f} ({100 * one['low']:.1f} … {100 * one['high']:.1f})"
+        if one
+        else ""
+        for one in shares
+    ]
+
+
+def _below(entries: Sequence[Entry]) -> Iterator[str]:
+    """How each row came about, and where its weights are."""
+    for entry in entries:
+        row, weights = entry.row, entry.row.weights
+        text = f"- **{row.system}**: `{row.command}`."
+        if weights is not None:
+            place = f"at {weights.place}" if weights.place else "are not handed on"
+            text += f" Weights {place}: {weights.bytes:,} bytes, SHA-256 `{weights.sha256[:16]}…`."
+        yield text + (f" {row.note}" if row.note else "")
+    if entries:
+        yield ""
+
+
+def _commands(dataset: str) -> Iterator[str]:
+    """What a user with the data runs, from raw files to a row."""
+    protocol = protocols.of_dataset(dataset)[0]
+    root = f"{dataset.upper()}_ROOT=/data/{dataset}"
+    yield f"A row of your own, from raw files, by the protocol `{protocol}`:"
+    yield ""
+    for system in SYSTEMS.values():
+        yield f"    make zoo-row DATASET={dataset} SYSTEM={system} {root}"
+    yield ""

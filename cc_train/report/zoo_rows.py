@@ -1,0 +1,197 @@
+"""The rows of a zoo: what was measured, and the files that show it.
+
+ZOO/<name>/row.yaml           what the row says of itself, see `ZooRow`
+ZOO/<name>/scores.json        as `cc-train evaluate` wrote it, with its signature
+ZOO/<name>/predictions.json   the captions
+ZOO/<name>/settings.json, log.jsonl    of the training, where we trained
+ZOO/references/<digest>.json  references that may be handed on, by the digest of the signature
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from cc_prep import settings, storage
+from cc_prep.errors import UserError
+from cc_prep.redaction import values_without_folders
+from cc_prep.settings import Section
+from cc_train.evaluation import evaluation, signature
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.signature import Signature
+from cc_train.training import runs
+
+ROW, SCORES, PREDICTIONS, REFERENCES = "row.yaml", "scores.json", "predictions.json", "references"
+LOG = "log.jsonl"
+CHECKED = ("BLEU-4", "CIDEr")  # are computed again
+ROUNDING = 1e-6  # of a score × 100, between processors
+Kind = Literal["trained", "re-scored"]
+
+
+class Weights(Section):
+    """The weights of a row. place: where they are; None where they are not handed on."""
+
+    sha256: str
+    bytes: int
+    place: str | None = None
+
+
+class ZooRow(Section):
+    """What a row says of itself.
+
+    kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it
+    stands in; a name of published.yaml, or the title of other data. command: what leads to the row
+    from raw files.
+    """
+
+    system: str
+    kind: Kind
+    dataset: str
+    command: str
+    note: str = ""
+    weights: Weights | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row with its files. scores: the content of scores.json. checked: computed again now."""
+
+    name: str
+    row: ZooRow
+    scores: Mapping[str, Any]
+    files: tuple[str, ...]
+    checked: bool
+
+    @property
+    def signature(self) -> Signature:
+        """Of the scores."""
+        return signature.parse(self.scores["signature"])
+
+
+def add(
+    zoo: Path,
+    name: str,
+    row: ZooRow,
+    evaluated: Path,
+    run: Path | None = None,
+    weights: str | None = None,
+    with_references: bool = False,
+) -> Path:
+    """Writes a row and returns its folder.
+
+    evaluated: a folder of `cc-train evaluate`. run: the training, for its settings, log and the
+    digest of its weights. weights: where others find these. with_references: keep the references
+    too. Raises UserError where a file is missing, or the zoo has the name.
+    """
+    target = zoo / name
+    if target.exists():
+        raise UserError(f"{target}: is there already", "Give another --name, or remove it")
+    scores = _scores(evaluated / SCORES)
+    files: dict[str, Any] = {
+        SCORES: values_without_folders(scores),
+        PREDICTIONS: _json(evaluated / PREDICTIONS),
+    }
+    if run is not None:
+        model = runs.best_model(run)[0]
+        about = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=weights)
+        row = row.model_copy(update={"weights": about})
+        files["settings.json"] = values_without_folders(_json(run / runs.SETTINGS))
+    target.mkdir(parents=True)
+    for file, content in files.items():
+        storage.write_json(str(target / file), content)
+    if run is not None and (run / LOG).exists():
+        storage.write_bytes(str(target / LOG), (run / LOG).read_bytes())
+    if with_references:
+        references = zoo / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
+        references.parent.mkdir(exist_ok=True)
+        storage.write_bytes(str(references), (evaluated / "references.json").read_bytes())
+    text = yaml.safe_dump(row.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    storage.write_bytes(str(target / ROW), text.encode())
+    return target
+
+
+def read(zoo: Path) -> list[Entry]:
+    """All rows of a zoo by name. Raises UserError for one that is damaged.
+
+    Where the references are there, BLEU-4 and CIDEr are computed again from the captions; other
+    figures than those of the row are an error.
+    """
+    if not zoo.is_dir():
+        raise UserError(f"{zoo}: no such folder", "Make a row first: cc-train zoo add")
+    return [_entry(place.parent) for place in sorted(zoo.glob(f"*/{ROW}"))]
+
+
+def _entry(folder: Path) -> Entry:
+    values = settings.parse((folder / ROW).read_text(encoding="utf-8"), str(folder / ROW))
+    try:
+        row = ZooRow.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{folder / ROW}: {where}: {first['msg']}", "Mend that entry") from None
+    scores = _scores(folder / SCORES)
+    files = tuple(sorted(p.name for p in folder.iterdir() if p.name != ROW))
+    return Entry(folder.name, row, scores, files, _check(folder, scores))
+
+
+def _check(folder: Path, scores: Mapping[str, Any]) -> bool:
+    """Whether the references are there, and the captions have the scores against them."""
+    signed = signature.parse(scores["signature"])
+    place = folder.parent / REFERENCES / f"{_digest(signed)}.json"
+    if not place.exists():
+        return False
+    items = coco.read_references(str(place))
+    captions, items = coco.matched(coco.read_predictions([str(folder / PREDICTIONS)]), items)
+    again = evaluation.evaluate(items, captions, CHECKED)
+    different = again.signature.differences(signed)
+    for name in CHECKED:
+        figure = again.groups[evaluation.TOTAL].corpus[name]
+        stored = scores["groups"][evaluation.TOTAL].get(name)
+        if stored is None or abs(figure - stored) > ROUNDING * max(1.0, abs(figure)):
+            different.append(f"{name} {figure:.2f} for {stored}")
+    if different:
+        raise UserError(
+            f"{folder}: its captions do not have its scores: {', '.join(different)}",
+            "Evaluate them again, and make the row anew",
+        )
+    return True
+
+
+def _digest(signed: Signature) -> str:
+    return signed.parts["refs"].rpartition("-")[2]
+
+
+def _scores(place: Path) -> Mapping[str, Any]:
+    content = _json(place)
+    try:
+        signature.parse(content["signature"])
+        figures = content["groups"][evaluation.TOTAL]
+        if not all(isinstance(figures[name], int | float) for name in ("pairs", *CHECKED)):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(
+            f"{place}: no scores with a signature", "Evaluate again: cc-train evaluate"
+        ) from None
+    scores: Mapping[str, Any] = content
+    return scores
+
+
+def _json(place: Path) -> Any:
+    try:
+        return storage.read_json(str(place))
+    except FileNotFoundError:
+        raise UserError(f"{place}: no such file", "Evaluate first: cc-train evaluate") from None
+    except ValueError as error:
+        raise UserError(f"{place}: not JSON ({error})", "Make it anew") from None
+
+
+def measures(entries: list[Entry]) -> Iterator[str]:
+    """The measures of captions that any of the rows has, in their order."""
+    for name in scorer.ORDER:
+        if any(name in entry.scores["groups"][evaluation.TOTAL] for entry in entries):
+            yield name

@@ -1,0 +1,111 @@
+"""The zoo: rows with their files, scores that are computed again, and the page of ours."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.report import zoo_page
+from tests.commands import Done, cc_train
+from tests.conftest import ROOT
+
+ITEMS = coco.items(
+    [
+        {"key": f"k{i}", "kind": "change", "captions": [f"the {word} cube moved", f"a {word} one"]}
+        for i, word in enumerate(("red", "blue", "tiny"))
+    ]
+)
+CAPTIONS = {item.id: item.references[0] for item in ITEMS} | {"k0": "a dog"}
+
+
+def evaluated(folder: Path, items: list[coco.Item] = ITEMS) -> Path:
+    scores = evaluation.evaluate(items, CAPTIONS, scorer.PLAIN)
+    evaluation.write(folder, scores, items, CAPTIONS)
+    return folder
+
+
+def add(zoo: Path, place: Path, *more: object) -> Done:
+    about = ("--system", "Theirs", "--dataset", "spot", "--command", "make it")
+    return cc_train("zoo", "add", place, "--zoo", zoo, "--name", "theirs", *about, *more)
+
+
+def test_captions_of_others_are_rescored(tmp_path: Path) -> None:
+    zoo, page = tmp_path / "zoo", tmp_path / "zoo.md"
+    assert add(zoo, evaluated(tmp_path / "e"), "--with-references").returncode == 0
+    assert cc_train("zoo", "page", "--zoo", zoo, "--out", page).returncode == 0
+    text = page.read_text()
+    [row] = [line for line in text.splitlines() if line.startswith("| Theirs")]
+    assert "| re-scored by us ✓ | 3 |" in row
+    assert "[predictions](zoo/theirs/predictions.json)" in row
+    assert "- **Theirs**: `make it`." in text
+    assert "| SCORER+CBR | reported |" in text
+    for dataset in zoo_page.MANIFESTS:
+        assert f"make zoo-row DATASET={dataset} SYSTEM=scorer" in text
+        assert (ROOT / f"manifests/{dataset}.yaml").exists()
+
+
+@pytest.mark.parametrize("change", ["caption", "score", "references"])
+def test_a_row_whose_figures_are_not_its_captions(tmp_path: Path, change: str) -> None:
+    """Keeps away: a figure on the page that its files do not give."""
+    zoo = tmp_path / "zoo"
+    add(zoo, evaluated(tmp_path / "e"), "--with-references")
+    if change == "references":
+        [file] = (zoo / "references").iterdir()
+        other = replace(ITEMS[0], references=("a cat",))
+        coco.write_references(file, [other, *ITEMS[1:]])
+    elif change == "caption":
+        rows = json.loads((zoo / "theirs/predictions.json").read_text())
+        rows[0]["caption"] = "the red cube moved"
+        (zoo / "theirs/predictions.json").write_text(json.dumps(rows))
+    else:
+        scores = json.loads((zoo / "theirs/scores.json").read_text())
+        scores["groups"]["total"]["CIDEr"] += 0.01
+        (zoo / "theirs/scores.json").write_text(json.dumps(scores))
+    done = cc_train("zoo", "page", "--zoo", zoo, "--out", tmp_path / "zoo.md")
+    assert done.returncode == 2
+    assert "its captions do not have its scores" in done.stderr
+    assert not (tmp_path / "zoo.md").exists()
+
+
+def test_a_training_brings_its_settings_and_digest(tmp_path: Path) -> None:
+    zoo = tmp_path / "zoo"
+    done = add(zoo, evaluated(tmp_path / "e"), "--run", "captioner-mini", "--weights", "here")
+    assert done.returncode == 0, done.stderr
+    row = yaml.safe_load((zoo / "theirs/row.yaml").read_text())
+    assert (row["kind"], row["weights"]["place"]) == ("trained", "here")
+    model = ROOT / "cc_train/assets/captioner-mini/model.safetensors"
+    assert row["weights"]["bytes"] == model.stat().st_size
+    assert json.loads((zoo / "theirs/settings.json").read_text())["system"] == "pair"
+    text = zoo_page.render(zoo, tmp_path)
+    assert "| trained by us | 3 |" in text  # no ✓: the references are not kept
+    assert "Weights at here: 5,574,240 bytes" in text
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    zoo, place = tmp_path / "zoo", evaluated(tmp_path / "e")
+    assert "no such folder" in cc_train("zoo", "page", "--zoo", zoo, "--out", "x.md").stderr
+    assert "--weights without --run" in add(zoo, place, "--weights", "here").stderr
+    assert "no such file. Evaluate first" in add(zoo, tmp_path).stderr
+    assert add(zoo, place).returncode == 0
+    assert "is there already" in add(zoo, place).stderr
+    (zoo / "theirs/row.yaml").write_text("system: a\nkind: heard\n")
+    done = cc_train("zoo", "page", "--zoo", zoo, "--out", tmp_path / "x.md")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    scores = json.loads((place / "scores.json").read_text())
+    (place / "scores.json").write_text(json.dumps({**scores, "signature": None}))
+    assert "no scores with a signature" in add(tmp_path / "other", place).stderr
+
+
+def test_our_page_is_up_to_date() -> None:
+    """Every figure of ours is what its captions have today."""
+    page = (ROOT / "docs/zoo.md").read_text(encoding="utf-8")
+    assert page == zoo_page.render(ROOT / "zoo", ROOT / "docs"), (
+        "cc-train zoo page --out docs/zoo.md"
+    )
+    assert page.count("trained by us ✓") == len(list((ROOT / "zoo").glob("*/row.yaml"))) > 0
