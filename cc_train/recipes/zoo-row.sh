@@ -45,6 +45,7 @@ esac
 
 # Captions of the test split, and their scores; --protocol refuses other pairs than the official.
 $train evaluate "$run" --shards "$out/shards/test-*.tar" ${protocol:+--protocol "$protocol"}
+rm -rf "$ROWS/$SYSTEM-$data"  # of an earlier run of this program
 $train zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$data" \
   --system "$name" --dataset "$data" --command "make zoo-row DATASET=$data SYSTEM=$SYSTEM"
 $train zoo page --zoo "$ROWS" --out "$ROWS/zoo.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cc_prep import manifest
+from cc_prep import manifest, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import configs, systems
@@ -77,6 +77,12 @@ def test_numbers_as_everybody_writes_them(text: str) -> None:
     """Keeps away: YAML 1.1's reading of 1e-3 as a string."""
     settings = configs.load(vqgan.Settings, "vqgan", None, [f"loop.learning_rate={text}"], QUIET)
     assert settings.loop.learning_rate == 0.001
+
+
+def test_a_digest_is_no_number() -> None:
+    """Keeps away: a SHA-256 that begins like 9e3179, which no float is made of."""
+    values = settings.parse("sha256: 9e3179a3163cb976\nrate: -1.5e+3", "test")
+    assert values == {"sha256": "9e3179a3163cb976", "rate": -1500.0}
 
 
 def test_defaults_in_the_docs() -> None:
