@@ -23,7 +23,7 @@ JAVA    := $(VENV)/.java-done
 DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser java demo test faults gpu-smoke mutants docs lint format check bench \
+.PHONY: help setup browser java demo test faults gpu-smoke wheel mutants docs lint format check bench \
   interpolate score shards stage1 stage2 scorer evaluate zoo-row ablation assets captioner-mini
 
 help:  ## this list
@@ -63,34 +63,35 @@ $(JAVA): $(SETUP)
 	@touch $@
 
 demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores, with reports
-	$(BIN)/cc-prep synth $(DEMO)/scenes --scenes 12 --truth
+	$(BIN)/cc-prep synth $(DEMO)/scenes --scenes 24 --seed 1 --size 112
 	$(BIN)/cc-prep inspect synth --root $(DEMO)/scenes
-	$(BIN)/cc-prep interpolate synth --root $(DEMO)/scenes --out $(DEMO)/synth
-	$(BIN)/cc-prep score-frames synth --root $(DEMO)/scenes --out $(DEMO)/synth
-	$(BIN)/cc-prep build synth --root $(DEMO)/scenes --out $(DEMO)/synth
-	$(BIN)/cc-prep videos $(DEMO)/videos
-	$(BIN)/cc-prep build video --root $(DEMO)/videos --out $(DEMO)/video --limit 12
+	$(BIN)/cc-prep build synth --root $(DEMO)/scenes --out $(DEMO)/synth \
+	  --set image_size=112 --set interpolate.depth=2
 	$(BIN)/cc-prep verify $(DEMO)/synth
-	$(BIN)/cc-prep verify $(DEMO)/video
-	$(BIN)/cc-prep stats $(DEMO)/synth
 	$(BIN)/cc-prep report $(DEMO)/synth
+	$(BIN)/cc-prep videos $(DEMO)/videos
+	$(BIN)/cc-prep build video --root $(DEMO)/videos --out $(DEMO)/video --limit 3
 	$(BIN)/cc-prep report $(DEMO)/video
-	$(BIN)/cc-prep synth $(DEMO)/small --scenes 60 --seed 1 --size 112
-	$(BIN)/cc-prep build synth --root $(DEMO)/small --out $(DEMO)/captions --set image_size=112
-	$(MAKE) --no-print-directory stage1 OUT=$(DEMO)/captions ARGS='--steps 60'
-	$(MAKE) --no-print-directory stage2 OUT=$(DEMO)/captions ARGS='--steps 120'
-	$(MAKE) --no-print-directory evaluate OUT=$(DEMO)/captions ARGS=
-	$(BIN)/cc-train report $(DEMO)/captions/stage1
-	$(BIN)/cc-train evaluate captioner-mini --shards '$(DEMO)/captions/shards/*.tar' \
+	$(MAKE) --no-print-directory stage1 OUT=$(DEMO)/synth ARGS='--steps 20'
+	$(MAKE) --no-print-directory stage2 OUT=$(DEMO)/synth ARGS='--steps 40'
+	$(BIN)/cc-train report $(DEMO)/synth/stage1
+	$(BIN)/cc-train report $(DEMO)/synth/stage2
+	$(BIN)/cc-train evaluate captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
 	  --out $(DEMO)/captioner-mini
-	$(BIN)/cc-train report captioner-mini --shards '$(DEMO)/captions/shards/*.tar' \
+	$(BIN)/cc-train report captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
 	  --evaluation $(DEMO)/captioner-mini --out $(DEMO)/captioner-mini/report.html
 	@echo
-	@echo "What captioner-mini, which comes with the package, says of rendered pairs:"
-	$(BIN)/cc-train caption captioner-mini --shards '$(DEMO)/captions/shards/test-*.tar' --limit 3
+	@printf '%-38s %s\n' \
+	  '$(DEMO)/scenes/' 'rendered scenes in the layout of CLEVR-Change' \
+	  '$(DEMO)/synth/shards/' 'training shards of these scenes' \
+	  '$(DEMO)/synth/report.html' 'page: frames, penalties, keyframes, tokens' \
+	  '$(DEMO)/video/report.html' 'page: the same of real videos' \
+	  '$(DEMO)/synth/stage1/report.html' 'page: ProCap, stage 1, after 20 steps' \
+	  '$(DEMO)/synth/stage2/report.html' 'page: ProCap, stage 2, after 40 steps' \
+	  '$(DEMO)/captioner-mini/report.html' 'page: captions of captioner-mini, right and wrong words'
 	@echo
-	@echo "Look at $(DEMO)/synth/report.html, $(DEMO)/video/report.html"
-	@echo "and $(DEMO)/captioner-mini/report.html"
+	@echo "What captioner-mini, which comes with the package, says of rendered pairs:"
+	@$(BIN)/cc-train caption captioner-mini --shards '$(DEMO)/synth/shards/test-*.tar' --limit 3
 
 interpolate: $(SETUP)  ## pairs → sequences: OUT/sequences
 	$(BIN)/cc-prep interpolate $(DATASET) --out $(OUT) $(ARGS)
@@ -145,6 +146,12 @@ faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see
 
 gpu-smoke: $(SETUP)  ## each network and both stages on a GPU as on the CPU, in five minutes
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+# Everything but what the package depends on is new; WHEEL=--download installs that anew as well.
+wheel: $(SETUP)  ## build dist/*.whl and try it in a new environment, outside the checkout
+	rm -rf dist build/lib
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python tests/try_wheel.py dist/*.whl $(WHEEL)
 
 mutants: $(SETUP) $(JAVA)  ## change operators and constants: do the nearest tests notice?
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -57,6 +57,8 @@ def export(run: str | Path, out: Path, details: Details = Details()) -> list[Pat
     stored = runs.read(runs.locate(run))
     recipe = systems.recipe(stored.system)
     if hasattr(recipe, "load"):
+        if details == Details():
+            return [save(stored.folder, out)]
         return [_captioner(stored, out, details)]
     if details.calibrate:
         raise UserError(f"{run}: a run of {stored.system} is no captioner", "Leave out --calibrate")
@@ -70,15 +72,18 @@ def export(run: str | Path, out: Path, details: Details = Details()) -> list[Pat
 def save(folder: Path, out: Path) -> Path:
     """The captioner of a run's or an exported folder as the folder `out`, not measured again.
 
-    An exported folder keeps its card. Raises UserError if `out` is there already.
+    An exported folder keeps its card, whose examples name the new one. Raises UserError if `out` is
+    there already.
     """
     stored = runs.read(folder)
     card = folder / model_card.NAME
     if stored.step or not card.is_file():
         return _captioner(stored, out, Details())
     with _folder(out) as target:
-        for file in (checkpoints.MODEL, runs.SETTINGS, model_card.NAME, *_files(stored)):
+        for file in (checkpoints.MODEL, runs.SETTINGS, *_files(stored)):
             shutil.copyfile(folder / file, target / file)
+        text = model_card.with_place(card.read_text(encoding="utf-8"), out.name)
+        storage.write_bytes(str(target / model_card.NAME), text.encode())
     return out
 
 

@@ -195,7 +195,9 @@ def _steps(stored: Run) -> str:
     loop = stored.settings.get("loop", {})
     if not loop:
         return "a number of steps that the run does not state"
+    if not stored.step:  # exported before: the step is not known any more
+        return f"the best of {loop['steps'] or 0:,} steps of {loop['batch_size']}"
     text = f"{stored.step:,} steps of {loop['batch_size']}"
-    if 0 < stored.step < (loop["steps"] or 0):
+    if stored.step < (loop["steps"] or 0):
         text += f" (the best of {loop['steps']:,} steps)"
     return text

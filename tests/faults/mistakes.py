@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from tests import commands, small_weights, stages
 from tests.commands import Done
@@ -96,6 +97,12 @@ MISTAKES = (
     "cc-train compare",
     "cc-train caption run a.png b.png",
     "cc-train caption nowhere a.png b.png",
+    "cc-train caption small.png wide.png",
+    "cc-train caption clip.mp4 small.png",
+    "cc-train caption run small.png",
+    "cc-train export run new",
+    "cc-train export captioner-mini empty",
+    "cc-prep card empty",
     "cc-train report empty",
     "cc-train import-procap foreign.pt --out new",
 )
@@ -127,6 +134,8 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     }  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text)
+    for name, width in (("small.png", 32), ("wide.png", 64)):
+        Image.new("RGB", (width, 32)).save(folder / name)
     (folder / "latin.yaml").write_bytes("name: caf\xe9".encode("latin1"))
     tables = {
         "columns/pairs.csv": "vorher,nachher\na,b\n", "empty/pairs.csv": "before,after\n",
