@@ -36,11 +36,13 @@ class Scores:
     """Scores by measure, × 100: CIDEr from 0 to 1000, all others from 0 to 100.
 
     corpus: of all items together. items: of each id. left_out: why a measure is not there.
+    signature: see `cc_train.evaluation.signature`; empty where nobody asked for it.
     """
 
     corpus: dict[str, float] = field(default_factory=dict)
     items: dict[str, dict[str, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    signature: str = ""
 
 
 Tokens = tuple[dict[str, list[str]], dict[str, str]]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from cc_prep.errors import UserError
+from cc_train.evaluation import signature
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.captions.scorer import Scores
 
@@ -27,7 +28,8 @@ def score(
     METEOR and SPICE need Java.
 
     `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
-    and `Scores.left_out` says why a measure is missing.
+    `Scores.left_out` says why a measure is missing, and `Scores.signature` is what a paper cites
+    beside them (docs/captioner.md, Evaluation).
 
     Raises UserError where predictions and references do not fit, and for an unknown measure.
     """
@@ -35,10 +37,15 @@ def score(
     if unknown:
         raise UserError(f"no measure is named {unknown[0]}", f"Known: {', '.join(scorer.ORDER)}")
     captions, known = _predictions(predictions), _references(references)
+    names = {id: id for id in known}
     if isinstance(references, str | os.PathLike):
         captions, items = coco.matched(captions, coco.read_references(os.fspath(references)))
         known = {item.id: item.references for item in items}
-    return scorer.score(known, captions, measures)
+        names = {item.id: item.name for item in items}
+    tokens = scorer.tokenised(known, captions)
+    scores = scorer.score_tokens(tokens, measures)
+    scores.signature = signature.of(tokens[0], names, list(scores.corpus)).line
+    return scores
 
 
 def _predictions(predictions: Mapping[str, str] | Sequence[str] | File) -> dict[str, str]:

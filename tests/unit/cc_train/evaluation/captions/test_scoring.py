@@ -9,6 +9,8 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_train import score
+from cc_train.evaluation import evaluation
+from cc_train.evaluation.captions import coco
 
 REFERENCES = {"a": ["the ball is gone", "no ball"], "b": ["nothing changed"]}
 PREDICTIONS = {"a": "the ball is gone", "b": "a cube moved"}
@@ -26,6 +28,11 @@ def test_mappings_lists_and_files_give_the_same_scores(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(value))
     files = score(tmp_path / "predictions", str(tmp_path / "references"), measures=FAST)
     assert files.corpus == scores.corpus
+    # With the command's signature: the ids count, the order and the form do not.
+    items = coco.read_references(str(tmp_path / "references"))
+    evaluated = evaluation.evaluate(items, PREDICTIONS, FAST)
+    assert files.signature == scores.signature == evaluated.signature.line
+    assert lists.signature != scores.signature
 
 
 def test_mistakes() -> None:
