@@ -93,15 +93,16 @@ def clusters(rest: float) -> dict[str, dict[str, float]]:
     """What the model says of clusters; nothing of it is measured."""
     rates = {}
     for gpus in (1, 8, 64):
-        for each in (1, 2):
-            parts = on_gpus(rest, gpus, Cluster(), each)
+        for overlaps in (True, False):
+            parts = on_gpus(rest, gpus, Cluster(), overlaps)
             least = min(parts, key=lambda part: parts[part])
-            seconds = seconds_of_clevr_change(parts[least], gpus * each)
+            seconds = seconds_of_clevr_change(parts[least], gpus)
             print(
-                f"{gpus} GPUs, {each} workers a GPU: {parts[least]:,.0f} pairs/s ({least} first), "
+                f"{gpus} GPUs, reading {'meanwhile' if overlaps else 'in turn'}: "
+                f"{parts[least]:,.0f} pairs/s ({least} first), "
                 f"CLEVR-Change in {seconds / 60:.1f} min"
             )
-            rates[f"{gpus} × {each}"] = parts
+            rates[f"{gpus} {'overlapped' if overlaps else 'in turn'}"] = parts
     print(", ".join(f"{n} {v:.3f} TFLOP a pair" for n, v in tera_flop_a_pair().items()))
     return rates
 

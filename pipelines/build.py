@@ -14,10 +14,10 @@ from cc_prep.manifest import NONE, Manifest
 from cc_prep.models import backbones
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
-from pipelines.actors import Build
 from pipelines.plan import ShardPlan, plan
 from pipelines.step import Shard
 from pipelines.stored import plan_from_sequences
+from pipelines.worker.build_step import Build
 
 # Peak at 224 px, benchmarks/bench_memory.py build: 1.18 and 1.19 GB for 8 and 32 pairs a shard.
 MEMORY = "1.2 GB a worker, measured from pairs with the small weights at 224 px"

@@ -12,8 +12,9 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from cc_prep import device_errors, storage
@@ -27,6 +28,7 @@ from pipelines.state.opening import open_journal
 from pipelines.state.pace import Pace
 from pipelines.state.run import RunInfo, check_node
 from pipelines.step import Expecting, Item, MakeStep, Sample, Shard, Step, shard_from_json
+from pipelines.worker.overlap import Pipeline
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.
@@ -151,25 +153,56 @@ class ShardWorker:
         self, shard: Shard, journal: Journal, place: str
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
-        span: list[Part] = []
-        for part in self._parts(shard, journal, place):
-            if part.alone:
-                yield from self._span(span, journal)
-                yield from self._span([part], journal)
-                span = []
-                continue
-            span.append(part)
-            if sum(len(one.pairs) for one in span) >= self.pace.span:
-                yield from self._span(span, journal)
-                span = []
-        yield from self._span(span, journal)
+        pipeline = Pipeline(
+            self.step,
+            self.run_info.device != "cpu",
+            partial(self._recover, journal),
+            self._succeeded,
+            self.pace,
+        )
+        try:
+            for span in self._spans(self._parts(shard, journal, place, pipeline)):
+                if span[0].alone:
+                    yield from pipeline.flush()
+                self._note(span, journal, pipeline)
+                for part in span:
+                    yield from pipeline.add(part.pairs, part.outcomes)
+                if span[0].alone:
+                    yield from pipeline.flush()
+            yield from pipeline.flush()
+        finally:
+            pipeline.close()
 
-    def _parts(self, shard: Shard, journal: Journal, place: str) -> Iterator[Part]:
+    def _spans(self, parts: Iterable[Part]) -> Iterator[list[Part]]:
+        """Parts whose pairs are noted in the journal together."""
+        span: list[Part] = []
+        for part in parts:
+            if part.alone and span:
+                yield span
+                span = []
+            span.append(part)
+            if part.alone or sum(len(one.pairs) for one in span) >= self.pace.span:
+                yield span
+                span = []
+        if span:
+            yield span
+
+    def _note(self, span: Sequence[Part], journal: Journal, pipeline: Pipeline) -> None:
+        """Writes the journal before the span's pairs are touched."""
+        pairs = [pair for part in span if part.outcomes is None for pair in part.pairs]
+        if pairs:
+            journal.in_flight = [pair.key for pair in (*pipeline.unfinished(), *pairs)]
+            with self.pace.writing():
+                self.state.write_journal(journal)
+
+    def _parts(
+        self, shard: Shard, journal: Journal, place: str, pipeline: Pipeline
+    ) -> Iterator[Part]:
         """The shard in order: batches, pairs that have crashed, and what needs no work."""
         keep = isinstance(shard, ShardPlan) and shard.keep_existing
         existing = _ExistingSamples(self.run_info.format, place if keep else None)
         waiting: list[Item] = []
-        for pair in shard.items():
+        for pair in pipeline.items(shard.items()):
             crashes = journal.crashes_of(pair.key)
             sample = existing.take(pair.key)
             if sample is None and crashes == 0:
@@ -191,24 +224,8 @@ class ShardWorker:
         if waiting:
             yield Part(waiting)
 
-    def _span(
-        self, parts: Sequence[Part], journal: Journal
-    ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
-        """Some parts, whose pairs are noted in the journal together before they are touched."""
-        in_flight = [pair.key for part in parts if part.outcomes is None for pair in part.pairs]
-        if in_flight:
-            journal.in_flight = in_flight
-            with self.pace.writing():
-                self.state.write_journal(journal)
-        for part in parts:
-            outcomes = part.outcomes
-            if outcomes is None:
-                with self.pace.working(len(part.pairs)):
-                    outcomes = self._process(part.pairs, journal)
-            yield from zip(part.pairs, outcomes, strict=True)
-
     def _process(self, pairs: Sequence[Item], journal: Journal) -> list[Sample | RejectedPair]:
-        """The step's results; a batch that does not fit or fails is tried in smaller parts."""
+        """The step's results; pairs that do not fit or fail are tried in smaller parts."""
         try:
             results = self.step()(pairs)
         except StoreFailed:  # no pair's fault
@@ -216,11 +233,23 @@ class ShardWorker:
         except Exception as error:
             failure = error
         else:
-            self.failures = 0
+            self._succeeded()
             return results
+        return self._recover(journal, pairs, failure)
+
+    def _succeeded(self) -> None:
+        self.failures = 0
+
+    def _recover(
+        self, journal: Journal, pairs: Sequence[Item], failure: Exception
+    ) -> list[Sample | RejectedPair]:
+        """The results of pairs at which the step failed, once they are tried in smaller parts.
+
+        Called outside the handler, so that the failed batch's tensors are no longer held by its
+        frames.
+        """
         if self._is_broken_device(failure):
             self._end_process(journal, failure)
-        # Outside the handler, so that the failed batch's tensors are no longer held by its frames.
         out_of_memory = device_errors.is_out_of_memory(failure)
         if out_of_memory:
             failure.__traceback__ = None

@@ -41,6 +41,27 @@ class Step(Protocol):
 
 
 @runtime_checkable
+class Staged(Protocol):
+    """A step that is three stages one after the other, and called does just that.
+
+    Where a GPU computes, each stage has a thread of its own; only `compute` uses the device. All
+    are called with the same items.
+    """
+
+    def read(self, items: Any, /) -> Any:
+        """What the network wants of the items. Safe to call in two threads at a time."""
+        ...
+
+    def compute(self, items: Any, inputs: Any, /) -> Any:
+        """The network's part. Never called twice at a time."""
+        ...
+
+    def encode(self, items: Any, computed: Any, /) -> list[Any]:
+        """Each item's sample, or why it was rejected, in the order given."""
+        ...
+
+
+@runtime_checkable
 class Expecting(Protocol):
     """A step that reads faster if it knows what will come."""
 

@@ -21,7 +21,7 @@ from cc_prep import datasets, manifest, weights
 from cc_prep.models import clip4idc, vqgan
 from cc_prep.models.rife import RIFE
 from lib import jobs
-from pipelines import actors
+from pipelines.worker.build_step import Build
 
 FRAMES, SIDE = 9, 224
 PAIRS_OF_CLEVR_CHANGE = 79_606
@@ -52,7 +52,7 @@ def measured(root: Path, pairs: int) -> Costs:
     settings = manifest.load(jobs.NAME, [jobs.LAYOUT, *threads], root=str(root))
     names = (settings.interpolate.weights, settings.score.weights, settings.tokenize.weights)
     digests = {file.name: file.sha256 for file in map(weights.locate, names)}
-    work = actors.Build(settings, digests, frozenset({"interpolate", "score"}), names[1], "cpu")
+    work = Build(settings, digests, frozenset({"interpolate", "score"}), names[1], "cpu")
     assert work.interpolate is not None
     assert work.score is not None
     seconds: dict[str, float] = {}
@@ -125,16 +125,17 @@ class Cluster:
     network_mb: float = 1250.0  # a second, of each node of 8 GPUs
 
 
-def on_gpus(rest: float, gpus: int, cluster: Cluster, workers_a_gpu: int = 1) -> dict[str, float]:
-    """Pairs a second that each part could do; the least is what the job does.
+def on_gpus(rest: float, gpus: int, cluster: Cluster, overlaps: bool = True) -> dict[str, float]:
+    """Pairs a second that each part could do with a worker a GPU; the least is what the job does.
 
-    A worker's GPU and its processor take turns, so a GPU with one worker waits for files; with
-    several it does not.
+    rest: seconds of a processor that reading and encoding a pair take. overlaps: whether the worker
+    does that while its GPU computes (`bench_overlap.py` measures how nearly); otherwise the two
+    take turns.
     """
     arithmetic = sum(tera_flop_a_pair().values()) / cluster.tera_flop_a_second
     bytes_a_pair = READ_MB + WRITTEN_MB
     return {
-        "workers": gpus * workers_a_gpu / (arithmetic + rest),
+        "workers": gpus / (max(arithmetic, rest) if overlaps else arithmetic + rest),
         "GPUs": gpus / arithmetic,
         "storage": cluster.storage_mb / bytes_a_pair,
         "network": cluster.network_mb * max(1, gpus // 8) / bytes_a_pair,

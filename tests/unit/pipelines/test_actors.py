@@ -12,8 +12,9 @@ from PIL import Image
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.records import ImagePair
-from pipelines.actors import Build, Interpolate, use_threads
+from pipelines.actors import Interpolate, use_threads
 from pipelines.fingerprint import with_absolute_paths
+from pipelines.worker.build_step import Build
 
 
 @pytest.fixture

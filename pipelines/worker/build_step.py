@@ -1,0 +1,180 @@
+"""The work of `cc-prep build`: all networks in one worker, pairs or sequences in, samples out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.formats import sequences, training_shards
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.manifest import NONE, Manifest
+from cc_prep.records import FrameScores, FrameSequence, ImagePair
+from cc_prep.steps import confidence
+from pipelines.actors import Digests, Interpolate, Networks, Score, decoded, use_threads
+from pipelines.step import Members
+
+Items = Sequence[ImagePair] | Sequence[StoredSequence]
+Encode = Callable[[], Members]
+
+
+class Build(Networks):
+    """Pairs or stored sequences → training samples: what is not there yet is made on the way.
+
+    All networks sit in one actor, so frames never leave it. makes: the steps before
+    tokenising that are to be done here, of `interpolate` and `score`. scorer: the name of the
+    weights that the scores are of.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        digests: Digests,
+        makes: frozenset[str],
+        scorer: str,
+        device: str,
+    ) -> None:
+        from cc_prep.steps.features import FeatureExtractor
+        from cc_prep.steps.tokenization import Tokenizer
+        from cc_prep.weights import networks
+
+        super().__init__(manifest, digests, device)
+        self.interpolate, self.score = None, None
+        if "interpolate" in makes:
+            # Training shards hold no true frames: none is read, and none is missed.
+            self.interpolate = Interpolate(manifest, digests, device, with_truth=False)
+            self.pairs_per_batch = self.interpolate.pairs_per_batch
+        if "score" in makes:
+            self.score = Score(manifest, digests, device)
+        self.meta: dict[str, Any] = {"scorer": scorer}
+        self.tokenizer, self.extractor = None, None
+        if manifest.tokenize.weights != NONE:
+            use_threads(manifest.tokenize.threads)
+            network, file, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+            self.tokenizer = Tokenizer(network, device)
+            self.meta["tokenizer"] = self.check(file).name
+            self.meta["tokenizer_sha256"] = file.sha256
+            self.meta["codes"] = network.config.codes
+        settings = manifest.features
+        if settings.backbone != NONE:
+            use_threads(settings.threads)
+            backbone, file = networks.backbone(settings.backbone, settings.weights)
+            self.extractor = FeatureExtractor(
+                settings.backbone, backbone, self.check(file), device, settings.precision
+            )
+
+    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
+        """See `Interpolate.upcoming`."""
+        if self.interpolate is not None:
+            self.interpolate.upcoming(pairs)
+
+    def __call__(self, items: Items) -> list[Members | RejectedPair]:
+        return self.encode(items, self.compute(items, self.read(items)))
+
+    def read(self, items: Items) -> list[Any]:
+        """Each item's images or frames, or why it is rejected."""
+        if self.interpolate is None:
+            return [decoded(stored, with_mask=True) for stored in _stored(items)]
+        return self.interpolate.read([item for item in items if isinstance(item, ImagePair)])
+
+    def compute(self, items: Items, inputs: list[Any]) -> list[Encode | RejectedPair]:
+        """What all networks make of items that were read: what encodes each."""
+        if self.interpolate is not None:
+            pairs = [item for item in items if isinstance(item, ImagePair)]
+            computed = self.interpolate.compute(pairs, inputs)
+            return [
+                sequence if isinstance(sequence, RejectedPair) else self._interpolated(sequence)
+                for sequence in computed
+            ]
+        return [
+            sequence
+            if isinstance(sequence, RejectedPair)
+            else self._sample(sequence, stored.scores, stored.meta.get("interpolator", {}))
+            for stored, sequence in zip(_stored(items), inputs, strict=True)
+        ]
+
+    def encode(
+        self, items: Items, computed: list[Encode | RejectedPair]
+    ) -> list[Members | RejectedPair]:
+        """The samples as members of a tar."""
+        return [encode if isinstance(encode, RejectedPair) else encode() for encode in computed]
+
+    def _interpolated(self, sequence: FrameSequence) -> Encode | RejectedPair:
+        assert self.interpolate is not None
+        settings, interpolator = self.manifest.interpolate, self.interpolate.meta
+        if settings.codec == "png":
+            return self._sample(sequence, None, interpolator)
+        # Lossy codecs change the frames: what the later steps would read is what they must see.
+        members = sequences.encode(sequence, settings.codec, settings.quality, interpolator)
+        meta = {"codec": settings.codec, "frames": len(sequence.frames)}
+        frames = StoredSequence(sequence.pair.key, meta, members).frames()
+        sequence = FrameSequence(sequence.pair, frames, mask=sequence.mask)
+        return self._sample(sequence, None, interpolator)
+
+    def _sample(
+        self, sequence: FrameSequence, scores: FrameScores | None, interpolator: Mapping[str, Any]
+    ) -> Encode | RejectedPair:
+        rule, frames = self.manifest.keyframes, sequence.frames
+        if scores is None and self.score is not None:
+            scores = self.score.score(frames, sequence.pair.captions)
+        try:
+            similarities, scored_by = self._similarities(scores, len(frames))
+            tokens = self._tokens(frames)
+            penalty = confidence.penalties(*similarities)
+            chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
+            features = self._features(frames, chosen)
+        except RejectedPair as error:
+            return error
+        shown = {"keyframes": chosen, "all": list(range(len(frames))), "none": []}[rule.images]
+        meta = {
+            **self.meta,
+            "interpolator": dict(interpolator),
+            "scored_by": scored_by,
+            "keyframes": chosen,
+        }
+        return partial(
+            training_shards.encode,
+            *(sequence, tokens, similarities, shown, rule.quality, meta, features),
+        )
+
+    def _similarities(self, scores: FrameScores | None, count: int) -> tuple[np.ndarray, str]:
+        """What keyframes are drawn from, float32 [2, captions, F], and what it is of.
+
+        Raises RejectedPair where it is missing.
+        """
+        if scores is None:
+            if self.manifest.score.weights != NONE:
+                raise RejectedPair(Reason.UNREADABLE_SEQUENCE, "no scores of this sequence")
+            return np.zeros((2, 0, count), np.float32), NONE
+        visual = self.manifest.keyframes.strategy == "visual" or not scores.captions
+        if visual and not len(scores.bef_inter_visual):
+            raise RejectedPair(
+                Reason.UNREADABLE_SEQUENCE,
+                "imported scores lack image similarity; run score-frames",
+            )
+        return scores.similarities(visual), "likeness" if visual else "captions"
+
+    def _tokens(self, frames: np.ndarray) -> np.ndarray:
+        """Indices int16 [F, h, w], or [F, 0, 0] without a tokenizer. Raises RejectedPair."""
+        if self.tokenizer is None:
+            return np.zeros((len(frames), 0, 0), np.int16)
+        use_threads(self.manifest.tokenize.threads)
+        return self.tokenizer(frames)
+
+    def _features(
+        self, frames: np.ndarray, keyframes: list[int]
+    ) -> training_shards.Features | None:
+        """What the manifest asks for; None without a backbone. Raises RejectedPair."""
+        if self.extractor is None:
+            return None
+        settings, last = self.manifest.features, len(frames) - 1
+        use_threads(settings.threads)
+        frames_of = {"ends": [0, last], "keyframes": keyframes, "all": list(range(last + 1))}
+        return self.extractor(frames, frames_of[settings.frames])
+
+
+def _stored(items: Items) -> list[StoredSequence]:
+    return [item for item in items if isinstance(item, StoredSequence)]
