@@ -78,8 +78,8 @@ def test_the_interval_is_a_bootstrap_of_pairs() -> None:
     ]
     [interval] = comparison.intervals(rows)
     half = 1.96 * gains.std() / 30
-    assert interval.low == pytest.approx(gains.mean() - half, abs=0.05)
-    assert interval.high == pytest.approx(gains.mean() + half, abs=0.05)
+    assert interval.low == pytest.approx(gains.mean() - half, abs=0.015)
+    assert interval.high == pytest.approx(gains.mean() + half, abs=0.015)
 
 
 def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:

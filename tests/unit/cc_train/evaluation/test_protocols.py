@@ -28,6 +28,14 @@ def test_every_protocol_is_of_a_published_data_set() -> None:
     assert protocols.of_dataset("spot_multi") == ["spot-multi"]
 
 
+def test_a_protocol_counts_from_one() -> None:
+    content = protocols.get("levir-cc").model_dump()
+    for key in ("pairs", "revision"):
+        assert protocols.Protocol.model_validate({**content, key: 1})
+        with pytest.raises(ValueError, match=key):
+            protocols.Protocol.model_validate({**content, key: 0})
+
+
 def test_the_right_pairs_pass() -> None:
     assert protocols.checked("levir-cc", levir()) == "levir-cc@1"
 

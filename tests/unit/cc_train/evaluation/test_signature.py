@@ -58,6 +58,17 @@ def test_the_line_can_be_read_back() -> None:
         signature.parse("pairs:4|refs")
 
 
+def test_the_line_is_what_papers_cite() -> None:
+    """Keeps away: the same scores under another line, or others under the same.
+
+    Whoever changes what the scorer makes of the same captions counts up SCORER, and this line.
+    """
+    assert signed().line.rpartition("|version:")[0] == (
+        "pairs:4|refs:8-5c276688b229|subset:all|tok:ptb,lowercase,nopunct|BLEU:corpus,closest|"
+        "ROUGE-L:beta=1.2|CIDEr:D,n=4,sigma=6,df=refs|protocol:none|scorer:1"
+    )
+
+
 def test_order_and_punctuation_change_nothing() -> None:
     """Keeps away: the same references, read from shards and from a file, that are called others."""
     same = [replace(i, references=tuple(f"{r}." for r in i.references[::-1])) for i in ITEMS[::-1]]
