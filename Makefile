@@ -63,7 +63,7 @@ $(JAVA): $(SETUP)
 	@touch $@
 
 demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores, with reports
-	$(BIN)/cc-prep synth $(DEMO)/scenes --scenes 24 --seed 1 --size 112
+	$(BIN)/cc-prep synth $(DEMO)/scenes --scenes 20 --seed 1 --size 112
 	$(BIN)/cc-prep inspect synth --root $(DEMO)/scenes
 	$(BIN)/cc-prep build synth --root $(DEMO)/scenes --out $(DEMO)/synth \
 	  --set image_size=112 --set interpolate.depth=2
@@ -81,7 +81,7 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	$(BIN)/cc-train report captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
 	  --evaluation $(DEMO)/captioner-mini --out $(DEMO)/captioner-mini/report.html
 	@echo
-	@printf '%-38s %s\n' \
+	@printf '%-42s %s\n' \
 	  '$(DEMO)/scenes/' 'rendered scenes in the layout of CLEVR-Change' \
 	  '$(DEMO)/synth/shards/' 'training shards of these scenes' \
 	  '$(DEMO)/synth/report.html' 'page: frames, penalties, keyframes, tokens' \

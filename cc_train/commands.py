@@ -19,6 +19,7 @@ from cc_train.evaluation import evaluation, protocol, protocols, signature
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.predict import BATCH, predict
 from cc_train.pretrained import Captioner
+from cc_train.sharing import hub
 from cc_train.systems import System
 from cc_train.training import runs
 from cc_train.training.settings import pick_device
@@ -41,7 +42,7 @@ def train(
     changes = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
     model = systems.recipe(system.name).Settings
     settings = configs.load(model, system.name, config, changes, console)
-    start_from = None if init is None else runs.locate(init)
+    start_from = None if init is None else hub.locate(init)
     if start_from is not None and not start_from.exists():
         raise UserError(f"--init {init}: no such file or folder", "Look at the path")
     request = Request(shards, valid, Path(run), start_from, resume, console)

@@ -23,7 +23,7 @@ from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import scorer
 from cc_train.report import curves, facts
-from cc_train.training import runs
+from cc_train.sharing import hub
 from cc_train.training.metric_logger import PICTURES
 
 CAPTIONS_A_GROUP = 8
@@ -75,13 +75,14 @@ def write(
 ) -> str:
     """Writes the page of a run to `out`, or RUN/report.html, and returns where.
 
-    Of a captioner that comes with the package: to NAME.report.html in the current folder.
+    Of a captioner that comes with the package, or from the hub: to NAME.report.html in the current
+    folder.
 
     shards: those that were evaluated, for the images of pairs. evaluated_in: the folder that
     `cc-train evaluate` wrote; None for its default. Raises UserError if `run` is no run, or that
     folder holds no evaluation.
     """
-    folder = runs.locate(run)
+    folder = hub.locate(run)
     evaluated = Path(evaluated_in or evaluation.default_folder(run))
     if evaluated_in is not None and not (evaluated / "scores.json").exists():
         raise UserError(f"{evaluated_in}: no scores of cc-train evaluate", "Evaluate first")
@@ -96,7 +97,7 @@ def write(
         environment()
         .get_template("page.html.j2")
         .render(
-            title=f"{settings.get('system', 'training')}: {folder.name}",
+            title=f"{settings.get('system', 'training')}: {Path(run).name}",
             curves=curves.draw(log),
             width=curves.WIDTH,
             height=curves.HEIGHT,
@@ -113,7 +114,8 @@ def write(
             words=settings.get("text", {}).get("count", 0),
         )
     )
-    default = f"{run}.report.html" if runs.is_shipped(run) else str(folder / "report.html")
+    own = Path(run).is_dir()
+    default = str(folder / "report.html") if own else f"{Path(run).name}.report.html"
     target = out or default
     storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
     return target

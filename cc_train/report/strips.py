@@ -18,6 +18,7 @@ from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
 from cc_train.pretrained import Captioner
+from cc_train.sharing import hub
 from cc_train.training import runs
 
 GAP = 4  # px between pictures
@@ -78,7 +79,7 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
 
 
 def _by_encoder(place: str, pair: tuple[Image, Image], caption: str) -> np.ndarray:
-    folder = runs.locate(place)
+    folder = hub.locate(place)
     name = runs.read(folder).system
     recipe = systems.recipe(name)
     if not hasattr(recipe, "imagine"):

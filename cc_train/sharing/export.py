@@ -32,7 +32,7 @@ from cc_train import captioner as captioners
 from cc_train import systems
 from cc_train.data.sequence_index import expand, read_index
 from cc_train.evaluation import calibrating, evaluation, protocol
-from cc_train.sharing import model_card
+from cc_train.sharing import hub, model_card
 from cc_train.training import checkpoints, runs
 from cc_train.training.runs import Run
 
@@ -54,7 +54,7 @@ class Details:
 
 def export(run: str | Path, out: Path, details: Details = Details()) -> list[Path]:
     """Exports the best network of a run; the folder, or the file and its card. Raises UserError."""
-    stored = runs.read(runs.locate(run))
+    stored = runs.read(hub.locate(str(run)))
     recipe = systems.recipe(stored.system)
     if hasattr(recipe, "load"):
         if details == Details():

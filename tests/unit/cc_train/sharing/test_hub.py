@@ -12,6 +12,7 @@ from huggingface_hub import constants
 from cc_prep.errors import UserError
 from cc_train import Captioner
 from cc_train.sharing import hub, model_card
+from tests.commands import cc_train
 from tests.hub_server import COMMIT, Hub, serving
 
 ID = "someone/mine"
@@ -53,6 +54,19 @@ def test_a_captioner_goes_to_the_hub_and_comes_back(
     assert len(server.requests) == before
     with pytest.raises(UserError, match=r"someone/other: no folder here, and the hub says: .*"):
         hub.locate("someone/other")
+
+
+def test_an_id_stands_where_a_run_does(server: Hub, captioner: Captioner, tmp_path: Path) -> None:
+    """Keeps away: commands of which each knows other places; files written into the cache."""
+    captioner.push_to_hub(ID)
+    done = cc_train("report", ID)
+    assert (done.returncode, done.stdout.strip()) == (0, "mine.report.html"), done.stderr
+    assert "pair: mine" in (tmp_path / "mine.report.html").read_text()
+    done = cc_train("export", ID, "again")
+    assert done.returncode == 0, done.stderr
+    assert "cc-train caption again before.png" in (tmp_path / "again/README.md").read_text()
+    done = cc_train("pair", "--init", ID, "--shards", "no.tar", "--out", "run")
+    assert done.stderr.endswith("look at the path\n"), done.stderr
 
 
 def test_files_of_other_kinds_are_not_fetched(server: Hub, captioner: Captioner) -> None:
