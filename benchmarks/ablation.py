@@ -117,7 +117,7 @@ class Lab:
         run("cc-prep", "build", "pairs", "--root", self.folder / "scenes",
             "--out", self.folder / "pairs")  # fmt: skip
         run("cc-prep", "synth", self.folder / "process", "--scenes", frames, "--seed", 2001,
-            *wording)  # fmt: skip
+            "--truth", *wording)  # fmt: skip
         for process in sorted({stage1.process for stage1 in first_stages if stage1 is not None}):
             run("cc-prep", "build", CONFIG, "--root", self.folder / "process",
                 "--out", self.folder / process, *sets(f"interpolate.method={process}"))  # fmt: skip

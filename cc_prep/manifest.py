@@ -50,7 +50,7 @@ class Interpolate(Section):
     """How frames are interpolated; every key changes the bytes that are written."""
 
     method: Literal[
-        "rife", "vfiformer", "vfiformer-small", "dis", "crossfade", "imported"
+        "rife", "vfiformer", "vfiformer-small", "dis", "crossfade", "truth", "imported"
     ] = "rife"  # fmt: skip
     weights: str = "rife-v4.0"
     depth: Annotated[int, Field(ge=0, le=6)] = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -97,14 +97,17 @@ class Images:
 class Interpolate(Networks):
     """Pairs → sequences.
 
-    with_truth: whether true frames are read where the data set has them. A mask always is.
+    with_truth: whether true frames are read where the data set has them. A mask always is. Where
+    the method takes them they always are, and become the sequence.
     """
 
     def __init__(
         self, manifest: Manifest, digests: Digests, device: str, with_truth: bool = True
     ) -> None:
         super().__init__(manifest, digests, device)
-        settings, self.with_truth = manifest.interpolate, with_truth
+        settings = manifest.interpolate
+        self.takes_truth = settings.method == interpolation.TRUTH
+        self.with_truth = self.takes_truth or (with_truth and settings.keep_truth)
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
@@ -113,19 +116,19 @@ class Interpolate(Networks):
             file = self.check(weights.locate(settings.weights))
             tensors = weights.read_tensors(file.path)
             self.meta["weights"] = file.name
-        self.interpolator = interpolation.make(settings, tensors, device)
+        if not self.takes_truth:
+            self.interpolator = interpolation.make(settings, tensors, device)
         self.video_frames = VideoFrames()
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
         """Pairs that will be read, in this order: frames of a video are then read in one pass."""
-        with_truth = self.with_truth and self.manifest.interpolate.keep_truth
         references = [
             storage.resolve(self.manifest.root, reference)
             for pair in pairs
             for reference in (
                 pair.before,
                 pair.after,
-                *(image for _, image in pair.truth if with_truth),
+                *(image for _, image in pair.truth if self.with_truth),
             )
             if images.FRAME in reference
         ]
@@ -148,18 +151,17 @@ class Interpolate(Networks):
         """The sequences of pairs whose images were read."""
         if interpolation.has_weights(self.manifest.interpolate):
             use_threads(self.manifest.interpolate.threads)
-        frames = self._frames(
-            {
-                i: (read.before, read.after)
-                for i, read in enumerate(inputs)
-                if not isinstance(read, RejectedPair)
-            }
-        )
+        readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, RejectedPair)}
+        if self.takes_truth:
+            frames = {i: _true_frames(one) for i, one in readable.items()}
+            readable = {i: replace(one, truth={}) for i, one in readable.items()}
+        else:
+            frames = self._frames({i: (one.before, one.after) for i, one in readable.items()})
         return [
-            read
-            if isinstance(read, RejectedPair)
-            else FrameSequence(pair, frames[i], read.truth, read.mask)
-            for i, (pair, read) in enumerate(zip(pairs, inputs, strict=True))
+            one
+            if isinstance(one, RejectedPair)
+            else FrameSequence(pair, frames[i], readable[i].truth, readable[i].mask)
+            for i, (pair, one) in enumerate(zip(pairs, inputs, strict=True))
         ]
 
     def encode(
@@ -201,9 +203,10 @@ class Interpolate(Networks):
             if before.shape != after.shape:
                 sizes = " and ".join(f"{x.shape[1]}×{x.shape[0]}" for x in (before, after))
                 return RejectedPair(Reason.SIZES_DIFFER, f"{sizes}; set image_size to resize both")
+            truth = self._truth(pair, before.shape) if self.with_truth else {}
             if not self.manifest.interpolate.keep_truth:
-                return Images(before, after)
-            return Images(before, after, self._truth(pair), self._mask(pair, before.shape))
+                return Images(before, after, truth)
+            return Images(before, after, truth, self._mask(pair, before.shape))
         except RejectedPair as error:
             return error
 
@@ -212,19 +215,27 @@ class Interpolate(Networks):
         read = self.video_frames.read if images.FRAME in reference else images.read
         return read(place, self.manifest.image_size)
 
-    def _truth(self, pair: ImagePair) -> dict[int, np.ndarray]:
+    def _truth(self, pair: ImagePair, shape: tuple[int, ...]) -> dict[int, np.ndarray]:
         last = 2**self.manifest.interpolate.depth
-        return {
+        truth = {
             round(t * last): self._image(place)
             for t, place in pair.truth
-            if self.with_truth and (t * last).is_integer()
+            if (t * last).is_integer()
         }
+        if self.takes_truth and any(frame.shape != shape for frame in truth.values()):
+            raise RejectedPair(Reason.SIZES_DIFFER, "true frames are of another size")
+        return truth
 
     def _mask(self, pair: ImagePair, shape: tuple[int, ...]) -> np.ndarray | None:
         if pair.mask is None:
             return None
         place = storage.resolve(self.manifest.root, pair.mask)
         return images.fitted_mask(images.read_mask(place, self.manifest.image_size), *shape[:2])
+
+
+def _true_frames(read: Images) -> np.ndarray:
+    """The images of a pair with the true frames between them, uint8 [F, H, W, 3]."""
+    return np.stack([read.before, *(read.truth[i] for i in sorted(read.truth)), read.after])
 
 
 class Score(Networks):

@@ -10,7 +10,7 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences, training_shards
-from cc_prep.manifest import NONE, Manifest
+from cc_prep.manifest import NONE, Features, Manifest
 from cc_prep.models import backbones
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
@@ -36,6 +36,8 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     fingerprint.check_keyframes(manifest)
     if source is not None and "interpolate" in makes:
         raise UserError(f"{source}: no sequences in it", "Give the --out of an earlier interpolate")
+    if "interpolate" in makes:
+        interpolate.check_truth(manifest, (one for one in shards if isinstance(one, ShardPlan)))
     digests, scorer = _find_weights(manifest, makes, source_folder, request.console)
     first_pair = next((shard.pairs[0] for shard in shards if isinstance(shard, ShardPlan)), None)
     spec = job.JobSpec(
@@ -120,7 +122,14 @@ def _feature_weights(manifest: Manifest) -> dict[str, str]:
     """SHA-256 of the backbone's weights by name; none where there are to be no features."""
     settings = manifest.features
     if settings.backbone == NONE:
+        if settings.folder is not None:
+            raise UserError(
+                "features.folder is set, but not what network the features are of",
+                "Set features.backbone, such as resnet101",
+            )
         return {}
+    if settings.folder is not None:
+        return _imported_features(settings)
     network, file = networks.backbone(settings.backbone, settings.weights)
     multiple = backbones.multiple(settings.backbone, network)
     if manifest.image_size is not None and manifest.image_size % multiple:
@@ -129,6 +138,22 @@ def _feature_weights(manifest: Manifest) -> dict[str, str]:
             f"{settings.backbone} takes it",
             f"Set image_size={max(1, round(manifest.image_size / multiple)) * multiple}",
         )
+    return {file.name: file.sha256}
+
+
+def _imported_features(settings: Features) -> dict[str, str]:
+    """SHA-256 by name of the weights that imported features are of, where they are known."""
+    assert settings.folder is not None
+    if settings.frames != "ends":
+        raise UserError(
+            f"features.folder has features of before and after, not of {settings.frames}",
+            "Set features.frames=ends, or leave features.folder out",
+        )
+    if not storage.is_folder(settings.folder):
+        raise UserError(f"features.folder {settings.folder}: no such folder", "Look at the path")
+    if settings.weights is None:
+        return {}
+    file = networks.backbone(settings.backbone, settings.weights)[1]
     return {file.name: file.sha256}
 
 

@@ -48,6 +48,10 @@ def with_absolute_paths(manifest: Manifest) -> Manifest:
         if getattr(manifest, section).weights is not None
     }
     root = storage.absolute(manifest.root)
+    if manifest.features.folder is not None:
+        features = sections.get("features", manifest.features)
+        folder = {"folder": storage.absolute(manifest.features.folder)}
+        sections["features"] = features.model_copy(update=folder)
     return manifest.model_copy(update={"root": root, **sections})
 
 

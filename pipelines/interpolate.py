@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from cc_prep import storage, weights
@@ -11,7 +12,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.steps import interpolation
 from pipelines import estimates, fingerprint, job
 from pipelines.actors import Interpolate
-from pipelines.plan import plan
+from pipelines.plan import ShardPlan, plan
 
 # Peak at 224 px, benchmarks/bench_memory.py: 1.09, 1.19, 1.11 GB for 8, 32, 128 pairs a shard.
 MEMORY = "1.2 GB a worker, measured with RIFE at 224 px; the same however large the data is"
@@ -22,6 +23,7 @@ def interpolate(request: job.Request) -> job.Summary | None:
     manifest = request.manifest
     shards = plan(manifest, request.splits, request.limit)
     first_pair = shards[0].pairs[0]
+    check_truth(manifest, shards)
     digests = find_weights(manifest)
     spec = job.JobSpec(
         format=sequences.FORMAT,
@@ -37,6 +39,14 @@ def interpolate(request: job.Request) -> job.Summary | None:
         compute=estimates.compute(manifest, first_pair),
     )
     return job.run(spec, request.options, request.console)
+
+
+def check_truth(manifest: Manifest, shards: Iterable[ShardPlan]) -> None:
+    """Raises UserError if true frames are to be taken where a pair has none."""
+    if manifest.interpolate.method == interpolation.TRUTH:
+        for shard in shards:
+            for pair in shard.pairs:
+                interpolation.check_truth(pair, manifest.interpolate.depth)
 
 
 def find_weights(manifest: Manifest) -> dict[str, str]:

@@ -6,7 +6,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-PROCESSES = ("dis", "crossfade", "rife")  # how the frames that stage 1 learns from are made
+PROCESSES = (
+    "dis",
+    "crossfade",
+    "rife",
+    "truth",
+)  # how the frames that stage 1 learns from are made
 K = 2
 
 

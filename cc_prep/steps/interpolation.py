@@ -15,6 +15,7 @@ import numpy as np
 from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate
 from cc_prep.media.flow import MEDIUM, OpticalFlow, grey
+from cc_prep.records import ImagePair
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -231,6 +232,21 @@ NETWORKS: dict[str, Callable[[Mapping[str, Any], Interpolate, str], Interpolator
 }
 # The weights of `cc-prep weights` that belong to a network. Others take files only.
 NAMED_WEIGHTS = {"rife": ("rife-v4.0",)}
+
+
+TRUTH = "truth"  # the method that takes the true frames of a rendered scene or a video
+
+
+def check_truth(pair: ImagePair, depth: int) -> None:
+    """Raises UserError if a pair has no true frame at one of the times of this depth."""
+    known = {time for time, _ in pair.truth}
+    missing = [time for time in times(depth)[1:-1] if time not in known]
+    if missing:
+        raise UserError(
+            f"interpolate.method={TRUTH}: {pair.key} has no true frame at the time {missing[0]:g}",
+            "Take data with true frames (cc-prep synth --truth has 7 a pair, for a depth of up to "
+            "3), or another method",
+        )
 
 
 def has_weights(settings: Interpolate) -> bool:

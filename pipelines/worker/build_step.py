@@ -14,6 +14,7 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence
+from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
 from pipelines.actors import Digests, Interpolate, Networks, Score, decoded, use_threads
 from pipelines.step import Members
 
@@ -59,7 +60,10 @@ class Build(Networks):
             self.meta["tokenizer_sha256"] = file.sha256
             self.meta["codes"] = network.config.codes
         settings = manifest.features
-        if settings.backbone != NONE:
+        self.feature_files = None
+        if settings.folder is not None:
+            self.feature_files = self._imported_features(settings.folder)
+        elif settings.backbone != NONE:
             use_threads(settings.threads)
             backbone, file = networks.backbone(settings.backbone, settings.weights)
             self.extractor = FeatureExtractor(
@@ -125,7 +129,7 @@ class Build(Networks):
             tokens = self._tokens(frames)
             penalty = confidence.penalties(*similarities)
             chosen = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
-            features = self._features(frames, chosen)
+            features = self._features(sequence, chosen)
         except RejectedPair as error:
             return error
         shown = {"keyframes": chosen, "all": list(range(len(frames))), "none": []}[rule.images]
@@ -165,15 +169,26 @@ class Build(Networks):
         return self.tokenizer(frames)
 
     def _features(
-        self, frames: np.ndarray, keyframes: list[int]
+        self, sequence: FrameSequence, keyframes: list[int]
     ) -> training_shards.Features | None:
         """What the manifest asks for; None without a backbone. Raises RejectedPair."""
+        frames, last = sequence.frames, len(sequence.frames) - 1
+        if self.feature_files is not None:
+            return self.feature_files(sequence.pair, last)
         if self.extractor is None:
             return None
-        settings, last = self.manifest.features, len(frames) - 1
+        settings = self.manifest.features
         use_threads(settings.threads)
         frames_of = {"ends": [0, last], "keyframes": keyframes, "all": list(range(last + 1))}
         return self.extractor(frames, frames_of[settings.frames])
+
+    def _imported_features(self, folder: str) -> FeatureFiles:
+        from cc_prep.weights import networks
+
+        settings, digest = self.manifest.features, UNKNOWN
+        if settings.weights is not None:
+            digest = self.check(networks.backbone(settings.backbone, settings.weights)[1]).sha256
+        return FeatureFiles(folder, settings.backbone, digest, settings.precision)
 
 
 def _stored(items: Items) -> list[StoredSequence]:

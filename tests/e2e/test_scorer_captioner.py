@@ -6,8 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cc_prep.formats import training_shards
+from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import captioner as captioners
 from cc_train.training import runs
 from tests.commands import cc_train
@@ -99,6 +102,26 @@ def test_another_run_is_a_start(out: Path, tmp_path: Path) -> None:
     rows = [tensors["speaker.core.embed.weight"] for tensors in (start.tensors, again.tensors)]
     for word in shared:
         assert rows[1][words[word]].allclose(rows[0][known.index(word)], atol=1e-6)
+
+
+def test_features_of_others(out: Path, tmp_path: Path, synth_root: Path, prepare: Command) -> None:
+    """What `export scorer` writes is read again, and learned from without the backbone."""
+    done = prepare("export", "scorer", out, "--to", tmp_path / "theirs")
+    assert done.returncode == 0, done.stderr
+    changes = [*PREPARE, f"features.folder={tmp_path / 'theirs'}"]
+    options = [part for change in changes for part in ("--set", change)]
+    done = prepare("build", "pairs", "--root", synth_root, "--out", tmp_path / "out", *options)
+    assert done.returncode == 0, done.stderr
+    shard = "shards/train-000000.tar"
+    read = [list(training_shards.read(str(place / shard))) for place in (out, tmp_path / "out")]
+    for own, imported in zip(*read, strict=True):
+        assert np.array_equal(own.features.values, imported.features.values)
+        assert imported.features.sha256 == UNKNOWN
+    train(tmp_path / "out", tmp_path / "run", steps=2)
+    shards = tmp_path / "out/shards/test-*.tar"
+    assert cc_train("evaluate", tmp_path / "run", "--shards", shards).returncode == 0
+    done = cc_train("caption", tmp_path / "run", *sorted(synth_root.glob("images/*.png"))[:2])
+    assert (done.returncode, "no weights of efficientnet-lite0" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["spot", "levir"])

@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 
 from cc_prep import manifest
-from cc_prep.errors import Reason, RejectedPair
-from cc_prep.records import ImagePair
+from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.media import images
+from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.steps.interpolation import check_truth
 from pipelines.actors import Interpolate, use_threads
 from pipelines.fingerprint import with_absolute_paths
 from pipelines.worker.build_step import Build
@@ -71,6 +73,29 @@ def test_truth_stands_at_its_frame(root: Path) -> None:
     ]
     plain = step(root, "image_size=32", "interpolate.keep_truth=false")([full])[0]
     assert [name for name in plain if name[0] != "f"] == ["json"]
+
+
+def test_true_frames_are_the_sequence(root: Path) -> None:
+    """In the order of their times, those of other times left out; and none is stored twice."""
+    truth = ((0.75, "b.png"), (0.25, "c.png"), (0.3, "none.png"), (0.5, "d.png"))
+    full = pair("a", "b", truth=truth, mask="mask.png")
+    true_frames = step(root, "image_size=32", "interpolate.method=truth")
+    [sequence] = true_frames.sequences([full])
+    assert isinstance(sequence, FrameSequence)
+    expected = [images.read(str(root / f"{name}.png"), 32) for name in "acdbb"]
+    assert np.array_equal(sequence.frames, np.stack(expected))
+    assert sequence.truth == {}
+    assert sequence.mask is not None
+    [missing] = true_frames.sequences([pair("a", "b", truth=((0.25, "none.png"),))])
+    assert isinstance(missing, RejectedPair)
+    assert missing.reason is Reason.MISSING_IMAGE
+
+
+def test_data_without_true_frames_is_named() -> None:
+    every_second = pair("a", "b", truth=((0.5, "c.png"),))
+    check_truth(every_second, 1)
+    with pytest.raises(UserError, match=r"no true frame at the time 0\.25"):
+        check_truth(every_second, 2)
 
 
 def test_masks_have_the_size_of_their_frames(root: Path) -> None:
