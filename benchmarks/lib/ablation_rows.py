@@ -6,7 +6,8 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-PROCESSES = (
+# How the frames that stage 1 learns from are made.
+PROCESSES = ("dis", "crossfade", "rife", "truth")
     "dis",
     "crossfade",
     "rife",
