@@ -8,11 +8,6 @@ from dataclasses import dataclass
 
 # How the frames that stage 1 learns from are made.
 PROCESSES = ("dis", "crossfade", "rife", "truth")
-    "dis",
-    "crossfade",
-    "rife",
-    "truth",
-)  # how the frames that stage 1 learns from are made
 K = 2
 
 
