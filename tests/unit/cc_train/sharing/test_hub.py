@@ -56,9 +56,10 @@ def test_a_captioner_goes_to_the_hub_and_comes_back(
         hub.locate("someone/other")
 
 
-def test_an_id_stands_where_a_run_does(server: Hub, captioner: Captioner, tmp_path: Path) -> None:
+def test_an_id_stands_where_a_run_does(server: Hub, tmp_path: Path) -> None:
     """Keeps away: commands of which each knows other places; files written into the cache."""
-    captioner.push_to_hub(ID)
+    done = cc_train("export", "captioner-mini", "first", "--push", ID)
+    assert done.stdout.split() == ["first", f"{server.address}/{ID}"], done.stderr
     done = cc_train("report", ID)
     assert (done.returncode, done.stdout.strip()) == (0, "mine.report.html"), done.stderr
     assert "pair: mine" in (tmp_path / "mine.report.html").read_text()
