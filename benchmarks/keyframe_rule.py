@@ -1,0 +1,130 @@
+"""Does the confidence rule choose the frame in the true middle of the change?
+
+    python benchmarks/keyframe_rule.py [--scenes 100] [--size 112] [--weights clip4idc-mini]
+        [--out out/bench/middle]
+
+Of rendered pairs the true frames between are known. The middle of a change is the true frame whose
+changed pixels differ as much from those of before as from those of after, within the mask. The
+rule's best frame is the one of the lowest penalty, on the true frames and on those of each
+interpolator. Chance is a frame drawn evenly from the seven. The scenes are rendered from a seed
+that no shipped network has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import click
+import numpy as np
+from lib.measuring import report
+
+from cc_prep import datasets, manifest, storage, weights
+from cc_prep.manifest import Interpolate
+from cc_prep.media import images
+from cc_prep.records import CHANGE
+from cc_prep.steps import confidence, interpolation
+from cc_prep.steps.scoring import Scorer
+from cc_prep.synth import dataset
+from cc_prep.weights import networks
+
+SEED, DEPTH = 994, 3
+METHODS = ("truth", "rife", "dis", "crossfade")
+DRAWS = 2000  # of the bootstrap over pairs
+
+
+@dataclass(frozen=True)
+class Change:
+    """A changed pair. frames: the true ones, uint8 [9, H, W, 3]. middle: the number of a frame."""
+
+    kind: str
+    captions: tuple[str, ...]
+    frames: np.ndarray
+    middle: int
+
+
+@click.command()
+@click.option("--scenes", default=100, show_default=True)
+@click.option("--size", default=112, show_default=True, help="Of the images, in px.")
+@click.option("--weights", "name", default="clip4idc-mini", show_default=True)
+@click.option("--out", default="out/bench/middle", show_default=True)
+def main(scenes: int, size: int, name: str, out: str) -> None:
+    """Prints how far the chosen frame is from the middle, with 95 % intervals."""
+    settings = dataset.Settings(seed=SEED, size=size, wording="plain", truth=True)
+    for done in dataset.make(out, scenes, settings, workers=2):
+        print(f"\rscene {done + 1}", end="", flush=True)
+    print()
+    pairs = list(changes(out, size))
+    middles = np.array([pair.middle for pair in pairs])
+    print(f"{len(pairs)} changed pairs; middle by frame: {np.bincount(middles, minlength=9)[1:8]}")
+    scorer = Scorer(networks.clip4idc(name)[0])
+    rows = {"chance": np.abs(np.arange(1, 8)[None] - middles[:, None]).astype(float)}
+    for method in METHODS:
+        frames_of = sequence_of(method)
+        chosen = np.array([best(scorer, frames_of(pair), pair.captions) for pair in pairs])
+        print(f"{method}: chosen by frame {np.bincount(chosen, minlength=9)[1:8]}")
+        rows[method] = np.abs(chosen - middles)[:, None].astype(float)
+    figures = {row: summary(distances) for row, distances in rows.items()}
+    for row, values in figures.items():
+        print(f"{row:10} " + ", ".join(f"{n} {v:.2f}" for n, v in values.items()))
+    report("keyframe_rule", {"pairs": len(pairs), "size": size, "weights": name, **figures})
+
+
+def changes(root: str, size: int) -> Iterator[Change]:
+    """The changed pairs of a rendered data set."""
+    loaded = manifest.load("synth", root=root)
+    for split in loaded.splits:
+        for pair in datasets.pairs(loaded, split):
+            if pair.kind != CHANGE or pair.mask is None:
+                continue
+            ends = pair.before, pair.after
+            between = [place for _, place in sorted(pair.truth)]
+            places = [storage.resolve(root, p) for p in (ends[0], *between, ends[1])]
+            frames = np.stack([images.read(place, size) for place in places])
+            mask = images.read_mask(storage.resolve(root, pair.mask), size) > 0
+            yield Change(str(pair.change_type), pair.captions, frames, middle(frames, mask))
+
+
+def middle(frames: np.ndarray, mask: np.ndarray) -> int:
+    """The frame between that is as far from before as from after, on the mask's pixels."""
+    pixels = frames[:, mask].astype(np.float32)
+    from_before = np.abs(pixels - pixels[0]).mean(axis=(1, 2))
+    from_after = np.abs(pixels - pixels[-1]).mean(axis=(1, 2))
+    return 1 + int(np.abs(from_before - from_after)[1:-1].argmin())
+
+
+def sequence_of(method: str) -> Callable[[Change], np.ndarray]:
+    """Frames uint8 [9, H, W, 3] of a pair by a method."""
+    if method == interpolation.TRUTH:
+        return lambda change: change.frames
+    settings = Interpolate(method=method)  # type: ignore[arg-type]
+    tensors = None
+    if interpolation.has_weights(settings):
+        tensors = weights.read_tensors(weights.locate(settings.weights).path)
+    maker = interpolation.make(settings, tensors, "cpu")
+    return lambda change: maker.sequence(change.frames[:1], change.frames[-1:], DEPTH)[0]
+
+
+def best(scorer: Scorer, frames: np.ndarray, captions: tuple[str, ...]) -> int:
+    """The frame between of the lowest penalty."""
+    penalty = confidence.penalties(*scorer(frames, captions).similarities())
+    return 1 + int(penalty[1:-1].argmin())
+
+
+def summary(distances: np.ndarray) -> dict[str, float]:
+    """Mean distance in frames and share within one frame, with the interval over pairs.
+
+    distances: [pairs, draws] of the chosen frame from the middle.
+    """
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, len(distances), (DRAWS, len(distances)))
+    means = distances.mean(1)[rows].mean(1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return {
+        "frames off": float(distances.mean()), "from": float(low), "to": float(high),
+        "within one": float((distances <= 1).mean()),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
