@@ -112,7 +112,7 @@ def test_make_without_data_says_where_it_belongs(tmp_path: Path) -> None:
         text=True,
         check=True,
         # `make test ARGS=…` hands its arguments on to every make below it.
-        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+        env={n: v for n, v in os.environ.items() if not n.startswith(("MAKE", "ARGS"))},
     ).stdout.splitlines()[-1]
     assert recipe.split() == [
         ".venv/bin/cc-prep", "interpolate", "clevr", "--out", f"{tmp_path}/out"

@@ -132,3 +132,9 @@ def test_unit_tests_mirror_the_packages() -> None:
     unit = ROOT / "tests/unit"
     folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")} - {Path()}
     assert {str(folder) for folder in folders if not (ROOT / folder).is_dir()} == set()
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """Keeps away: a file that pytest does not collect, since another one of its name came first."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
