@@ -76,7 +76,8 @@ def use_threads(count: int) -> None:
 
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
+    torch.set_deterministic_debug_mode("warn")
     # On a GPU float32 is float32: torch's own default has convolutions in TF32, of 10 bits.
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
