@@ -111,3 +111,8 @@ def _looks(rng: np.random.Generator, cell: tuple[int, int]) -> Looks:
 def _place(cell: tuple[int, int]) -> tuple[float, float]:
     row, column = cell
     return (column + 0.5) / GRID, (row + 0.5) / GRID
+
+
+def without_facts(sample: TrainingSample) -> TrainingSample:
+    """The sample as one of real images, of which nobody knows the facts."""
+    return replace(sample, meta={name: v for name, v in sample.meta.items() if name != "facts"})

@@ -87,8 +87,10 @@ class OrderedPairBatches:
         return {
             "features": torch.from_numpy(stacked),
             **self._captions(pairs, chosen_rngs),
-            **_facts(pairs, grid),
-            **_objects(objects, grid),
+            "first": torch.tensor([pair.first for pair in pairs]),
+            "second": torch.tensor([pair.second for pair in pairs]),
+            **facts_of(pairs, grid),
+            **objects_of(objects, grid),
         }
 
     def _captions(
@@ -197,7 +199,8 @@ def _add(
     return numbers[name]
 
 
-def _facts(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
+def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
+    """What is known of P pairs: facts int64 [P, 6]; places int64 [P, 2], cells of the grid."""
     rows, columns = grid
     places = [
         [
@@ -208,15 +211,17 @@ def _facts(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, tor
         else [supervision.UNKNOWN] * 2
         for pair in pairs
     ]
+    classes = [supervision.fact_classes(pair.facts) for pair in pairs]
     return {
-        "first": torch.tensor([pair.first for pair in pairs]),
-        "second": torch.tensor([pair.second for pair in pairs]),
-        "facts": torch.tensor([supervision.fact_classes(pair.facts) for pair in pairs]),
-        "places": torch.tensor(places),
+        "facts": torch.tensor(classes, dtype=torch.long).view(-1, len(supervision.FACT_CLASSES)),
+        "places": torch.tensor(places, dtype=torch.long).view(-1, 2),
     }
 
 
-def _objects(objects: Sequence[tuple[Any, ...]], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
+def objects_of(
+    objects: Sequence[tuple[Any, ...]], grid: tuple[int, int]
+) -> dict[str, torch.Tensor]:
+    """What is known of N images, by the objects that each shows; see `OrderedPairBatches`."""
     rows, columns = grid
     listed = [(image, looks) for image, shown in enumerate(objects) for looks in shown]
     centres = np.zeros((len(objects), rows, columns), np.float32)

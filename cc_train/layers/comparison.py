@@ -8,6 +8,7 @@ the object are read there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,20 @@ class Changes:
     after: Tensor
     summaries: Tensor
     grid: Tensor
+
+
+class Reading(NamedTuple):
+    """What is read of P pairs: facts, before and after as in `Changes`.
+
+    pooled: what the attention maps and the maximum gather, five of [P, D]. fused: what the facts
+    are read from, [P, 2 · D].
+    """
+
+    facts: Tensor
+    before: Tensor
+    after: Tensor
+    pooled: list[Tensor]
+    fused: Tensor
 
 
 class Residual(nn.Module):
@@ -70,21 +85,16 @@ class CrossAttention(nn.Module):
         return out
 
 
-class Comparison(nn.Module):
-    """Images as features float [P, D, rows, columns] → what differs between pairs of them.
+class FactReader(nn.Module):
+    """What a renderer knows of a change, read from grids of what differs between two images.
 
-    width: D. dropout: of what the facts are read from.
+    Two attention maps say where the change is before and after; the looks of the object are read
+    there. width: D. dropout: of what the facts are read from.
     """
 
-    def __init__(
-        self, width: int, grid: tuple[int, int], heads: int = 4, dropout: float = 0.1
-    ) -> None:
+    def __init__(self, width: int, dropout: float = 0.1) -> None:
         super().__init__()
         looks = sum(LOOK_CLASSES)
-        self.position = nn.Parameter(0.02 * torch.randn(grid[0] * grid[1], width))
-        self.norm = nn.LayerNorm(width)
-        self.cross = CrossAttention(width, heads)
-        self.mix = nn.Sequential(nn.Conv2d(5 * width, width, 1), Residual(width))
         self.place_before, self.place_after = nn.Linear(width, 1), nn.Linear(width, 1)
         self.look = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, looks))
         self.centre = nn.Conv2d(width, 1, 1)
@@ -93,8 +103,6 @@ class Comparison(nn.Module):
             nn.LayerNorm(read), nn.Linear(read, 2 * width), nn.GELU(), nn.Dropout(dropout)
         )
         self.facts = nn.Linear(2 * width, sum(FACT_CLASSES))
-        self.from_fused = nn.Linear(2 * width, width)
-        self.from_facts = nn.Linear(sum(FACT_CLASSES), width)
 
     def looks_at(self, images: Tensor, places: Tensor) -> Tensor:
         """Logits [M, sum(LOOK_CLASSES)] of the looks at places (u, v) [M, 2] of M images."""
@@ -103,19 +111,8 @@ class Comparison(nn.Module):
         out: Tensor = self.look(sampled.flatten(1))
         return out
 
-    def forward(self, first: Tensor, second: Tensor) -> Changes:
-        """The changes from images [P, D, rows, columns] to others."""
-        before, after = (x.flatten(2).transpose(1, 2) for x in (first, second))
-        p, q = self.norm(before + self.position), self.norm(after + self.position)
-        parts = (
-            before,
-            after,
-            after - before,
-            before - self.cross(p, q),
-            after - self.cross(q, p),
-        )
-        stacked = torch.cat(parts, dim=2).transpose(1, 2).unflatten(2, first.shape[2:])
-        grid = self.mix(stacked).flatten(2).transpose(1, 2)
+    def read(self, before: Tensor, after: Tensor, grid: Tensor) -> Reading:
+        """before, after: the images, [P, N, D]. grid: what differs at every place, [P, N, D]."""
         at_before, at_after = self.place_before(grid)[..., 0], self.place_after(grid)[..., 0]
         pooled = [
             _pool(tokens, logits)
@@ -126,9 +123,7 @@ class Comparison(nn.Module):
         look_before, look_after = self.look(pooled[1]), self.look(pooled[3])
         fused = self.fuse(torch.cat((*pooled, look_before, look_after), dim=1))
         facts = self._facts(fused, look_before, look_after)
-        chances = [part.softmax(1) for part in facts.split(FACT_CLASSES, dim=1)]
-        summaries = (*pooled, self.from_fused(fused), self.from_facts(torch.cat(chances, dim=1)))
-        return Changes(facts, at_before, at_after, torch.stack(summaries, dim=1), grid)
+        return Reading(facts, at_before, at_after, pooled, fused)
 
     def _facts(self, fused: Tensor, look_before: Tensor, look_after: Tensor) -> Tensor:
         """Logits of all facts: the read-out's own, with the looks read at the places."""
@@ -145,6 +140,43 @@ class Comparison(nn.Module):
             ),
             dim=1,
         )
+
+
+class Comparison(FactReader):
+    """Images as features float [P, D, rows, columns] → what differs between pairs of them.
+
+    width: D. dropout: of what the facts are read from.
+    """
+
+    def __init__(
+        self, width: int, grid: tuple[int, int], heads: int = 4, dropout: float = 0.1
+    ) -> None:
+        super().__init__(width, dropout)
+        self.position = nn.Parameter(0.02 * torch.randn(grid[0] * grid[1], width))
+        self.norm = nn.LayerNorm(width)
+        self.cross = CrossAttention(width, heads)
+        self.mix = nn.Sequential(nn.Conv2d(5 * width, width, 1), Residual(width))
+        self.from_fused = nn.Linear(2 * width, width)
+        self.from_facts = nn.Linear(sum(FACT_CLASSES), width)
+
+    def forward(self, first: Tensor, second: Tensor) -> Changes:
+        """The changes from images [P, D, rows, columns] to others."""
+        before, after = (x.flatten(2).transpose(1, 2) for x in (first, second))
+        p, q = self.norm(before + self.position), self.norm(after + self.position)
+        parts = (
+            before,
+            after,
+            after - before,
+            before - self.cross(p, q),
+            after - self.cross(q, p),
+        )
+        stacked = torch.cat(parts, dim=2).transpose(1, 2).unflatten(2, first.shape[2:])
+        grid = self.mix(stacked).flatten(2).transpose(1, 2)
+        seen = self.read(before, after, grid)
+        chances = torch.cat([part.softmax(1) for part in seen.facts.split(FACT_CLASSES, 1)], dim=1)
+        summaries = (*seen.pooled, self.from_fused(seen.fused), self.from_facts(chances))
+        stacked_summaries = torch.stack(summaries, dim=1)
+        return Changes(seen.facts, seen.before, seen.after, stacked_summaries, grid)
 
 
 def change_bridge(width: int, out: int) -> nn.Sequential:

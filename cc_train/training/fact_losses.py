@@ -1,6 +1,6 @@
 """The losses of what a renderer knows of a pair: the change, its places, all objects.
 
-They are those of a `Comparison` and of batches of `OrderedPairBatches`. Nothing is asked of what is
+They are those of a `FactReader` and of batches of `OrderedPairBatches`. Nothing is asked of what is
 not known.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cc_prep.settings import Section
 from cc_train.data.supervision import FACT_CLASSES, LOOK_CLASSES, UNKNOWN
-from cc_train.layers.comparison import Changes, Comparison
+from cc_train.layers.comparison import Changes, FactReader
 
 FACT_NAMES = ("type", "color", "shape", "material", "size", "new_color")
 LOOK_NAMES = FACT_NAMES[1:5]
@@ -60,7 +60,7 @@ def denominators(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def losses(
-    comparison: Comparison,
+    reader: FactReader,
     changes: Changes,
     images: Tensor,
     batch: Mapping[str, Tensor],
@@ -79,24 +79,24 @@ def losses(
     for i, name in enumerate(("place_before", "place_after")):
         places = (changes.before, changes.after)[i]
         result[name] = _cross_entropy(places, batch["places"][:, i]) / counts[name]
-    result["objects"] = _objects(comparison, images, batch) / counts["objects"]
-    result["centres"] = _centres(comparison, images, batch) / counts["cells"]
+    result["objects"] = _objects(reader, images, batch) / counts["objects"]
+    result["centres"] = _centres(reader, images, batch) / counts["cells"]
     return result
 
 
-def _objects(comparison: Comparison, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+def _objects(reader: FactReader, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """Summed loss of the looks of every object."""
     if not len(batch["object_image"]):
         return torch.zeros((), device=images.device)
-    looks = comparison.looks_at(images[batch["object_image"]], batch["object_place"])
+    looks = reader.looks_at(images[batch["object_image"]], batch["object_place"])
     parts = looks.split(LOOK_CLASSES, dim=1)
     terms = [_cross_entropy(part, batch["object_looks"][:, i]) for i, part in enumerate(parts)]
     return torch.stack(terms).sum()
 
 
-def _centres(comparison: Comparison, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+def _centres(reader: FactReader, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """Summed loss of whether an object's centre is at a place, over images that tell."""
-    logits = comparison.centre(images)[:, 0].float()
+    logits = reader.centre(images)[:, 0].float()
     terms = F.binary_cross_entropy_with_logits(logits, batch["centres"], reduction="none")
     return (terms * batch["has_objects"][:, None, None]).sum()
 

@@ -1,6 +1,7 @@
 """Samples of training shards → batches of two runs: changed pairs, and pairs of distractors.
 
-A scene's changed pair and its other view come together. The contrast is within each run.
+A scene's changed pair and its other view come together, or some of all ordered pairs of its images.
+The contrast is within each run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import torch
 
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import NO_CHANGE
+from cc_train.data import ordered_pairs
 from cc_train.data.collate import before_after, draw_caption, require_backbone, stack
+from cc_train.data.ordered_pairs import Scene
+from cc_train.data.supervision import OrderedPair
 from cc_train.text import TextCodec
 
 Run = Literal["changed", "unchanged"]
@@ -28,7 +32,9 @@ class ScorerBatches:
 
     length: ids of a caption with its marks. backbone: SHA-256 of the weights whose features are
     taken. runs: those of the data set. swap: the chance that the first image of a scene and its
-    other view change places.
+    other view change places. pairs_per_scene: ordered pairs drawn of each scene instead, see
+    `OrderedPairBatches`. grid: rows and columns of the cells in which places are said; then a run
+    also has what is known of its ordered pairs.
     """
 
     text: TextCodec
@@ -36,14 +42,20 @@ class ScorerBatches:
     backbone: str | None
     runs: tuple[Run, ...] = RUNS
     swap: float = 0.5
+    pairs_per_scene: int | None = None
+    grid: tuple[int, int] | None = None
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
         """Of each run {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
 
-        B may be 0 in one of them. Raises UserError for samples without these features.
+        With a grid also facts, places, and of the images before and then after, [2 · B], objects
+        and centres, as in `OrderedPairBatches`. B may be 0 in one of them. Raises UserError for
+        samples without these features.
         """
+        if self.pairs_per_scene is not None:
+            return self._ordered(samples, rngs, self.pairs_per_scene)
         pairs: dict[str, list[np.ndarray]] = {run: [] for run in self.runs}
         encoded: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {run: [] for run in self.runs}
         arrays = self._arrays(samples, rngs)
@@ -53,6 +65,34 @@ class ScorerBatches:
             encoded[run].append(self.text.encode(draw_caption(sample, rng), self.length))
         shape = arrays[0].shape
         return {run: self._run(pairs[run], encoded[run], shape) for run in self.runs}
+
+    def _ordered(
+        self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator], count: int
+    ) -> dict[str, Any]:
+        for sample in samples:
+            require_backbone(sample.key, sample.features, self.backbone)
+        drawn: dict[str, list[tuple[Scene, OrderedPair, str]]] = {run: [] for run in self.runs}
+        for scene, rng in ordered_pairs.scenes(samples, rngs):
+            for number in ordered_pairs.draw(scene.pairs, count, rng):
+                pair = scene.pairs[number]
+                caption = pair.captions[int(rng.integers(len(pair.captions)))]
+                drawn["changed" if pair.changed else "unchanged"].append((scene, pair, caption))
+        shape = before_after(samples[0], "features").shape
+        batch = {}
+        for run, content in drawn.items():
+            arrays = [
+                np.stack((scene.features[pair.first], scene.features[pair.second]))
+                for scene, pair, _ in content
+            ]
+            encoded = [self.text.encode(caption, self.length) for *_, caption in content]
+            batch[run] = self._run(arrays, encoded, shape)
+            if self.grid is not None:
+                ends = [(scene.objects, pair) for scene, pair, _ in content]
+                shown = [objects[pair.first] for objects, pair in ends]
+                shown += [objects[pair.second] for objects, pair in ends]
+                batch[run] |= ordered_pairs.facts_of([pair for _, pair in ends], self.grid)
+                batch[run] |= ordered_pairs.objects_of(shown, self.grid)
+        return batch
 
     def _arrays(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]

@@ -1,4 +1,4 @@
-"""What SCORER learns from: captions, the contrast between pairs, and CBR.
+"""What SCORER learns from: captions, the contrast between pairs, CBR, and what a renderer knows.
 
 A step has two runs through the same network: changed pairs, and pairs of distractors. The contrast
 is within a run.
@@ -25,6 +25,7 @@ from cc_train.systems.scorer.batches import Run
 from cc_train.systems.scorer.captioner import Scorer
 from cc_train.systems.scorer.encoder import Seen
 from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
+from cc_train.systems.scorer.supervision import Supervision
 from cc_train.text import IGNORED
 from cc_train.training import optim
 from cc_train.training.caption_objective import CaptionObjective, right_words
@@ -61,6 +62,7 @@ class ScorerObjective(CaptionObjective):
 
     A caption's loss is divided by the words of its run. reconstruction: CBR; None where its weight
     is 0. runs: those of the data set. seed: of the captions that are drawn in validation.
+    supervision: what a renderer knows is learned as well; its losses are of both runs together.
     """
 
     network: Scorer
@@ -78,6 +80,7 @@ class ScorerObjective(CaptionObjective):
         runs: Sequence[Run],
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
         seed: int = 0,
+        supervision: Supervision | None = None,
     ) -> None:
         super().__init__(network, score, 0.0, weight_decay, device)
         assert (reconstruction is not None) == (weights.cbr > 0)
@@ -87,15 +90,26 @@ class ScorerObjective(CaptionObjective):
         if reconstruction is not None:
             self.reconstruction = reconstruction.to(device).requires_grad_(ways.trained_cbr)
             self.others["cbr"] = self.reconstruction
+        self.supervision = None
+        if supervision is not None:
+            self.supervision = self.others["supervision"] = supervision.to(device)
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         trained: list[nn.Module] = [self.network]
         if self.reconstruction is not None and self.ways.trained_cbr:
             trained.append(self.reconstruction)
+        if self.supervision is not None:
+            trained.append(self.supervision)
         return optim.param_groups(trained, self.weight_decay)
 
     def denominators(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        return {run: (batch[run]["labels"] != IGNORED).sum() for run in self.runs}
+        counts: dict[str, Tensor] = {
+            run: (batch[run]["labels"] != IGNORED).sum() for run in self.runs
+        }
+        if self.supervision is not None:
+            known = [self.supervision.denominators(batch[run]) for run in self.runs]
+            counts |= {name: torch.stack([one[name] for one in known]).sum() for name in known[0]}
+        return counts
 
     def chunks(self, batch: Any) -> list[Any]:
         """The runs: each has a backward pass of its own, so that one at a time is in memory."""
@@ -108,7 +122,10 @@ class ScorerObjective(CaptionObjective):
     ) -> dict[str, Tensor]:
         network, words = self.network, denominators[batch["run"]]
         seen: Seen = network.change_detector(*network.features(batch["before_after"]))
-        hidden = network.speaker.hidden(batch["ids"], seen.difference)
+        if self.supervision is None:
+            hidden, looked = network.speaker.hidden(batch["ids"], seen.difference), None
+        else:
+            hidden, looked = network.speaker.looked(batch["ids"], seen.difference)
         logits = network.speaker.logit(hidden)
         parts = {"caption": caption_loss(logits, batch["labels"], self.label_smoothing) / words}
         total = parts["caption"]
@@ -124,7 +141,11 @@ class ScorerObjective(CaptionObjective):
         # Of the runs that have pairs in this step, on whatever rank: a caption has two marks, and
         # where there is none the count is at most 1.
         present = torch.stack([denominators[run] > 1 for run in self.runs]).sum().clamp(min=1)
-        return {name: part / present for name, part in {"total": total, **parts}.items()}
+        shares = {name: part / present for name, part in {"total": total, **parts}.items()}
+        if self.supervision is not None:
+            known, facts = self.supervision(seen, looked, batch, denominators)
+            shares = {**shares, **facts, "total": shares["total"] + known}
+        return shares
 
     def matchings(self, seen: Seen) -> tuple[Tensor, Tensor]:
         """Of all ranks' pairs, [B, B] each: before by after, and after by before."""

@@ -25,6 +25,7 @@ from cc_train.systems.scorer.batches import RUNS, Run, ScorerBatches, run_of
 from cc_train.systems.scorer.captioner import Frozen, Scorer
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
+from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import TextCodec
 from cc_train.training import runs
@@ -79,6 +80,9 @@ class Settings(Section):
     where they are not set: the code's way, or the paper's. swap: the chance that a
     scene's first image and its other view change places. vocabulary: a file to use in place of the
     words of the training captions. min_word_count: rarer words become [UNK].
+    pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, and no swap; null
+    takes the change and the other view as they come. facts: what a renderer knows of ordered pairs
+    is learned as well, see `SceneLosses`; in neither the paper nor its code.
     """
 
     backbone_weights: str | None = None
@@ -92,6 +96,8 @@ class Settings(Section):
     decoder: Decoder = Decoder()
     losses: Losses = Losses()
     swap: float = Field(0.5, ge=0, le=1)
+    pairs_per_scene: int | None = Field(None, ge=1)
+    facts: SceneLosses | None = None
     vocabulary: str | None = None
     min_word_count: int = Field(1, ge=1)
     validation_split: split.ValidationSplit = split.ValidationSplit()
@@ -130,6 +136,8 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: another run of this system, whose network this one starts from.
     """
+    if settings.facts is not None and settings.pairs_per_scene is None:
+        raise UserError("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
     loop = settings.loop
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     codec = vocabulary(settings, data.train, request.console)
@@ -155,6 +163,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise.set(statistics.mean, statistics.std)
     present = {run_of(entry.kind) for entry in data.train}
     of_data: tuple[Run, ...] = tuple(run for run in RUNS if run in present)
+    supervision = None
+    if settings.facts is not None:
+        supervision = Supervision(settings.facts, settings.encoder.width, network.grid)
     objective = ScorerObjective(
         network,
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
@@ -167,8 +178,17 @@ def prepare(settings: Settings, request: Request) -> Task:
         of_data,
         request.ranks,
         loop.seed,
+        supervision,
     )
-    batches = ScorerBatches(codec, settings.decoder.length, first.sha256, of_data, settings.swap)
+    batches = ScorerBatches(
+        codec,
+        settings.decoder.length,
+        first.sha256,
+        of_data,
+        settings.swap,
+        settings.pairs_per_scene,
+        None if supervision is None else network.grid,
+    )
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     files = codec.files()
     if backbone is not None:  # without it the run captions stored features alone

@@ -1,0 +1,90 @@
+"""What a renderer knows of a pair, learned by SCORER beside the captions; not in the paper.
+
+The published way has captions alone. From few pairs its decoder does not learn where to look: see
+docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_train.data.supervision import UNKNOWN
+from cc_train.layers.comparison import Changes, FactReader
+from cc_train.systems.scorer.encoder import Seen
+from cc_train.text import IGNORED
+from cc_train.training import fact_losses
+from cc_train.training.fact_losses import FactLosses
+
+
+class SceneLosses(FactLosses):
+    """Weights of the losses; 0 leaves one out.
+
+    look: of where the decoder looks at each word of a changed pair's caption: the place of the
+    change before, or after where something was added.
+    """
+
+    look: float = Field(0.5, ge=0)
+
+
+class Supervision(nn.Module):
+    """Losses of batches whose runs hold what is known (`ScorerBatches` with a grid).
+
+    Facts are read from the differences alone, which are what the decoder attends to; looks and
+    centres of all objects from the projected images. weights: of the losses. width: D of both.
+    """
+
+    def __init__(self, weights: SceneLosses, width: int, grid: tuple[int, int]) -> None:
+        super().__init__()
+        self.weights, self.grid = weights, grid
+        self.reader = FactReader(width)
+
+    def denominators(self, run: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """How many terms each loss has in a run."""
+        counts = fact_losses.denominators(run)
+        return {**counts, "look": _looking(run)[1].sum()}
+
+    def forward(
+        self,
+        seen: Seen,
+        looked: Tensor | None,
+        run: Mapping[str, Tensor],
+        counts: Mapping[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum of a run's losses; and each, divided by its count in the whole step.
+
+        looked: scores of the places, [B, L, N], as in `Spoken`.
+        """
+        difference = seen.difference
+        reading = self.reader.read(difference, difference, difference)
+        pooled = torch.stack(reading.pooled, dim=1)
+        changes = Changes(reading.facts, reading.before, reading.after, pooled, difference)
+        tokens = torch.cat((seen.before, seen.after))
+        images = tokens.transpose(1, 2).unflatten(2, self.grid)
+        parts = fact_losses.losses(self.reader, changes, images, run, counts)
+        total = self.weights.total(parts)
+        if self.weights.look:
+            parts["look"] = _look(looked, run) / counts["look"]
+            total = total + self.weights.look * parts["look"]
+        return total, parts
+
+
+def _looking(run: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The place of each pair's change, int64 [B]; and which words should look at it, [B, L]."""
+    before, after = run["places"].unbind(1)
+    place = torch.where(before != UNKNOWN, before, after)
+    return place, (place != UNKNOWN)[:, None] & (run["labels"] != IGNORED)
+
+
+def _look(looked: Tensor | None, run: Mapping[str, Tensor]) -> Tensor:
+    """Summed cross-entropy of the scores of the places, [B, L, N]."""
+    assert looked is not None
+    place, known = _looking(run)
+    target = torch.where(known, place[:, None], UNKNOWN)
+    return F.cross_entropy(
+        looked.float().transpose(1, 2), target, ignore_index=UNKNOWN, reduction="sum"
+    )
