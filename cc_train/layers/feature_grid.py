@@ -35,6 +35,8 @@ def to_grid(features: Tensor, grid: tuple[int, int], pooling: Pooling) -> Tensor
     rows, columns]. Raises UserError for other sizes.
     """
     factor = fold((features.shape[2], features.shape[3]), grid)
+    if factor == 1:
+        return features
     if pooling == "mean":
         return F.avg_pool2d(features, factor)
     return F.pixel_unshuffle(features, factor)
