@@ -1,46 +1,39 @@
-"""Captions → CLIP's byte-pair ids.
-
-The vocabulary and the merges come with `instant-clip-tokenizer`; the cleaning before them is
-OpenAI's: ftfy, HTML entities twice, white space, lower case.
-"""
+"""Captions → CLIP's byte-pair ids, by OpenAI's own tokenizer as `clip-anytorch` packages it."""
 
 from __future__ import annotations
 
-import html
-import re
+import importlib.util
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.metadata import distribution
+from types import ModuleType
 from typing import Any
 
-import ftfy
 import numpy as np
 
 START, END, PAD = 49406, 49407, 0
 CONTEXT = 32
-_SPECIAL = {"<|startoftext|>": START, "<|endoftext|>": END}
-_SPLIT = re.compile("(" + "|".join(re.escape(text) for text in _SPECIAL) + ")")
+LONGEST = 4000  # characters that are read: a word's time grows with the square of its length
+PACKAGE, FILE = "clip-anytorch", "clip/simple_tokenizer.py"
 
 
 def clean(text: str) -> str:
-    """`text` as CLIP sees it."""
-    text = html.unescape(html.unescape(ftfy.fix_text(text)))
-    return re.sub(r"\s+", " ", text).strip().lower()
+    """`text` as CLIP sees it: ftfy, HTML entities twice, white space, lower case."""
+    module = _module()
+    cleaned: str = module.whitespace_clean(module.basic_clean(text)).lower()
+    return cleaned
 
 
 def encode(text: str) -> list[int]:
     """Ids of a caption between the start and the end id, as long as it is."""
-    ids = [START]
-    for part in _SPLIT.split(clean(text)):
-        # Written-out markers are markers, as in OpenAI's tokenizer.
-        ids += [_SPECIAL[part]] if part in _SPECIAL else _tokenizer().encode(part)
-    return [*ids, END]
+    return [START, *_tokenizer().encode(text), END]
 
 
 def batch(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
     """Ids of captions, int64 [N, context], padded with 0; long ones are cut and end in END."""
     ids = np.full((len(texts), context), PAD, np.int64)
     for row, text in enumerate(texts):
-        tokens = encode(text)
+        tokens = encode(text[:LONGEST])
         if len(tokens) > context:
             tokens = [*tokens[: context - 1], END]
         ids[row, : len(tokens)] = tokens
@@ -48,7 +41,18 @@ def batch(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer() -> Any:
-    from instant_clip_tokenizer import Tokenizer
+def _module() -> ModuleType:
+    """The tokenizer alone: `import clip` takes pkg_resources, which setuptools no longer has."""
+    spec = importlib.util.spec_from_file_location(
+        "clip_simple_tokenizer", str(distribution(PACKAGE).locate_file(FILE))
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
-    return Tokenizer()
+
+@lru_cache(maxsize=1)
+def _tokenizer() -> Any:
+    return _module().SimpleTokenizer()
