@@ -45,7 +45,8 @@ class Tried:
         venv.create(place / "env", with_pip=download)
         if download:
             constraints = Path("constraints.txt").absolute()
-            self.run("python", "-m", "pip", "install", "--quiet", "-c", constraints, wheel)
+            with_synth = f"{wheel}[synth]"
+            self.run("python", "-m", "pip", "install", "--quiet", "-c", constraints, with_synth)
             return
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python")]
         subprocess.run([*pip, "install", "--quiet", "--no-deps", wheel], check=True)

@@ -8,6 +8,7 @@ refused).
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import threading
@@ -62,6 +63,11 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     """
     if not 1 <= count < MOST_SCENES:
         raise UserError(f"{count} scenes", f"Ask for 1 to {MOST_SCENES - 1}")
+    if importlib.util.find_spec("mitsuba") is None:
+        raise UserError(
+            "Mitsuba 3, which renders the scenes, is not installed",
+            "Install the extra: pip install 'change-captioning-toolkit[synth]'",
+        )
     _check_settings(root, settings)
     there = {int(n[:-5]) for n in storage.list_files(storage.join(root, "scenes"), ".json")}
     missing = [index for index in range(count) if index not in there]

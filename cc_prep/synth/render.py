@@ -9,18 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import cv2
+import mitsuba as mi
 import numpy as np
 
-from cc_prep.errors import UserError
 from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Look, Moment
-
-try:
-    import mitsuba as mi
-except ModuleNotFoundError:
-    raise UserError(
-        "Mitsuba 3 is not installed",
-        "Install the extra: pip install 'change-captioning-toolkit[synth]'",
-    ) from None
 
 mi.set_variant("scalar_rgb")
 T = mi.ScalarTransform4f

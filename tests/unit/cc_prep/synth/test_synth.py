@@ -250,3 +250,12 @@ def test_splits_and_types(count: int, seed: int) -> None:
         assert all(splits.values())
     if count >= 5:
         assert {dataset.change_type(i, seed) for i in range(5)} == set(scenes.CHANGE_TYPES)
+
+
+def test_without_a_renderer_nothing_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: "a renderer was killed" where the extra was not installed."""
+    monkeypatch.setattr(dataset.importlib.util, "find_spec", lambda name: None)
+    root = tmp_path / "scenes"
+    with pytest.raises(UserError, match=r"Mitsuba 3.*is not installed"):
+        list(dataset.make(str(root), 2, dataset.Settings(), workers=1))
+    assert not root.exists()
