@@ -15,7 +15,6 @@ from cc_train import captioner as captioners
 from cc_train.training import runs
 from tests.commands import cc_train
 from tests.conftest import Command
-from tests.miniatures import MAKERS
 
 PREPARE = ("image_size=64", "shards.pairs_per_shard=4", "features.threads=1")
 SMALL = (
@@ -122,22 +121,6 @@ def test_features_of_others(out: Path, tmp_path: Path, synth_root: Path, prepare
     assert cc_train("evaluate", tmp_path / "run", "--shards", shards).returncode == 0
     done = cc_train("caption", tmp_path / "run", *sorted(synth_root.glob("images/*.png"))[:2])
     assert (done.returncode, "no weights of efficientnet-lite0" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("name", ["spot", "levir"])
-def test_data_sets_without_distractors(name: str, tmp_path: Path, prepare: Command) -> None:
-    """Keeps away: a batch that waits for a second run, or a scene that is swapped with another."""
-    MAKERS[name](tmp_path / "data")
-    changes = ["image_size=32", "features.backbone=efficientnet-lite0", "features.threads=1",
-               "interpolate.method=crossfade", "interpolate.depth=0", "score.weights=none",
-               "keyframes.k=0", "tokenize.weights=none"]  # fmt: skip
-    options = [part for change in changes for part in ("--set", change)]
-    out = tmp_path / "out"
-    done = prepare("build", name, "--root", tmp_path / "data", "--out", out, *options)
-    assert done.returncode == 0, done.stderr
-    train(out, out / "run", steps=2)
-    done = cc_train("evaluate", out / "run", "--shards", out / "shards/test-*.tar")
-    assert done.returncode == 0, done.stderr
 
 
 def test_mistakes_are_named(out: Path, tmp_path: Path, shards: str) -> None:
