@@ -29,6 +29,11 @@ IGNORED = -1  # label of a position that is no word
 VOCABULARY = "vocabulary.json"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _ABBREVIATION = re.compile(r"(^|.*\W)(mr|mrs|ms|dr|prof|st|vs|jr|sr|a\.m|p\.m|u\.s)\.", re.DOTALL)
+# What most captions are: words, some with a hyphen, commas between them, and a mark at the end.
+_PLAIN = re.compile(r"[a-z]+(-[a-z]+)*(,? +[a-z]+(-[a-z]+)*)*[.!?]?")
+_WORD_OR_MARK = re.compile(r"[a-z-]+|[,.!?]")
+# Words without an apostrophe that the Treebank splits all the same.
+_CONTRACTION = re.compile(r"\b(cannot|gimme|gonna|gotta|lemme|wanna)\b")
 
 
 @dataclass(frozen=True)
@@ -194,14 +199,21 @@ def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
 
 def words_of(caption: str) -> list[str]:
     """The words and punctuation marks of a caption, lower-cased, as NLTK's Treebank splits them."""
-    tokenizer = _treebank()
     sentences = [""]
     for part in _SENTENCE_END.split(caption.lower().strip()):
         if _ABBREVIATION.fullmatch(sentences[-1]):
             sentences[-1] += f" {part}"
         else:
             sentences.append(part)
-    return [word for sentence in sentences for word in tokenizer.tokenize(sentence)]
+    return [word for sentence in sentences if sentence for word in _words_of_sentence(sentence)]
+
+
+def _words_of_sentence(sentence: str) -> list[str]:
+    # Importing NLTK takes two seconds, so only a sentence that needs its rules has it imported.
+    if _PLAIN.fullmatch(sentence) and not _CONTRACTION.search(sentence):
+        return _WORD_OR_MARK.findall(sentence)
+    words: list[str] = _treebank().tokenize(sentence)
+    return words
 
 
 def _in_order(ids: dict[str, Any], place: str) -> list[str]:

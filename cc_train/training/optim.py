@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -103,10 +104,29 @@ def build_optimizer(
     if kind == "bert_adam":
         return BertAdam(full, lr=rate, betas=betas, weight_decay=0.0)
     # fused: a third of the time
-    return torch.optim.AdamW(full, lr=rate, betas=betas, weight_decay=0.0, fused=True)
+    return AdamW(full, lr=rate, betas=betas, weight_decay=0.0, fused=True)
 
 
-class BertAdam(torch.optim.Optimizer):
+class _NeverCompiled(torch.optim.Optimizer):
+    """An optimiser whose first call does not import torch's compiler, which takes two seconds.
+
+    torch wraps these methods so that its compiler leaves them out, and imports it for that. Here no
+    optimiser is compiled: `loop.compile` is about the objective only.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class AdamW(_NeverCompiled, torch.optim.AdamW):
+    """torch's AdamW. Its `differentiable` is not supported."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class BertAdam(_NeverCompiled):
     """Adam as BERT was trained with: no bias correction, decoupled decay times the rate.
 
     Each tensor's gradient is clipped to `clip` by itself, on top of any clipping before. Source:

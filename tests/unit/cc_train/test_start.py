@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,3 +37,26 @@ def test_what_identifies_a_run_is_no_setting(
     monkeypatch.setattr(systems, "recipe", lambda name: SimpleNamespace(prepare=prepare))
     with pytest.raises(AssertionError, match="also a setting"):
         start.train("toy", toy_captioner.Settings(), Request([], [], tmp_path))
+
+
+def test_a_training_imports_no_compiler_and_no_nltk() -> None:
+    """Keeps away: five seconds of processor time before the first step."""
+    program = """
+import sys, torch
+from cc_train import start, systems
+from cc_train.text import words_of
+from cc_train.training import optim
+
+systems.recipe("pair"), systems.recipe("stage1")
+words_of("The small red cube, left-most, is gone. Nothing else has changed.")
+for kind in ("adamw", "bert_adam"):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimiser = optim.build_optimizer([{"params": [weight]}], 0.1, (0.9, 0.99), kind)
+    weight.sum().backward()
+    optimiser.step()
+    optimiser.zero_grad()
+    optimiser.load_state_dict(optimiser.state_dict())
+print([name for name in ("torch._dynamo", "nltk", "scipy.stats") if name in sys.modules])
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -85,6 +85,17 @@ def test_sentences_and_abbreviations() -> None:
     assert words_of("It's gone. Mr. X left!") == ["it", "'s", "gone", ".", "mr.", "x", "left", "!"]
 
 
+_PIECES = ["a", "cube", "left-most", "cannot", "gonna", "wanna-be", "not", ", ", ",", " ", "  "]
+_PIECES += [".", "!", "-", "'s", "2", ";", "ü"]
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=9).map("".join))
+def test_plain_sentences_are_split_as_nltk_splits_them(sentence: str) -> None:
+    """Keeps away: words that depend on whether NLTK was asked."""
+    sentence = sentence.strip()
+    assert text._words_of_sentence(sentence) == text._treebank().tokenize(sentence)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -132,3 +132,19 @@ def test_bert_adam_at_once_is_bert_adam_one_by_one(clip: float) -> None:
         results.append(weights)
     for one_by_one, at_once in zip(*results, strict=True):
         torch.testing.assert_close(at_once, one_by_one, rtol=1e-5, atol=1e-6)
+
+
+def test_adamw_is_that_of_torch() -> None:
+    """Keeps away: an optimiser without torch's wrappers that takes another step, or keeps a
+    graph of it."""
+    parameters = [[torch.nn.Parameter(torch.tensor([1.0, -2.0]))] for _ in range(2)]
+    ours = optim.build_optimizer([{"params": parameters[0], "weight_decay": 0.1}], 0.1, (0.9, 0.99))
+    theirs = torch.optim.AdamW(parameters[1], lr=0.1, betas=(0.9, 0.99), weight_decay=0.1)
+    for _ in range(3):
+        for [parameter], optimiser in zip(parameters, (ours, theirs), strict=True):
+            optimiser.zero_grad()
+            parameter.square().sum().backward()
+            optimiser.step()
+        ours.load_state_dict(ours.state_dict())
+    assert torch.allclose(parameters[0][0], parameters[1][0], rtol=1e-6)
+    assert parameters[0][0].grad_fn is None
