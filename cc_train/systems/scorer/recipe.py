@@ -154,13 +154,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     if settings.backbone_weights is not None or known["sha256"] != UNKNOWN:
         backbone = frozen_backbone.find(known, settings.backbone_weights)
     network = make(settings, about, codec, Frozen(backbone, known))
-    if request.init is not None:
-        _start_from(network, request.init, settings, about, codec)
-        if settings.losses.cbr and settings.ways.trained_cbr:
-            request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
-    elif network.standardise is not None:
-        statistics = feature_statistics.over(data.train, first.sha256, request.console)
-        network.standardise.set(statistics.mean, statistics.std)
+    _initialise(network, settings, request, about, codec, data.train)
     present = {run_of(entry.kind) for entry in data.train}
     of_data: tuple[Run, ...] = tuple(run for run in RUNS if run in present)
     supervision = None
@@ -194,6 +188,25 @@ def prepare(settings: Settings, request: Request) -> Task:
     if backbone is not None:  # without it the run captions stored features alone
         files |= frozen_backbone.files(backbone)
     return Task(objective, stream, len(stream.items), about, files)
+
+
+def _initialise(
+    network: Scorer,
+    settings: Settings,
+    request: Request,
+    about: dict[str, Any],
+    codec: TextCodec,
+    entries: Sequence[Entry],
+) -> None:
+    """Takes over the run that --init names, or else what standardises the features of `entries`."""
+    if request.init is not None:
+        _start_from(network, request.init, settings, about, codec)
+        if settings.losses.cbr and settings.ways.trained_cbr:
+            request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
+    elif network.standardise is not None:
+        backbone = about["backbone"]["sha256"]
+        statistics = feature_statistics.over(entries, backbone, request.console)
+        network.standardise.set(statistics.mean, statistics.std)
 
 
 def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -> TextCodec:
