@@ -98,14 +98,17 @@ class Features(Section):
     """Features of a frozen backbone, stored in the training shards.
 
     weights: a name or a file; null takes the backbone's own. frames: whose features are stored.
-    precision: in which the values are stored. folder: of features that others computed, a file an
-    image, which are read in place of a backbone; `weights` is then the file that they are of.
+    precision: in which the values are stored. mirrored: features of the mirrored images are stored
+    too, for trainings that see some scenes mirrored. folder: of features that others computed, a
+    file an image, which are read in place of a backbone; `weights` is then the file that they are
+    of.
     """
 
     backbone: Literal["none", "efficientnet-lite0", "resnet101", "vqgan"] = "none"
     weights: str | None = None
     frames: Literal["ends", "keyframes", "all"] = "ends"
     precision: Literal["float16", "float32"] = "float16"
+    mirrored: bool = False
     folder: str | None = None
     threads: Positive = 2
 

@@ -4,6 +4,7 @@
 <key>.tokens.npy     int16 [F, h, w], codebook indices of all frames
 <key>.scores.npy     float32 [2, captions, F], what keyframes are drawn from
 <key>.features.npy   float16 or float32 [frames, channels, h, w], of a backbone, where made
+<key>.mirrored.npy   the same of the mirrored images, where made
 <key>.mask.png       255 where something changed, where the data set has it
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
@@ -57,7 +58,14 @@ INDEX_SCHEMA = pa.schema(
         *INDEX_META,
     ]
 )
-MEMBERS = ("json", "tokens.npy", "scores.npy", "features.npy", "mask.png")  # and the images
+MEMBERS = (
+    "json",
+    "tokens.npy",
+    "scores.npy",
+    "features.npy",
+    "mirrored.npy",
+    "mask.png",
+)  # and the images
 HEADER_SIZE = 10_000  # characters of an array's header, of which ours has under 128
 
 
@@ -66,13 +74,15 @@ class Features:
     """What a frozen backbone makes of some frames.
 
     backbone, sha256: the name and the digest of its weights. frames: their numbers, ascending.
-    values: float16 or float32 [frames, channels, h, w].
+    values: float16 or float32 [frames, channels, h, w]. mirrored: the same of the images with left
+    and right exchanged, where they are stored too.
     """
 
     backbone: str
     sha256: str
     frames: tuple[int, ...]
     values: np.ndarray
+    mirrored: np.ndarray | None = None
 
     def meta(self) -> dict[str, Any]:
         """As it stands in a sample's JSON."""
@@ -156,6 +166,8 @@ def encode(
     }
     if features is not None:
         members["features.npy"] = _npy(features.values)
+        if features.mirrored is not None:
+            members["mirrored.npy"] = _npy(features.mirrored)
     if sequence.mask is not None:
         assert sequence.mask.shape == (height, width)
         members["mask.png"] = images.encode_image(sequence.mask, "png", quality)
@@ -309,7 +321,12 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
     values = _array(members, "features.npy", (np.float16, np.float32), 4)
     if len(values) != len(frames) or not values.size:
         raise ValueError(f"features are {values.shape} for {len(frames)} frames")
-    return Features(backbone, sha256, tuple(frames), values)
+    if "mirrored.npy" not in members:
+        return Features(backbone, sha256, tuple(frames), values)
+    mirrored = _array(members, "mirrored.npy", (values.dtype.type,), 4)
+    if mirrored.shape != values.shape:
+        raise ValueError(f"mirrored features are {mirrored.shape}, not {values.shape}")
+    return Features(backbone, sha256, tuple(frames), values, mirrored)
 
 
 def _array(

@@ -195,7 +195,9 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     codes = sample.meta.get("codes", 0)
     if sample.tokens.size and (sample.tokens.min() < 0 or sample.tokens.max() >= codes):
         faults.append(f"{key}: a token is outside the codebook of {codes}")
-    if sample.features is not None and not np.isfinite(sample.features.values).all():
+    features = sample.features
+    arrays = () if features is None else (features.values, features.mirrored)
+    if not all(array is None or np.isfinite(array).all() for array in arrays):
         faults.append(f"{key}: a feature is no number")
     if list(members) != training_shards.ordered(members):
         faults.append(f"{key}: its members are not in their order")

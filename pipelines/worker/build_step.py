@@ -67,7 +67,12 @@ class Build(Networks):
             use_threads(settings.threads)
             backbone, file = networks.backbone(settings.backbone, settings.weights)
             self.extractor = FeatureExtractor(
-                settings.backbone, backbone, self.check(file), device, settings.precision
+                settings.backbone,
+                backbone,
+                self.check(file),
+                device,
+                settings.precision,
+                settings.mirrored,
             )
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:

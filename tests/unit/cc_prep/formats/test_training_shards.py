@@ -106,6 +106,8 @@ def test_members_have_one_order() -> None:
         changed("features.npy", npy(FEATURES.values).replace(b"(2, 8,", b"(-2, 8,")),
         changed("features.npy", npy(FEATURES.values).replace(b"4), }   ", b"4**40), }")),
         changed("features.npy", b""),
+        changed("mirrored.npy", npy(FEATURES.values[:1])),
+        changed("mirrored.npy", npy(FEATURES.values.astype(np.float32))),
         changed("features", None),
         changed("features", "vit"),
         changed("features", {"backbone": "vit", "sha256": "x"}),
@@ -140,10 +142,22 @@ def test_masks_that_do_not_fit(data: bytes, message: str) -> None:
     assert message in fault
 
 
-def test_verify_looks_into_features() -> None:
+def test_mirrored_features_come_back() -> None:
+    mirrored = np.ascontiguousarray(FEATURES.values[..., ::-1])
+    members = sample(replace(FEATURES, mirrored=mirrored))
+    assert verify(members) == []
+    decoded = training_shards.decode("k", members)
+    assert decoded.features is not None
+    assert decoded.features.mirrored is not None
+    assert np.array_equal(decoded.features.mirrored, mirrored)
+    assert "mirrored.npy" not in sample()
+
+
+@pytest.mark.parametrize("name", ["features.npy", "mirrored.npy"])
+def test_verify_looks_into_features(name: str) -> None:
     values = FEATURES.values.copy()
     values[0, 0, 0, 0] = np.inf
-    assert verify(changed("features.npy", npy(values))) == ["k: a feature is no number"]
+    assert verify(changed(name, npy(values))) == ["k: a feature is no number"]
 
 
 def verify(members: dict[str, bytes]) -> list[str]:
