@@ -91,7 +91,9 @@ def _features(
         Feature("tokens.npy", "int16", "codebook indices of all frames [F, h, w]", 3),
         Feature("scores.npy", "float32", "what keyframes are drawn from [2, captions, F]", 3),
         *_of_backbone(features),
-        Feature("mask.png", "image", "255 where something changed, where it is known"),
+        Feature("mask.png", "image", "class ids of where something changed, where it is known"),
+        Feature("mask_before.png", "image", "of what vanished, as it stands in before"),
+        Feature("mask_after.png", "image", "of what appeared, as it stands in after"),
         *(
             Feature(f"f{number:02d}.jpg", "image", "" if number else about_frames)
             for number in range(frames)

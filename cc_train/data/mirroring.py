@@ -16,6 +16,7 @@ import numpy as np
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.media.images import encode_image
 from cc_train.data.shard_index import scene_of
 
 # A setting of trainings alone, which runs from before it lack.
@@ -53,9 +54,9 @@ class MirroredBatches:
 
 
 def mirrored(sample: TrainingSample) -> TrainingSample:
-    """The sample as a mirror shows it, without its images and tokens' grid.
+    """The sample as a mirror shows it, without its images; its tokens stay as they are.
 
-    Raises UserError where its mirrored features are not stored.
+    Raises UserError where its mirrored features are not stored, DamagedShard for a damaged mask.
     """
     features = sample.features
     if features is None or features.mirrored is None:
@@ -65,7 +66,15 @@ def mirrored(sample: TrainingSample) -> TrainingSample:
     if isinstance(meta.get("facts"), dict):
         meta["facts"] = _mirrored_facts(meta["facts"])
     swapped = replace(features, values=features.mirrored, mirrored=features.values)
-    return replace(sample, meta=meta, images={}, features=swapped)
+    return replace(
+        sample,
+        meta=meta,
+        images={},
+        features=swapped,
+        mask_png=_flipped(sample.mask()),
+        mask_before_png=_flipped(sample.mask_before()),
+        mask_after_png=_flipped(sample.mask_after()),
+    )
 
 
 def exchange_sides(caption: str) -> str:
@@ -76,6 +85,10 @@ def exchange_sides(caption: str) -> str:
         return word.capitalize() if match[0][0].isupper() else word
 
     return re.sub(r"\b(left|right)\b", other, caption, flags=re.IGNORECASE)
+
+
+def _flipped(mask: np.ndarray | None) -> bytes | None:
+    return None if mask is None else encode_image(np.ascontiguousarray(mask[:, ::-1]), "png", 0)
 
 
 def _mirrored_facts(value: Any) -> Any:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.media.images import encode_image
 from cc_train.data import shard_index
 from cc_train.data.mirroring import MirroredBatches, exchange_sides, mirrored
 from cc_train.data.ordered_pairs import ordered_pairs
@@ -57,6 +58,19 @@ def test_twice_is_never() -> None:
     np.testing.assert_array_equal(twice.features.values, sample.features.values)
     assert twice.meta["captions"] == sample.meta["captions"]
     assert ordered_pairs([twice]).pairs[0].facts == ordered_pairs([sample]).pairs[0].facts
+
+
+def test_masks_are_mirrored_too() -> None:
+    """Keeps away: a change that is looked for on the other side of the image."""
+    mask = np.random.default_rng(0).integers(0, 2, (pair_samples.SIDE,) * 2, np.uint8)
+    sample = scene(0)[0]
+    meta = {**sample.meta, "mask_classes": ["change"]}
+    masked = replace(sample, meta=meta, mask_png=encode_image(mask, "png", 0))
+    turned = mirrored(masked)
+    seen = turned.mask()
+    assert seen is not None
+    np.testing.assert_array_equal(seen, mask[:, ::-1])
+    assert turned.mask_before() is None
 
 
 @given(st.lists(st.sampled_from(["left", "Right", "leftover", "the", "ball", "bright,"])))
