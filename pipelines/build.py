@@ -149,6 +149,11 @@ def _imported_features(settings: Features) -> dict[str, str]:
             f"features.folder has features of before and after, not of {settings.frames}",
             "Set features.frames=ends, or leave features.folder out",
         )
+    if settings.mirrored:
+        raise UserError(
+            "features.folder has no features of mirrored images",
+            "Set features.mirrored=false, or leave features.folder out",
+        )
     if not storage.is_folder(settings.folder):
         raise UserError(f"features.folder {settings.folder}: no such folder", "Look at the path")
     if settings.weights is None:

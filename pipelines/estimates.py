@@ -118,6 +118,7 @@ def training_bytes(manifest: Manifest) -> int:
     tokens = 2 * frames * pixels // 256
     features = {"ends": 2, "keyframes": rule.k + 2, "all": frames}[manifest.features.frames]
     wide = 2 if manifest.features.precision == "float32" else 1
+    wide *= 2 if manifest.features.mirrored else 1
     per_frame = int(wide * FEATURE_SHARE[manifest.features.backbone] * pixels)
     images_of = int(stored_images * 3 * pixels * TRAINING_JPG_SHARE)
     return images_of + tokens + features * per_frame + 8000

@@ -54,7 +54,7 @@ def write(path: str, licence: str | None) -> str:
         layout=settings.get("layout", "unknown"),
         licence=licence,
         splits=_splits(rows),
-        features=_features(rows, first.features is not None),
+        features=_features(rows, first.features),
         size=_sizes(rows),
         steps=_steps(settings),
     )
@@ -80,7 +80,9 @@ def _splits(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _features(rows: Sequence[Mapping[str, Any]], has_features: bool) -> list[Feature]:
+def _features(
+    rows: Sequence[Mapping[str, Any]], features: training_shards.Features | None
+) -> list[Feature]:
     """Every member that a sample may have: masks and keyframes are not in all of them."""
     frames = max(int(row["frames"] or 0) for row in rows)
     about_frames = "frames as images, where they are stored; the first is before, the last after"
@@ -88,12 +90,10 @@ def _features(rows: Sequence[Mapping[str, Any]], has_features: bool) -> list[Fea
         Feature("json", "json", "ids, kind and type of change, captions, sizes, networks"),
         Feature("tokens.npy", "int16", "codebook indices of all frames [F, h, w]", 3),
         Feature("scores.npy", "float32", "what keyframes are drawn from [2, captions, F]", 3),
-        *(
-            [Feature("features.npy", "float16", "features of a backbone [frames, C, h, w]", 4)]
-            if has_features
-            else []
-        ),
-        Feature("mask.png", "image", "255 where something changed, where it is known"),
+        *_of_backbone(features),
+        Feature("mask.png", "image", "class ids of where something changed, where it is known"),
+        Feature("mask_before.png", "image", "of what vanished, as it stands in before"),
+        Feature("mask_after.png", "image", "of what appeared, as it stands in after"),
         *(
             Feature(f"f{number:02d}.jpg", "image", "" if number else about_frames)
             for number in range(frames)
@@ -101,6 +101,16 @@ def _features(rows: Sequence[Mapping[str, Any]], has_features: bool) -> list[Fea
         Feature("__key__", "string"),
         Feature("__url__", "string"),
     ]
+
+
+def _of_backbone(features: training_shards.Features | None) -> list[Feature]:
+    if features is None:
+        return []
+    text = "features of a backbone [frames, C, h, w]"
+    plain = Feature("features.npy", features.values.dtype.name, text, 4)
+    if features.mirrored is None:
+        return [plain]
+    return [plain, Feature("mirrored.npy", plain.dtype, "the same of the mirrored frames", 4)]
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -153,15 +153,14 @@ def _sequence_faults(key: str, members: dict[str, bytes], frames: int, codec: st
         sample = sequences.decode(key, members)
         pixels = sample.frames()
         truth = list(sample.truth().values())
-        mask = sample.mask()
+        sample.masks()
     except (tar.DamagedShard, ValueError) as error:  # ValueError: frames of several sizes
         return [str(error) if str(error).startswith(key) else f"{key}: {error}"]
     faults = []
     if (len(pixels), sample.codec) != (frames, codec):
         faults.append(f"{key}: {len(pixels)} frames of {sample.codec}, not {frames} {codec}")
     size = (sample.meta.get("height"), sample.meta.get("width"))
-    extra = [*truth, *([] if mask is None else [mask])]
-    if any(image.shape[:2] != size for image in (pixels[0], *extra)):
+    if any(image.shape[:2] != size for image in (pixels[0], *truth)):
         faults.append(f"{key}: an image is not {size[1]}×{size[0]}")
     return faults
 
@@ -186,7 +185,8 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
         sample = training_shards.decode(key, members)
         for frame in sample.images:
             sample.image(frame)
-        sample.mask()
+        for mask in (sample.mask, sample.mask_before, sample.mask_after):
+            mask()
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []
@@ -195,7 +195,9 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     codes = sample.meta.get("codes", 0)
     if sample.tokens.size and (sample.tokens.min() < 0 or sample.tokens.max() >= codes):
         faults.append(f"{key}: a token is outside the codebook of {codes}")
-    if sample.features is not None and not np.isfinite(sample.features.values).all():
+    features = sample.features
+    arrays = () if features is None else (features.values, features.mirrored)
+    if not all(array is None or np.isfinite(array).all() for array in arrays):
         faults.append(f"{key}: a feature is no number")
     if list(members) != training_shards.ordered(members):
         faults.append(f"{key}: its members are not in their order")

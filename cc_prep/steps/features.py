@@ -19,7 +19,8 @@ class FeatureExtractor:
     """A backbone at work on sequences: on a GPU some frames together, on a CPU each alone.
 
     name: of the backbone. Float sums differ between batch sizes, so on a CPU it is always one.
-    precision: of the values, `float16` or `float32`.
+    precision: of the values, `float16` or `float32`. mirrored: each image is looked at mirrored as
+    well.
     """
 
     def __init__(
@@ -29,8 +30,9 @@ class FeatureExtractor:
         file: Located,
         device: str = "cpu",
         precision: str = "float16",
+        mirrored: bool = False,
     ) -> None:
-        self.name, self.file, self.device = name, file, device
+        self.name, self.file, self.device, self.mirrored = name, file, device, mirrored
         self.dtype: torch.dtype = getattr(torch, precision)
         self.network = network.to(device).eval()
         self.multiple = backbones.multiple(name, network)
@@ -48,6 +50,11 @@ class FeatureExtractor:
             )
         chosen = sorted(set(numbers))
         pixels = torch.tensor(frames[chosen], device=self.device).permute(0, 3, 1, 2).float() / 255
-        with torch.inference_mode():
-            values = image_by_image(self.network, pixels).to(self.dtype).cpu().numpy()
-        return Features(self.name, self.file.sha256, tuple(chosen), values)
+        mirrored = self._values(pixels.flip(3)) if self.mirrored else None
+        return Features(self.name, self.file.sha256, tuple(chosen), self._values(pixels), mirrored)
+
+    @torch.inference_mode()
+    def _values(self, pixels: torch.Tensor) -> np.ndarray:
+        """[N, channels, h, w] of images float32 [N, 3, H, W] in [0, 1]."""
+        values: np.ndarray = image_by_image(self.network, pixels).to(self.dtype).cpu().numpy()
+        return values

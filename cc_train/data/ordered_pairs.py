@@ -135,10 +135,8 @@ def scenes(
 ) -> Iterator[tuple[Scene, np.random.Generator]]:
     """Samples that lie side by side and are of one scene, with the dice of the first."""
 
-    def scene_of(item: tuple[TrainingSample, np.random.Generator]) -> str:
-        return item[0].key.rpartition("-")[0] or item[0].key
-
-    for _, group in groupby(zip(samples, rngs, strict=True), key=scene_of):
+    items = zip(samples, rngs, strict=True)
+    for _, group in groupby(items, key=lambda item: shard_index.scene_of(item[0].key)):
         together = list(group)
         yield ordered_pairs([sample for sample, _ in together]), together[0][1]
 

@@ -113,6 +113,11 @@ def facts(entries: Sequence[Entry]) -> list[Any]:
     return listed
 
 
+def scene_of(key: str) -> str:
+    """The part of a sample's key that the pairs of a scene share: all but the kind of pair."""
+    return key.rpartition("-")[0] or key
+
+
 def facts_of(meta: Mapping[str, Any]) -> Facts | None:
     """What a sample's JSON says truly changed, if it does. Raises UserError for another form."""
     try:

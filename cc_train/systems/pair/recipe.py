@@ -16,6 +16,7 @@ from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
+from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
@@ -62,8 +63,9 @@ class Settings(Section):
     """All settings of `cc-train pair`.
 
     backbone_weights: a file for a backbone whose weights have no name here. pairs_per_scene:
-    ordered pairs drawn of each scene. vocabulary: a file to use in place of the words of the
-    training captions. min_word_count: rarer words become [UNK].
+    ordered pairs drawn of each scene. mirror: the share of scenes that are seen mirrored; see
+    `MirroredBatches`. vocabulary: a file to use in place of the words of the training captions.
+    min_word_count: rarer words become [UNK].
     """
 
     backbone_weights: str | None = None
@@ -72,6 +74,7 @@ class Settings(Section):
     losses: Losses = Losses()
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     pairs_per_scene: int = Field(3, ge=1)
+    mirror: float = Field(0.0, ge=0, le=1)
     vocabulary: str | None = None
     min_word_count: int = Field(1, ge=1)
     validation_split: split.ValidationSplit = split.ValidationSplit()
@@ -116,9 +119,10 @@ def prepare(settings: Settings, request: Request) -> Task:
         loop.weight_decay,
         request.device,
     )
-    batches = OrderedPairBatches(
+    ordered = OrderedPairBatches(
         words, settings.decoder.length, settings.pairs_per_scene, first.sha256
     )
+    batches = MirroredBatches(ordered, settings.mirror)
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     files = {**words.files(), **frozen_backbone.files(network.backbone)}
     return Task(objective, stream, len(stream.items), about, files)
@@ -162,7 +166,7 @@ def _start_from(
 def load(run: Run, device: str) -> PairCaptioner:
     """The captioner of a run. Raises UserError."""
     try:
-        values = {name: run.settings[name] for name in Settings.model_fields}
+        values = {name: run.settings[name] for name in Settings.model_fields if name != MIRROR}
         settings = Settings.model_validate(values)
         words = text.load(run.folder, run.settings["text"])
         name = run.settings["backbone"]["name"]

@@ -16,6 +16,7 @@ from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
 from cc_train.data.collate import CaptionBatches, Reads
+from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import Stream, StreamSettings
@@ -80,7 +81,8 @@ class Settings(Section):
     comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
     pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, for
     `frames: features`; null takes before and after as they come. facts: what a renderer knows is
-    learned as well, see `FactLosses`; with a comparison and ordered pairs alone.
+    learned as well, see `FactLosses`; with a comparison and ordered pairs alone. mirror: the share
+    of scenes that are seen mirrored, see `MirroredBatches`; with ordered pairs alone.
     """
 
     frames: Reads | None = None
@@ -95,6 +97,7 @@ class Settings(Section):
     comparison: ComparisonSettings | None = None
     pairs_per_scene: int | None = Field(None, ge=1)
     facts: FactLosses | None = None
+    mirror: float = Field(0.0, ge=0, le=1)
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     encoder_lr_scale: float = Field(0.4, gt=0)
     freeze: bool = False
@@ -152,10 +155,12 @@ def prepare(settings: Settings, request: Request) -> Task:
     return Task(objective, stream, len(stream.items), about, files)
 
 
-def _batches(settings: Settings, network: ProCap) -> CaptionBatches | OrderedPairBatches:
+def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBatches:
     """Raises UserError for settings that do not go together."""
     inputs, length = network.inputs, settings.decoder.length
     if settings.pairs_per_scene is None:
+        if settings.mirror:
+            raise UserError("mirror: ordered pairs alone are mirrored", "Set pairs_per_scene too")
         return CaptionBatches(inputs.reads, network.text, length, backbone=inputs.backbone)
     if inputs.backbone is None:
         raise UserError(
@@ -164,7 +169,9 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | OrderedPai
         )
     sizes = network.encoder.config
     grid = (sizes.rows, sizes.columns)
-    return OrderedPairBatches(network.text, length, settings.pairs_per_scene, inputs.backbone, grid)
+    count = settings.pairs_per_scene
+    ordered = OrderedPairBatches(network.text, length, count, inputs.backbone, grid)
+    return MirroredBatches(ordered, settings.mirror)
 
 
 def _check(settings: Settings, width: int) -> None:

@@ -19,6 +19,7 @@ from cc_prep.records import NO_CHANGE
 from cc_train.data import ordered_pairs
 from cc_train.data.collate import before_after, draw_caption, require_backbone, stack
 from cc_train.data.ordered_pairs import Scene
+from cc_train.data.shard_index import scene_of
 from cc_train.data.supervision import OrderedPair
 from cc_train.text import TextCodec
 
@@ -102,7 +103,7 @@ class ScorerBatches:
             require_backbone(sample.key, sample.features, self.backbone)
         arrays = list(stack(samples, [before_after(sample, "features") for sample in samples]))
         numbers = range(len(samples))
-        for _, group in groupby(numbers, key=lambda i: scene_of(samples[i])):
+        for _, group in groupby(numbers, key=lambda i: scene_of(samples[i].key)):
             scene = list(group)
             views = [i for i in scene if samples[i].meta.get("kind") == NO_CHANGE]
             same = len({samples[i].meta.get("before") for i in scene}) == 1
@@ -139,8 +140,3 @@ class ScorerBatches:
 def run_of(kind: str | None) -> Run:
     """The run that a pair of this kind belongs to."""
     return "unchanged" if kind == NO_CHANGE else "changed"
-
-
-def scene_of(sample: TrainingSample) -> str:
-    """The part of the key that the pairs of a scene share."""
-    return sample.key.rpartition("-")[0] or sample.key

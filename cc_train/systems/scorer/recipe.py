@@ -15,6 +15,7 @@ from cc_prep.settings import Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
+from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.distributed import Ranks
@@ -82,7 +83,8 @@ class Settings(Section):
     words of the training captions. min_word_count: rarer words become [UNK].
     pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, and no swap; null
     takes the change and the other view as they come. facts: what a renderer knows of ordered pairs
-    is learned as well, see `SceneLosses`; in neither the paper nor its code.
+    is learned as well, see `SceneLosses`; in neither the paper nor its code. mirror: the share of
+    scenes that are seen mirrored, see `MirroredBatches`; in neither.
     """
 
     backbone_weights: str | None = None
@@ -98,6 +100,7 @@ class Settings(Section):
     swap: float = Field(0.5, ge=0, le=1)
     pairs_per_scene: int | None = Field(None, ge=1)
     facts: SceneLosses | None = None
+    mirror: float = Field(0.0, ge=0, le=1)
     vocabulary: str | None = None
     min_word_count: int = Field(1, ge=1)
     validation_split: split.ValidationSplit = split.ValidationSplit()
@@ -174,7 +177,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         loop.seed,
         supervision,
     )
-    batches = ScorerBatches(
+    scorer_batches = ScorerBatches(
         codec,
         settings.decoder.length,
         first.sha256,
@@ -183,6 +186,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.pairs_per_scene,
         None if supervision is None else network.grid,
     )
+    batches = MirroredBatches(scorer_batches, settings.mirror)
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     files = codec.files()
     if backbone is not None:  # without it the run captions stored features alone
@@ -314,7 +318,7 @@ def _rows(known: TextCodec, codec: TextCodec) -> list[tuple[int, int | None]]:
 def load(run: runs.Run, device: str) -> Scorer:
     """The captioner of a run. Raises UserError."""
     try:
-        values = {name: run.settings[name] for name in Settings.model_fields}
+        values = {name: run.settings[name] for name in Settings.model_fields if name != MIRROR}
         settings = Settings.model_validate(values)
         codec = text.load(run.folder, run.settings["text"])
         known = run.settings["backbone"]

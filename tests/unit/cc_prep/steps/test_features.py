@@ -51,3 +51,15 @@ def test_sides_that_do_not_fit_are_rejected(extractor: FeatureExtractor) -> None
         extractor(frames(2, 40), [0])
     assert caught.value.reason is Reason.SIZE_NOT_DIVISIBLE
     assert "steps of 16 px" in str(caught.value)
+
+
+def test_mirrored_images_are_looked_at_as_images() -> None:
+    """Keeps away: stored features that are flipped, which differ from those of a flipped image."""
+    name = "efficientnet-lite0"
+    mirroring = FeatureExtractor(name, *networks.backbone(name), mirrored=True)
+    two = frames(2)
+    features = mirroring(two, [0, 1])
+    flipped = mirroring(np.ascontiguousarray(two[:, :, ::-1]), [0, 1])
+    assert features.mirrored is not None
+    np.testing.assert_array_equal(features.mirrored, flipped.values)
+    assert np.abs(features.mirrored - features.values[..., ::-1]).max() > 0.1

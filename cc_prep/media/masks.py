@@ -1,0 +1,106 @@
+"""Change masks of a data set → class ids uint8 [H, W]: 0 unchanged, 1 … K a class each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from cc_prep import storage
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.media import images
+from cc_prep.records import EMPTY_MASK, ImagePair
+
+Values = Sequence[tuple[tuple[int, ...], int]]
+LOSSY = (".jpg", ".jpeg")
+HALF = 127  # of a lossy mask: values around an edge are neither of the two
+
+
+class Masks(NamedTuple):
+    """Class ids uint8 [H, W] of one pair, None where they are not known.
+
+    union: of the two sides. before: what vanished, as it stands in the before image. after: what
+    appeared, as it stands in the after image.
+    """
+
+    union: np.ndarray | None = None
+    before: np.ndarray | None = None
+    after: np.ndarray | None = None
+
+
+NO_MASKS = Masks()
+
+
+def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
+    """The masks that a pair names, in the size of its frames. Raises RejectedPair.
+
+    Where the data set has the two sides and no union, it is made of them: where both have a class,
+    it is that of the after image. Of maps of land cover, places of the same class on both sides
+    count as unchanged.
+    """
+
+    def read_one(reference: str | None) -> np.ndarray | None:
+        if reference is None:
+            return None
+        if reference == EMPTY_MASK:
+            return np.zeros((height, width), np.uint8)
+        return fitted(read(storage.resolve(root, reference), pair.mask_values), height, width)
+
+    union, before, after = map(read_one, (pair.mask, pair.mask_before, pair.mask_after))
+    if union is None and before is not None and after is not None:
+        if pair.land_cover:
+            same = before == after
+            before, after = np.where(same, 0, before), np.where(same, 0, after)
+        union = np.where(after > 0, after, before)
+    return Masks(union, before, after)
+
+
+def read(reference: str, values: Values = ()) -> np.ndarray:
+    """The mask at a path or URL as class ids uint8 [H, W].
+
+    values: (pixel, class id), where a pixel is the value of its first channel or a colour of three.
+    Without them a pixel that is not 0 in some channel is of class 1; in JPEG, which changes
+    values, one above half. Raises RejectedPair for what `images.read` rejects and for a value that
+    is not known.
+    """
+    pixels = images.read(reference)
+    if values:
+        return class_ids(pixels, values, reference)
+    is_lossy = reference.lower().endswith(LOSSY) or images.FRAME in reference
+    return (pixels.max(axis=2) > (HALF if is_lossy else 0)).astype(np.uint8)
+
+
+def class_ids(pixels: np.ndarray, values: Values, name: str) -> np.ndarray:
+    """Class ids uint8 [H, W] of pixels uint8 [H, W, 3].
+
+    values: (pixel, class id), all of one channel or all of three. Raises RejectedPair, which names
+    `name`, for a pixel that is not among them.
+    """
+    channels = len(values[0][0])
+    codes = _codes(pixels[..., :channels])
+    known = _codes(np.array([pixel for pixel, _ in values]))
+    order = np.argsort(known)
+    places = np.searchsorted(known[order], codes).clip(max=len(known) - 1)
+    unknown = known[order][places] != codes
+    if unknown.any():
+        pixel_text = ", ".join(map(str, pixels[unknown][0][:channels]))
+        listed = "; ".join(", ".join(map(str, pixel)) for pixel, _ in values)
+        raise RejectedPair(
+            Reason.UNREADABLE_MASK, f"{name}: a pixel ({pixel_text}), not of {listed}"
+        )
+    return np.array([class_id for _, class_id in values], np.uint8)[order][places]
+
+
+def _codes(pixels: np.ndarray) -> np.ndarray:
+    """One number int64 [...] for each pixel [..., channels]."""
+    return pixels.astype(np.int64) @ (256 ** np.arange(pixels.shape[-1]))
+
+
+def fitted(mask: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A mask uint8 [H, W] in the size of its frames, by nearest neighbour."""
+    if mask.shape == (height, width):
+        return mask
+    image = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
+    return np.asarray(image)

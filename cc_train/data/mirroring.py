@@ -1,0 +1,107 @@
+"""Scenes seen mirrored: left and right exchanged in features, words, places and masks alike.
+
+A network does not see a mirrored image as the mirror of what it sees of the image, so mirrored
+features are computed by the preparation (`features.mirrored`) and not from the stored ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.media.images import encode_image
+from cc_train.data.shard_index import scene_of
+
+# A setting of trainings alone, which runs from before it lack.
+MIRROR = "mirror"
+SIDES = {"left": "right", "right": "left"}
+NO_MIRRORED = "Build the shards with --set features.mirrored=true, or set mirror=0"
+
+Make = Callable[[Sequence[TrainingSample], Sequence[np.random.Generator]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class MirroredBatches:
+    """Batches in which a share of the scenes is mirrored, each with all its samples.
+
+    make: builds a batch that reads features, and no images or tokens. share: 0 to 1. With 0, no
+    number is drawn, so the batches are those of `make`.
+    """
+
+    make: Make
+    share: float
+
+    def __call__(
+        self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
+    ) -> dict[str, Any]:
+        """A batch of the samples. Raises UserError where one has no mirrored features."""
+        if not self.share:
+            return self.make(samples, rngs)
+        seen: list[TrainingSample] = []
+        pairs = zip(samples, rngs, strict=True)
+        for _, group in groupby(pairs, key=lambda pair: scene_of(pair[0].key)):
+            together = list(group)
+            turned = together[0][1].random() < self.share
+            seen += [mirrored(sample) if turned else sample for sample, _ in together]
+        return self.make(seen, rngs)
+
+
+def mirrored(sample: TrainingSample) -> TrainingSample:
+    """The sample as a mirror shows it, without its images; its tokens stay as they are.
+
+    Raises UserError where its mirrored features are not stored, DamagedShard for a damaged mask.
+    """
+    features = sample.features
+    if features is None or features.mirrored is None:
+        raise UserError(f"{sample.key}: no features of the mirrored images stored", NO_MIRRORED)
+    meta = dict(sample.meta)
+    meta["captions"] = [exchange_sides(str(one)) for one in meta.get("captions") or []]
+    if isinstance(meta.get("facts"), dict):
+        meta["facts"] = _mirrored_facts(meta["facts"])
+    swapped = replace(features, values=features.mirrored, mirrored=features.values)
+    return replace(
+        sample,
+        meta=meta,
+        images={},
+        features=swapped,
+        mask_png=_flipped(sample.mask()),
+        mask_before_png=_flipped(sample.mask_before()),
+        mask_after_png=_flipped(sample.mask_after()),
+    )
+
+
+def exchange_sides(caption: str) -> str:
+    """The caption with the words left and right exchanged."""
+
+    def other(match: re.Match[str]) -> str:
+        word = SIDES[match[0].lower()]
+        return word.capitalize() if match[0][0].isupper() else word
+
+    return re.sub(r"\b(left|right)\b", other, caption, flags=re.IGNORECASE)
+
+
+def _flipped(mask: np.ndarray | None) -> bytes | None:
+    return None if mask is None else encode_image(np.ascontiguousarray(mask[:, ::-1]), "png", 0)
+
+
+def _mirrored_facts(value: Any) -> Any:
+    """Facts as a sample's JSON holds them: each place (u, v) becomes (1 − u, v)."""
+    if isinstance(value, dict):
+        return {
+            name: [1 - part[0], part[1]]
+            if name == "place"
+            else [exchange_sides(one) for one in part]
+            if name == "reversed_captions"
+            else _mirrored_facts(part)
+            for name, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_mirrored_facts(part) for part in value]
+    return value
