@@ -136,6 +136,8 @@ class ChainObjective(CaptionObjective):
     ) -> dict[str, Tensor]:
         network, weights = self.network, self.weights
         features, first, second = batch["features"], batch["first"], batch["second"]
+        longest = int((batch["labels"] != IGNORED).sum(1).max())
+        batch = {**batch, **{name: batch[name][:, :longest] for name in ("ids", "labels")}}
         images = network.encoder.images(features)
         changes = network.encoder(images[first], images[second])
         facts = fact_losses.losses(network.encoder, changes, images, batch, denominators)
@@ -217,7 +219,9 @@ class ChainObjective(CaptionObjective):
             parts["pointing"] = pointing / counts["pointed"]
         if weights.contrast:
             vectors = module.embedded(look.seen, turn.regions.evidence, turn.states, is_word)
-            parts["contrast"] = consistency.contrast(*vectors, ids, self.ranks)
+            length = self.network.length  # the same on all ranks
+            sentences = F.pad(ids, (0, length - ids.shape[1]), value=self.network.text.marks.pad)
+            parts["contrast"] = consistency.contrast(*vectors, sentences, self.ranks)
         if weights.agreement:
             said = module.changed(turn.states[:, 0])[:, 0]  # before any word is heard
             truth = F.binary_cross_entropy_with_logits(

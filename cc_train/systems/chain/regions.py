@@ -18,7 +18,7 @@ from cc_train.systems.chain.masks import Evidence, evidence
 
 SIDES = 2  # before, after
 UP = 2  # rows and columns of pixels in one of the grid of features
-NONE_PRIOR = 2.0  # of the class "none" at the start, a logit
+NONE_PRIOR, EMPTY_PRIOR = 2.0, -2.0  # of the class "none" and of a pixel at the start, logits
 SEEN = 0.2  # a place counts as masked from this chance on
 
 
@@ -156,8 +156,11 @@ class RegionHead(nn.Module):
         self.masks = nn.Sequential(
             nn.Linear(width, width), nn.GELU(), nn.Linear(width, SIDES * (config.pixel_width + 1))
         )
-        with torch.no_grad():
+        last = self.masks[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():  # at first nothing is a region, and what is covers little
             self.classes.bias[0] = NONE_PRIOR
+            last.bias.view(SIDES, -1)[:, 0] = EMPTY_PRIOR
 
     def no_weight_decay(self) -> set[str]:
         """What is not a filter; see `optim.param_groups`."""

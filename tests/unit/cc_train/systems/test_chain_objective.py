@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
 from cc_train.layers import caption_decoder, pair_encoder
-from cc_train.systems.chain import captioner, objective, regions
+from cc_train.systems.chain import captioner, regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner
 from cc_train.systems.chain.objective import ChainObjective, Losses
