@@ -21,7 +21,7 @@ from lib.measuring import report
 
 from cc_prep import datasets, manifest, storage, weights
 from cc_prep.manifest import Interpolate
-from cc_prep.media import images
+from cc_prep.media import images, masks
 from cc_prep.records import CHANGE
 from cc_prep.steps import confidence, interpolation
 from cc_prep.steps.scoring import Scorer
@@ -81,8 +81,9 @@ def changes(root: str, size: int) -> Iterator[Change]:
             between = [place for _, place in sorted(pair.truth)]
             places = [storage.resolve(root, p) for p in (ends[0], *between, ends[1])]
             frames = np.stack([images.read(place, size) for place in places])
-            mask = images.read_mask(storage.resolve(root, pair.mask), size) > 0
-            yield Change(str(pair.change_type), pair.captions, frames, middle(frames, mask))
+            mask = masks.of_pair(root, pair, *frames.shape[1:3]).union
+            assert mask is not None
+            yield Change(str(pair.change_type), pair.captions, frames, middle(frames, mask > 0))
 
 
 def middle(frames: np.ndarray, mask: np.ndarray) -> int:

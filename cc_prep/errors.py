@@ -45,6 +45,7 @@ class Reason(str, Enum):
 
     MISSING_IMAGE = "missing image"
     UNREADABLE_IMAGE = "unreadable image"
+    UNREADABLE_MASK = "unreadable mask"
     IMAGE_TOO_SMALL = "image too small"
     IMAGE_TOO_LARGE = "image too large"
     SIZES_DIFFER = "sizes differ"

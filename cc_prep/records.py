@@ -12,6 +12,8 @@ import numpy as np
 
 CHANGE = "change"
 NO_CHANGE = "no_change"
+EMPTY_MASK = "#empty"  # in place of a mask image: nothing changed anywhere
+CHANGE_CLASS = ("change",)  # the classes of masks that say where and no more
 FACT_TYPES = ("none", "color", "material", "add", "drop", "move")
 LONGEST_CAPTION = 10_000  # characters; the longest of the field's data sets has under 1,000
 # Of a key, so that a member's name fits into the 100 bytes of plain tar: three parts, `no_change`,
@@ -19,7 +21,7 @@ LONGEST_CAPTION = 10_000  # characters; the longest of the field's data sets has
 LONGEST_PART = 25
 DIGEST_DIGITS = 16
 # What `ImagePair.digest` covers, by name: a field that is added to the record does not change it.
-DIGEST_VERSION = 1
+DIGEST_VERSION = 2
 DIGEST_FIELDS = (
     "dataset",
     "split",
@@ -30,6 +32,10 @@ DIGEST_FIELDS = (
     "captions",
     "change_type",
     "mask",
+    "mask_before",
+    "mask_after",
+    "mask_values",
+    "mask_classes",
     "truth",
     "image_id",
     "facts",
@@ -107,9 +113,13 @@ class ImagePair:
     """One before and one after image, and what is known of the change between them.
 
     before, after: an image, as a path below the data set's root, an absolute path or a URL;
-        `video.mp4#frame=12` is a frame of a video. mask and truth name images likewise.
+        `video.mp4#frame=12` is a frame of a video. The masks and truth name images likewise.
     kind: `change`, or `no_change` for a distractor (only viewpoint or light differs).
-    mask: an image that is non-zero where something changed, where the data set has one.
+    mask: an image of where something changed, where the data set has one. mask_before: of what
+        vanished, as it stands in the before image; mask_after: of what appeared, as it stands in
+        the after image. EMPTY_MASK stands for one that is zero everywhere.
+    mask_values: (value of a mask's pixel, class id); without them each value but 0 is class 1.
+    mask_classes: the names of the classes 1 … K of the masks.
     truth: true frames in between, as (time in (0, 1), image), where the data set has them.
     image_id: the pair's id in the data set's official reference file, where there is one.
     facts: what truly changed, where the data set was rendered.
@@ -124,6 +134,10 @@ class ImagePair:
     captions: tuple[str, ...] = ()
     change_type: str | None = None
     mask: str | None = None
+    mask_before: str | None = None
+    mask_after: str | None = None
+    mask_values: tuple[tuple[int, int], ...] = ()
+    mask_classes: tuple[str, ...] = CHANGE_CLASS
     truth: tuple[tuple[float, str], ...] = ()
     image_id: str | None = None
     facts: Facts | None = None
@@ -137,6 +151,12 @@ class ImagePair:
         """
         return "-".join((*map(_plain, (self.dataset, self.split, self.id)), self.kind))
 
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The mask images that are there: EMPTY_MASK names none."""
+        references = (self.mask, self.mask_before, self.mask_after)
+        return tuple(one for one in references if one is not None and one != EMPTY_MASK)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -149,6 +169,8 @@ class ImagePair:
                 **value,
                 "captions": tuple(value["captions"]),
                 "truth": truth,
+                "mask_values": tuple((int(old), int(new)) for old, new in value["mask_values"]),
+                "mask_classes": tuple(value["mask_classes"]),
                 "facts": None if facts is None else Facts.from_json(facts),
             }
         )
@@ -170,13 +192,17 @@ class FrameSequence:
 
     frames: uint8 [F, H, W, 3], RGB; F = 2**depth + 1.
     truth: the true frame at the same time, uint8 [H, W, 3], by frame number, where known.
-    mask: uint8 [H, W], 255 where something changed, where known.
+    mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and 1 … K the classes of
+        `pair.mask_classes`: the union, what vanished as it stands in before, what appeared as it
+        stands in after. None where not known; without the union the sides are None too.
     """
 
     pair: ImagePair
     frames: np.ndarray
     truth: dict[int, np.ndarray] = field(default_factory=dict)
     mask: np.ndarray | None = None
+    mask_before: np.ndarray | None = None
+    mask_after: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

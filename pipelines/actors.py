@@ -15,7 +15,8 @@ from cc_prep.formats import sequences
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
-from cc_prep.media import images
+from cc_prep.media import images, masks
+from cc_prep.media.masks import NO_MASKS, Masks
 from cc_prep.media.video_frames import VideoFrames
 from cc_prep.models.cpu import allocator
 from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
@@ -87,18 +88,18 @@ def use_threads(count: int) -> None:
 
 @dataclass(frozen=True)
 class Images:
-    """What is read of a pair: uint8 [H, W, 3] each, true frames by number; mask uint8 [H, W]."""
+    """What is read of a pair: uint8 [H, W, 3] each, true frames by number, and its masks."""
 
     before: np.ndarray
     after: np.ndarray
     truth: dict[int, np.ndarray] = field(default_factory=dict)
-    mask: np.ndarray | None = None
+    masks: Masks = NO_MASKS
 
 
 class Interpolate(Networks):
     """Pairs → sequences.
 
-    with_truth: whether true frames are read where the data set has them. A mask always is. Where
+    with_truth: whether true frames are read where the data set has them. Masks always are. Where
     the method takes them they always are, and become the sequence.
     """
 
@@ -139,7 +140,7 @@ class Interpolate(Networks):
         return self.encode(pairs, self.sequences(pairs))
 
     def sequences(self, pairs: Sequence[ImagePair]) -> list[FrameSequence | RejectedPair]:
-        """Each pair's sequence with its truth and mask, or why it was rejected."""
+        """Each pair's sequence with its truth and masks, or why it was rejected."""
         return self.compute(pairs, self.read(pairs))
 
     def read(self, pairs: Sequence[ImagePair]) -> list[Images | RejectedPair]:
@@ -161,7 +162,7 @@ class Interpolate(Networks):
         return [
             one
             if isinstance(one, RejectedPair)
-            else FrameSequence(pair, frames[i], readable[i].truth, readable[i].mask)
+            else FrameSequence(pair, frames[i], readable[i].truth, *readable[i].masks)
             for i, (pair, one) in enumerate(zip(pairs, inputs, strict=True))
         ]
 
@@ -207,7 +208,8 @@ class Interpolate(Networks):
             truth = self._truth(pair, before.shape) if self.with_truth else {}
             if not self.manifest.interpolate.keep_truth:
                 return Images(before, after, truth)
-            return Images(before, after, truth, self._mask(pair, before.shape))
+            known_masks = masks.of_pair(self.manifest.root, pair, *before.shape[:2])
+            return Images(before, after, truth, known_masks)
         except RejectedPair as error:
             return error
 
@@ -226,12 +228,6 @@ class Interpolate(Networks):
         if self.takes_truth and any(frame.shape != shape for frame in truth.values()):
             raise RejectedPair(Reason.SIZES_DIFFER, "true frames are of another size")
         return truth
-
-    def _mask(self, pair: ImagePair, shape: tuple[int, ...]) -> np.ndarray | None:
-        if pair.mask is None:
-            return None
-        place = storage.resolve(self.manifest.root, pair.mask)
-        return images.fitted_mask(images.read_mask(place, self.manifest.image_size), *shape[:2])
 
 
 def _true_frames(read: Images) -> np.ndarray:
@@ -290,10 +286,10 @@ class Score(Networks):
         return score_rows.encode(scores, penalty, keyframes, self.weights.name, self.weights.sha256)
 
 
-def decoded(stored: StoredSequence, with_mask: bool = False) -> FrameSequence | RejectedPair:
+def decoded(stored: StoredSequence, with_masks: bool = False) -> FrameSequence | RejectedPair:
     """A stored sequence without its truth, or why it is rejected."""
     try:
-        mask = stored.mask() if with_mask else None
-        return FrameSequence(stored.pair(), stored.frames(), mask=mask)
+        known_masks = stored.masks() if with_masks else NO_MASKS
+        return FrameSequence(stored.pair(), stored.frames(), {}, *known_masks)
     except (DamagedShard, ValueError) as error:
         return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))

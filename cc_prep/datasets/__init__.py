@@ -129,6 +129,6 @@ def outsiders(manifest: Manifest, pairs: Iterable[ImagePair]) -> list[str]:
     return [
         reference
         for pair in pairs
-        for reference in (pair.before, pair.after, pair.mask, *(image for _, image in pair.truth))
-        if reference is not None and not storage.is_below(manifest.root, reference)
+        for reference in (pair.before, pair.after, *pair.masks, *(image for _, image in pair.truth))
+        if not storage.is_below(manifest.root, reference)
     ]

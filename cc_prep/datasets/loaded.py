@@ -17,14 +17,17 @@ class LoadedPair:
     """A pair with its images.
 
     record: what the data set says of it: id, captions, type of change and more. before, after:
-    uint8 [H, W, 3] RGB. mask: uint8 [H, W], 255 where something changed; None where the data set
-    has none.
+    uint8 [H, W, 3] RGB. mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and
+    1 … K the classes of `record.mask_classes`: the union, what vanished as it stands in before,
+    what appeared as it stands in after. None where the data set does not say.
     """
 
     record: ImagePair
     before: np.ndarray
     after: np.ndarray
     mask: np.ndarray | None = None
+    mask_before: np.ndarray | None = None
+    mask_after: np.ndarray | None = None
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -63,14 +66,11 @@ class LoadedPairs(Sequence[LoadedPair]):
 
     def _load(self, record: ImagePair) -> LoadedPair:
         # Imported here because those who only list pairs do without OpenCV.
-        from cc_prep.media import images
+        from cc_prep.media import images, masks
 
         before, after = (
             images.read(storage.resolve(self.root, place), self.size)
             for place in (record.before, record.after)
         )
-        mask = None
-        if record.mask is not None:
-            mask = images.read_mask(storage.resolve(self.root, record.mask), self.size)
-            mask = images.fitted_mask(mask, *before.shape[:2])
-        return LoadedPair(record, before, after, mask)
+        known_masks = masks.of_pair(self.root, record, *before.shape[:2])
+        return LoadedPair(record, before, after, *known_masks)

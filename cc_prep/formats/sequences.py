@@ -3,7 +3,8 @@
 <key>.json      ids, kind, change type, captions, facts, sizes, interpolator
 <key>.f00.png … frames, before first and after last (png, jpg or webp)
 <key>.t01.png … true frames at the same times, where the data set has them
-<key>.mask.png  255 where something changed, where the data set has it
+<key>.mask.png  class ids of where something changed, where the data set has it
+<key>.mask_before.png, .mask_after.png   what vanished, what appeared, where it tells them apart
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from cc_prep.formats import tar
+from cc_prep.formats import mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.media import images
-from cc_prep.records import FrameScores, FrameSequence, ImagePair
+from cc_prep.media.masks import Masks
+from cc_prep.records import CHANGE_CLASS, FrameScores, FrameSequence, ImagePair
 
 FORMAT = ShardFormat("cc-sequences", "sequences", "tar", tar.write_shard, tar.read_shard)
 PAIR_FIELDS = (
@@ -64,10 +66,12 @@ class StoredSequence:
         return str(self.meta.get("kind"))
 
     def pair(self) -> ImagePair:
-        """The pair as it was read, but for its truth and mask. Raises DamagedShard."""
+        """The pair as it was read, but for its truth and masks. Raises DamagedShard."""
         try:
             fields = {name: self.meta[name] for name in PAIR_FIELDS}
-            return ImagePair.from_json({**fields, "truth": ()})
+            classes = self.meta.get(mask_members.CLASSES, CHANGE_CLASS)
+            masks = {"mask_values": (), "mask_classes": classes}
+            return ImagePair.from_json({**fields, **masks, "truth": ()})
         except (KeyError, TypeError, ValueError):
             raise tar.DamagedShard(f"{self.key}: its .json does not describe a pair") from None
 
@@ -80,9 +84,14 @@ class StoredSequence:
         """True frames uint8 [H, W, 3] by frame number. Raises DamagedShard."""
         return {int(name[1:3]): self._image(name) for name in self.members if name[0] == "t"}
 
-    def mask(self) -> np.ndarray | None:
-        """uint8 [H, W]. Raises DamagedShard."""
-        return self._image("mask.png")[..., 0] if "mask.png" in self.members else None
+    def masks(self) -> Masks:
+        """Class ids uint8 [H, W] of the union and the two sides. Raises DamagedShard."""
+        return Masks(
+            *(
+                mask_members.decode(self.key, name, self.members.get(name), self.meta)
+                for name in mask_members.NAMES
+            )
+        )
 
     def _image(self, name: str) -> np.ndarray:
         if name not in self.members:
@@ -105,6 +114,7 @@ def encode(
     threads: how many frames are encoded at a time.
     """
     pair, frames = sequence.pair, sequence.frames
+    mask_meta, mask_files = mask_members.encode(sequence)
     meta = {
         **pair_meta(pair),
         "frames": len(frames),
@@ -112,6 +122,7 @@ def encode(
         "width": frames.shape[2],
         "codec": codec,
         "interpolator": interpolator,
+        **mask_meta,
     }
     members = {"json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()}
     with ThreadPoolExecutor(threads) as pool:
@@ -121,9 +132,7 @@ def encode(
         members |= {f"f{i:02d}.{codec}": data for i, data in enumerate(encoded_frames)}
     for i, frame in sorted(sequence.truth.items()):
         members[f"t{i:02d}.png"] = images.encode_image(frame, "png", quality)
-    if sequence.mask is not None:
-        members["mask.png"] = images.encode_image(sequence.mask, "png", quality)
-    return members
+    return members | mask_files
 
 
 def read(place: str) -> Iterator[StoredSequence]:
@@ -146,6 +155,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
         raise tar.DamagedShard(f"{key} has no usable .json") from None
     if not is_known_codec or type(count) is not int or not 2 <= count <= 99:
         raise tar.DamagedShard(f"{key}: {count!r} frames of codec {meta['codec']!r}")
+    mask_members.check(key, meta, files)
     return StoredSequence(key, meta, files)
 
 

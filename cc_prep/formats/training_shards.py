@@ -4,7 +4,8 @@
 <key>.tokens.npy     int16 [F, h, w], codebook indices of all frames
 <key>.scores.npy     float32 [2, captions, F], what keyframes are drawn from
 <key>.features.npy   float16 or float32 [frames, channels, h, w], of a backbone, where made
-<key>.mask.png       255 where something changed, where the data set has it
+<key>.mask.png       class ids of where something changed, where the data set has it
+<key>.mask_before.png, .mask_after.png    what vanished, what appeared, where it tells them apart
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
 `index.parquet` says where each sample lies, and what a trainer asks of all samples beforehand.
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from cc_prep import storage
-from cc_prep.formats import base, tar
+from cc_prep.formats import base, mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import pair_meta
 from cc_prep.media import images
@@ -47,6 +48,7 @@ INDEX_META = (
     ("width", pa.int32()),
     ("tokenizer", pa.string()),
     ("tokenizer_sha256", pa.string()),
+    (mask_members.CLASSES, pa.list_(pa.string())),
 )
 INDEX_SCHEMA = pa.schema(
     [
@@ -57,7 +59,13 @@ INDEX_SCHEMA = pa.schema(
         *INDEX_META,
     ]
 )
-MEMBERS = ("json", "tokens.npy", "scores.npy", "features.npy", "mask.png")  # and the images
+MEMBERS = (
+    "json",
+    "tokens.npy",
+    "scores.npy",
+    "features.npy",
+    *mask_members.NAMES,
+)  # and the images
 HEADER_SIZE = 10_000  # characters of an array's header, of which ours has under 128
 
 
@@ -84,7 +92,8 @@ class TrainingSample:
     """A sample of a shard, its arrays decoded.
 
     tokens: int16 [F, h, w]. scores: float32 [2, captions, F]. images: still encoded, by frame.
-    features: of some frames, where the shard has them. mask_png: still encoded, where it has one.
+    features: of some frames, where the shard has them. mask_png, mask_before_png, mask_after_png:
+    still encoded, where it has them.
     """
 
     key: str
@@ -94,6 +103,8 @@ class TrainingSample:
     images: dict[int, bytes]
     features: Features | None = None
     mask_png: bytes | None = None
+    mask_before_png: bytes | None = None
+    mask_after_png: bytes | None = None
 
     def image(self, frame: int) -> np.ndarray:
         """uint8 [H, W, 3] RGB. Raises DamagedShard."""
@@ -103,23 +114,20 @@ class TrainingSample:
         return pixels
 
     def mask(self) -> np.ndarray | None:
-        """uint8 [H, W], 255 where something changed; None where there is none.
+        """Class ids uint8 [H, W] of where something changed: 0 unchanged, 1 … K `mask_classes`.
 
-        Raises DamagedShard for one that is no image of the frames' size, of 0 and 255 alone.
+        None where it is not known. Raises DamagedShard for one that is no image of the frames'
+        size, or has a class that the JSON does not name.
         """
-        if self.mask_png is None:
-            return None
-        pixels = images.decode_stored(self.mask_png)
-        if pixels is None:
-            raise tar.DamagedShard(f"{self.key}.mask.png: no image")
-        height, width = self.meta.get("height"), self.meta.get("width")
-        if pixels.shape[:2] != (height, width):
-            size = f"{pixels.shape[1]}×{pixels.shape[0]}"
-            raise tar.DamagedShard(f"{self.key}.mask.png: {size}, not {width}×{height}")
-        grey = np.ascontiguousarray(pixels[..., 0])
-        if not np.isin(grey, (0, 255)).all() or (pixels != grey[..., None]).any():
-            raise tar.DamagedShard(f"{self.key}.mask.png: other values than 0 and 255")
-        return grey
+        return mask_members.decode(self.key, mask_members.UNION, self.mask_png, self.meta)
+
+    def mask_before(self) -> np.ndarray | None:
+        """What vanished, as it stands in the before image; as `mask`."""
+        return mask_members.decode(self.key, mask_members.BEFORE, self.mask_before_png, self.meta)
+
+    def mask_after(self) -> np.ndarray | None:
+        """What appeared, as it stands in the after image; as `mask`."""
+        return mask_members.decode(self.key, mask_members.AFTER, self.mask_after_png, self.meta)
 
 
 def encode(
@@ -140,12 +148,14 @@ def encode(
     count, height, width = frames.shape[:3]
     assert tokens.shape[0] == count
     assert scores.shape[::2] == (2, count), scores.shape
+    mask_meta, mask_files = mask_members.encode(sequence)
     meta = {
         **pair_meta(sequence.pair),
         "frames": count,
         "height": height,
         "width": width,
         **processing_meta,
+        **mask_meta,
     }
     if features is not None:
         meta["features"] = features.meta()
@@ -156,9 +166,7 @@ def encode(
     }
     if features is not None:
         members["features.npy"] = _npy(features.values)
-    if sequence.mask is not None:
-        assert sequence.mask.shape == (height, width)
-        members["mask.png"] = images.encode_image(sequence.mask, "png", quality)
+    members |= mask_files
     for frame in image_frames:
         members[f"f{frame:02d}.jpg"] = images.encode_image(frames[frame], "jpg", quality)
     return members
@@ -190,8 +198,9 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         for name, data in members.items()
         if name[0] == "f" and name[1:3].isdigit()
     }
-    mask = members.get("mask.png")
-    return TrainingSample(key, meta, tokens, scores, pictures, features, mask)
+    mask_members.check(key, meta, members)
+    masks = [members.get(name) for name in mask_members.NAMES]
+    return TrainingSample(key, meta, tokens, scores, pictures, features, *masks)
 
 
 def read(place: str) -> Iterator[TrainingSample]:

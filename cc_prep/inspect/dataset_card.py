@@ -93,7 +93,9 @@ def _features(rows: Sequence[Mapping[str, Any]], has_features: bool) -> list[Fea
             if has_features
             else []
         ),
-        Feature("mask.png", "image", "255 where something changed, where it is known"),
+        Feature("mask.png", "image", "class ids of where something changed, where it is known"),
+        Feature("mask_before.png", "image", "of what vanished, as it stands in before"),
+        Feature("mask_after.png", "image", "of what appeared, as it stands in after"),
         *(
             Feature(f"f{number:02d}.jpg", "image", "" if number else about_frames)
             for number in range(frames)

@@ -153,15 +153,14 @@ def _sequence_faults(key: str, members: dict[str, bytes], frames: int, codec: st
         sample = sequences.decode(key, members)
         pixels = sample.frames()
         truth = list(sample.truth().values())
-        mask = sample.mask()
+        sample.masks()
     except (tar.DamagedShard, ValueError) as error:  # ValueError: frames of several sizes
         return [str(error) if str(error).startswith(key) else f"{key}: {error}"]
     faults = []
     if (len(pixels), sample.codec) != (frames, codec):
         faults.append(f"{key}: {len(pixels)} frames of {sample.codec}, not {frames} {codec}")
     size = (sample.meta.get("height"), sample.meta.get("width"))
-    extra = [*truth, *([] if mask is None else [mask])]
-    if any(image.shape[:2] != size for image in (pixels[0], *extra)):
+    if any(image.shape[:2] != size for image in (pixels[0], *truth)):
         faults.append(f"{key}: an image is not {size[1]}×{size[0]}")
     return faults
 
@@ -186,7 +185,8 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
         sample = training_shards.decode(key, members)
         for frame in sample.images:
             sample.image(frame)
-        sample.mask()
+        for mask in (sample.mask, sample.mask_before, sample.mask_after):
+            mask()
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []

@@ -144,23 +144,6 @@ def resize(image: np.ndarray, size: int | None) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC))
 
 
-def read_mask(reference: str, size: int | None = None) -> np.ndarray:
-    """A change mask as uint8 [H, W] of 0 and 255, resized by nearest neighbour."""
-    grey = read(reference).max(axis=2)
-    image = Image.fromarray(np.where(grey > 127, 255, 0).astype(np.uint8))
-    if size is not None:
-        image = image.resize((size, size), Image.Resampling.NEAREST)
-    return np.asarray(image)
-
-
-def fitted_mask(mask: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A mask uint8 [H, W] in the size of its frames, by nearest neighbour."""
-    if mask.shape == (height, width):
-        return mask
-    image = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
-    return np.asarray(image)
-
-
 def _check_size(size: tuple[int, int], name: str) -> None:
     width, height = size
     if width * height > MOST_PIXELS:

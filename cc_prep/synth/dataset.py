@@ -1,9 +1,9 @@
 """Writes a synthetic data set in CLEVR-Change's own layout; `datasets/clevr_change.py` reads it.
 
 Beyond the published files there are `scenes/000000.json` (what stands where; written last, so a
-scene whose file is there is whole), `masks/000000.png`, `facts.json` (what truly changed, of all
-scenes), on request `truth/…`, and `synth.json` (the settings; a folder made with others is
-refused).
+scene whose file is there is whole), `masks/000000.png`, `masks_before/…` and `masks_after/…`,
+`facts.json` (what truly changed, of all scenes), on request `truth/…`, and `synth.json` (the
+settings; a folder made with others is refused).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,15 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.media.images import encode_image
 from cc_prep.records import CHANGE, NO_CHANGE
-from cc_prep.synth import captions, scenes
+from cc_prep.synth import captions, masks, scenes
 from cc_prep.synth import facts as scene_facts
 
-VERSION = 2
+VERSION = 3
+# Of folders that the same command completes: they lack the masks of the two sides.
+COMPLETED_VERSIONS = (2,)
 MOST_SCENES = 10**6  # six digits in a file name
 TRUE_FRAMES = 7
 SPLIT_SHARES = {"val": 0.05, "test": 0.10}
-# Of the image: the changed object, and every other one, must show at least so much.
-CHANGED_SHARE, OTHER_SHARE = 0.006, 0.0012
 MOST_TRIES = 500
 ORPHAN_SECONDS = 2.0
 
@@ -57,7 +58,8 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     """Renders scenes 0 … count - 1 into `root`, yielding the number of each when it is whole.
 
     Scenes that are there already are kept, so a stopped run goes on where it was, and a larger
-    `count` extends a finished one. The JSON files are written at the end.
+    `count` extends a finished one. Where an earlier version made them, their masks of the two sides
+    are added, and no image is rendered again. The JSON files are written at the end.
 
     Raises UserError if `root` holds something else, JobFailed if a renderer dies.
     """
@@ -71,24 +73,28 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     _check_settings(root, settings)
     there = {int(n[:-5]) for n in storage.list_files(storage.join(root, "scenes"), ".json")}
     missing = [index for index in range(count) if index not in there]
-    yield from (index for index in range(count) if index in there)
-    if missing:
-        yield from _render_all(root, missing, settings, workers)
+    without_masks = [index for index in masks.missing(root, count) if index in there]
+    yield from (index for index in range(count) if index in there - {*without_masks})
+    tasks = [
+        *(partial(masks.add, root, index, settings.size) for index in without_masks),
+        *(partial(write_scene, root, index, settings) for index in missing),
+    ]
+    if tasks:
+        yield from _render_all(tasks, workers)
     _write_annotations(root, count, settings)
 
 
-def _render_all(
-    root: str, missing: list[int], settings: Settings, workers: int | None
-) -> Iterator[int]:
+def _render_all(tasks: Sequence[Callable[[], int]], workers: int | None) -> Iterator[int]:
+    """Runs tasks in processes and yields the number of the scene that each returns."""
     # Fresh interpreters, since Mitsuba does not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        min(workers or os.cpu_count() or 1, len(missing)),
+        min(workers or os.cpu_count() or 1, len(tasks)),
         context,
         initializer=_prepare_renderer,
         initargs=(os.getpid(),),
     ) as pool:
-        jobs = [pool.submit(write_scene, root, index, settings) for index in missing]
+        jobs = [pool.submit(task) for task in tasks]
         try:
             for job in as_completed(jobs):
                 yield job.result()
@@ -118,7 +124,7 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
     """Renders one scene with all its files; its number."""
     from cc_prep.synth import render
 
-    scene, mask, sentences = compose(index, settings)
+    scene, scene_masks, sentences = compose(index, settings)
     before, after, distractor = scene.moments
     number = f"{index:06d}"
 
@@ -134,7 +140,7 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
         }.items()
     ):
         write(name, _render(render, moment, settings, index, serial))
-    write(f"masks/{number}.png", mask)
+    masks.write(root, index, scene_masks)
     if settings.truth:
         for offset, (kind, end) in enumerate((("sc", after), ("nsc", distractor))):
             for step in range(1, TRUE_FRAMES + 1):
@@ -149,10 +155,10 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
 
 def compose(
     index: int, settings: Settings
-) -> tuple[scenes.Scene, np.ndarray, dict[str, list[str]]]:
+) -> tuple[scenes.Scene, masks.SceneMasks, dict[str, list[str]]]:
     """Scene `index`: the first that its dice give whose change can be seen and said.
 
-    Returns the scene, its change mask uint8 [size, size], and its captions by kind.
+    Returns the scene, its masks bool [size, size], and its captions by kind.
     """
     change = change_type(index, settings.seed)
     for attempt in range(MOST_TRIES):
@@ -161,10 +167,10 @@ def compose(
         if scene is None:
             continue
         sentences = captions.change_captions(scene, rng)
-        mask = _visible_change(scene, settings.size) if len(sentences) >= 3 else None
-        if mask is not None:
+        seen = masks.visible_change(scene, settings.size) if len(sentences) >= 3 else None
+        if seen is not None:
             unchanged = captions.no_change_captions(rng)
-            return scene, mask, {"change": sentences, "no_change": unchanged}
+            return scene, seen, {"change": sentences, "no_change": unchanged}
     raise JobFailed(f"scene {index}: no {change} in {MOST_TRIES} tries")
 
 
@@ -186,20 +192,6 @@ def splits(count: int, seed: int) -> dict[str, list[int]]:
         "val": sorted(order[:val]),
         "test": sorted(order[val : val + test]),
     }
-
-
-def _visible_change(scene: scenes.Scene, size: int) -> np.ndarray | None:
-    """Where the changed object is before or after; None if it or another one is hardly seen."""
-    from cc_prep.synth import render
-
-    maps = [render.object_map(moment, size) for moment in scene.moments]
-    for solids, object_map in zip((scene.before, scene.after, scene.before), maps, strict=True):
-        for number, solid in enumerate(solids):
-            share = CHANGED_SHARE if number == scene.changed else OTHER_SHARE
-            if solid is not None and (object_map == number).mean() < share:
-                return None
-    changed = (maps[0] == scene.changed) | (maps[1] == scene.changed)
-    return np.where(changed, 255, 0).astype(np.uint8)
 
 
 def _render(
@@ -225,14 +217,15 @@ def _check_settings(root: str, settings: Settings) -> None:
     # What a folder does not say was not asked for when it was made: it has the default.
     recorded = {**asdict(Settings()), **settings_there} if isinstance(settings_there, dict) else {}
     different = {k for k in expected if recorded.get(k) != expected[k]}
-    if different == {"wording"}:
-        storage.write_json(place, expected)
-        return
-    if different:
+    if recorded.get("version") in COMPLETED_VERSIONS:
+        different.discard("version")
+    if different - {"wording"}:
         raise UserError(
             f"{root} was made with other settings ({', '.join(sorted(different))})",
             "Use the same settings, or another folder",
         )
+    if settings_there != expected:
+        storage.write_json(place, expected)
 
 
 def _write_annotations(root: str, count: int, settings: Settings) -> None:

@@ -25,8 +25,8 @@ class CaptionBatches:
     """Makes batches of before and after with one of the captions: {before_after, ids, labels}.
 
     before_after: [B, …] of what `before_after` gives. ids, labels: int64 [B, length], as
-    `TextCodec.encode` gives them. With `mask`, a batch also has `mask`, uint8 [B, H, W], 255 where
-    something changed, and `has_mask`, bool [B], False where a sample has no mask and 0 stands for
+    `TextCodec.encode` gives them. With `mask`, a batch also has `mask`, class ids uint8 [B, H, W],
+    0 unchanged, and `has_mask`, bool [B], False where a sample has no mask and 0 stands for
     it. backbone: SHA-256 of the weights whose features are read. Raises UserError if the shards do
     not hold what is read, or their images differ in size.
     """

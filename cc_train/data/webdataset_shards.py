@@ -10,7 +10,7 @@ from webdataset import filters
 from webdataset.compat import FluidInterface
 
 from cc_prep.errors import UserError
-from cc_prep.formats import training_shards
+from cc_prep.formats import mask_members, training_shards
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data.sequence_index import expand
@@ -31,8 +31,9 @@ def open_shards(
 
     A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
     `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` float16
-    [frames, C, h, w] and `mask.png` uint8 [H, W], 255 where something changed; the stored frames
-    `f00.jpg` … as uint8 [H, W, 3] RGB; and `before` and `after`, the first and the last of them.
+    [frames, C, h, w] and `mask.png`, `mask_before.png` and `mask_after.png`, class ids uint8
+    [H, W]; the stored frames `f00.jpg` … as uint8 [H, W, 3] RGB; and `before` and `after`, the
+    first and the last of them.
 
     Raises UserError for a pattern that names no file, and while reading for a damaged shard.
     Nothing is ever unpickled.
@@ -66,9 +67,10 @@ def _decoded(sample: TrainingSample) -> dict[str, Any]:
     }
     if sample.features is not None:
         members["features.npy"] = sample.features.values
-    mask = sample.mask()
-    if mask is not None:
-        members["mask.png"] = mask
+    masks = (sample.mask(), sample.mask_before(), sample.mask_after())
+    members |= {
+        name: mask for name, mask in zip(mask_members.NAMES, masks, strict=True) if mask is not None
+    }
     frames = {number: sample.image(number) for number in sorted(sample.images)}
     members |= {f"f{number:02d}.jpg": pixels for number, pixels in frames.items()}
     ends = {"before": 0, "after": len(sample.tokens) - 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -81,7 +82,7 @@ class Build(Networks):
     def read(self, items: Items) -> list[Any]:
         """Each item's images or frames, or why it is rejected."""
         if self.interpolate is None:
-            return [decoded(stored, with_mask=True) for stored in _stored(items)]
+            return [decoded(stored, with_masks=True) for stored in _stored(items)]
         return self.interpolate.read([item for item in items if isinstance(item, ImagePair)])
 
     def compute(self, items: Items, inputs: list[Any]) -> list[Encode | RejectedPair]:
@@ -115,7 +116,7 @@ class Build(Networks):
         members = sequences.encode(sequence, settings.codec, settings.quality, interpolator)
         meta = {"codec": settings.codec, "frames": len(sequence.frames)}
         frames = StoredSequence(sequence.pair.key, meta, members).frames()
-        sequence = FrameSequence(sequence.pair, frames, mask=sequence.mask)
+        sequence = replace(sequence, frames=frames, truth={})
         return self._sample(sequence, None, interpolator)
 
     def _sample(

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from cc_prep.formats import tar, training_shards
+from cc_prep.formats import mask_members, tar, training_shards
 from tests import small_weights
 from tests.conftest import Command
 from tests.faults import processes
@@ -87,13 +88,15 @@ def test_masks_and_facts_go_the_whole_way(fused: Path, stepwise: Path) -> None:
                 ]
                 assert samples[0] == samples[1]
                 changed = key.endswith("-change")
-                assert ("mask.png" in members) == changed
-                assert samples[0].get("mask.png") == members.get("mask.png")
+                for name in mask_members.NAMES:
+                    assert samples[0][name] == members[name]
                 sample = training_shards.decode(key, samples[0])
                 assert sample.meta["facts"] == json.loads(members["json"])["facts"]
                 assert (sample.meta["facts"]["type"] == "none") == (not changed)
-                mask = sample.mask()
-                assert mask is None or mask.shape == sample.image(0).shape[:2] == (64, 64)
+                mask, gone, new = sample.mask(), sample.mask_before(), sample.mask_after()
+                assert mask.shape == sample.image(0).shape[:2] == (64, 64)
+                assert mask.any() == changed
+                assert np.array_equal(mask, gone | new)
 
 
 def test_stored_sequences_without_scores_are_scored_on_the_way(
@@ -149,9 +152,9 @@ for sample in webdataset.WebDataset(shards, shardshuffle=False):
     assert tokens.dtype == np.int16 and tokens.shape == (5, 16, 16), tokens.shape
     assert 0 <= tokens.min() and tokens.max() < meta['codes']
     assert meta['facts']['type'] == (meta['change_type'] or 'none')
-    if meta['kind'] == 'change':
-        mask = np.array(PIL.Image.open(io.BytesIO(sample['mask.png'])))
-        assert mask.shape == (64, 64) and set(np.unique(mask)) == {0, 255}
+    mask = np.array(PIL.Image.open(io.BytesIO(sample['mask.png'])))
+    assert mask.shape == (64, 64) and meta['mask_classes'] == ['change']
+    assert set(np.unique(mask)) == ({0, 1} if meta['kind'] == 'change' else {0})
     metas[key] = meta
     row = rows.pop(key)
     assert scores.dtype == np.float32 and scores.shape == (2, len(meta['captions']), 5)

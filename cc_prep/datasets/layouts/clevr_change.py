@@ -7,9 +7,10 @@
     splits.json                             {"train": [0, …], "val": […], "test": […]}
     type_mapping.json                       {"color": ["000000.png", …], …}
 
-Each index gives two pairs. Beyond the published files, `masks/000000.png`, the true frames in
-between, `truth/sc/000000/01.png` … `07.png` (and `nsc`), and what the renderer wrote of the changes
-of all its scenes, `facts.json`, are read where they are.
+Each index gives two pairs. Beyond the published files, `masks/000000.png` (and `masks_before`,
+`masks_after`), the true frames in between, `truth/sc/000000/01.png` … `07.png` (and `nsc`), and
+what the renderer wrote of the changes of all its scenes, `facts.json`, are read where they are.
+Where there are masks, those of a pair without change are zero everywhere.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from __future__ import annotations
 from typing import Any
 
 from cc_prep import storage
-from cc_prep.datasets.layouts import annotation_files
+from cc_prep.datasets.layouts import annotation_files, masks
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, ImagePair
+from cc_prep.records import CHANGE, EMPTY_MASK, NO_CHANGE, Facts, ImagePair
 
 LAYOUT = "CLEVR-Change"
 FOLDERS = ("images", "sc_images", "nsc_images")
@@ -51,13 +52,18 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         )
     captions = {CHANGE: _captions(root, "change"), NO_CHANGE: _captions(root, "no_change")}
     types = _types(root)
-    masks = frozenset(storage.list_files(storage.join(root, "masks"), ".png"))
+    mask_files = {
+        folder: frozenset(storage.list_files(storage.join(root, folder), ".png"))
+        for folder in masks.FOLDERS
+    }
     # Asked once: on an object store a look for each of 80,000 pairs would take an hour.
     has_truth = storage.is_folder(storage.join(root, "truth"))
     place = storage.join(root, "facts.json")
     facts = _facts(place) if storage.exists(place) else {CHANGE: {}, NO_CHANGE: {}}
     return [
-        _pair(manifest, split, index, kind, captions[kind], types, masks, has_truth, facts[kind])
+        _pair(
+            manifest, split, index, kind, captions[kind], types, mask_files, has_truth, facts[kind]
+        )
         for index in sorted(set(indices))
         for kind in (CHANGE, NO_CHANGE)
     ]
@@ -93,15 +99,14 @@ def _pair(
     kind: str,
     captions: dict[str, list[str]],
     types: dict[int, str],
-    masks: frozenset[str],
+    mask_files: dict[str, frozenset[str]],
     has_truth: bool,
     facts: dict[str, Facts],
 ) -> ImagePair:
     number = f"{index:06d}"
     folder, name = ("sc", "semantic") if kind == CHANGE else ("nsc", "nonsemantic")
     before = f"CLEVR_default_{number}.png"
-    has_mask = kind == CHANGE and f"{number}.png" in masks
-    return ImagePair(
+    pair = ImagePair(
         dataset=manifest.name,
         split=split,
         id=number,
@@ -110,11 +115,18 @@ def _pair(
         after=f"{folder}_images/CLEVR_{name}_{number}.png",
         captions=tuple(captions.get(before, ())),
         change_type=types.get(index) if kind == CHANGE else None,
-        mask=f"masks/{number}.png" if has_mask else None,
         truth=_truth(manifest.root, f"truth/{folder}/{number}") if has_truth else (),
         image_id=_image_id(number, kind),
         facts=facts.get(before),
     )
+    # Both pairs of an index have masks, or none has.
+    references = (
+        (f"{folder}/{number}.png" if kind == CHANGE else EMPTY_MASK)
+        if f"{number}.png" in files
+        else None
+        for folder, files in mask_files.items()
+    )
+    return masks.with_masks(pair, *references)
 
 
 def _image_id(number: str, kind: str) -> str:

@@ -3,6 +3,7 @@
     [split/]before/NAME.png, [split/]after/NAME.png    also A and B; endings may differ
     [split/]captions/NAME.txt                          a caption a line, where there are any
     [split/]masks/NAME.png                             non-zero where something changed
+    [split/]masks_before/NAME.png, masks_after/…       what vanished; what appeared
 
 Without folders of splits all pairs belong to the manifest's first one, or to what `split_file`
 says.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cc_prep import storage
-from cc_prep.datasets.layouts import annotation_files, split_file
+from cc_prep.datasets.layouts import annotation_files, masks, split_file
 from cc_prep.datasets.layouts.annotation_files import ENDINGS, Images
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
@@ -79,21 +80,24 @@ def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
     root = manifest.root
     sides = _sides(root, place)
     assert sides is not None
-    images = Images(root, [*(f"{place}{side}" for side in sides), f"{place}masks"])
+    mask_folders = [f"{place}{folder}" for folder in masks.FOLDERS]
+    images = Images(root, [*(f"{place}{side}" for side in sides), *mask_folders])
     names = [_names(root, f"{place}{side}") for side in sides]
     caption_files = frozenset(storage.list_files(storage.join(root, f"{place}captions"), ".txt"))
     return [
-        ImagePair(
-            dataset=manifest.name,
-            split=split,
-            id=name,
-            kind=CHANGE,
-            before=images.of(f"{place}{sides[0]}/{name}"),
-            after=images.of(f"{place}{sides[1]}/{name}"),
-            captions=_captions(root, f"{place}captions/{name}.txt")
-            if f"{name}.txt" in caption_files
-            else (),
-            mask=images.paths.get(f"{place}masks/{name}"),
+        masks.with_masks(
+            ImagePair(
+                dataset=manifest.name,
+                split=split,
+                id=name,
+                kind=CHANGE,
+                before=images.of(f"{place}{sides[0]}/{name}"),
+                after=images.of(f"{place}{sides[1]}/{name}"),
+                captions=_captions(root, f"{place}captions/{name}.txt")
+                if f"{name}.txt" in caption_files
+                else (),
+            ),
+            *(images.paths.get(f"{folder}/{name}") for folder in mask_folders),
         )
         # A name on one side alone is a pair too: the job sets it aside and names what is missing.
         for name in sorted(names[0] | names[1])

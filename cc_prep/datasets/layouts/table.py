@@ -3,7 +3,11 @@
     before, after      image files, relative to the data set's root (absolute ones and URLs too,
                        where the manifest says `outside_root: true`)
     caption            a sentence; `captions`: a list of them (in CSV as JSON)
-    split, id, kind, change_type, mask    where there are any
+    split, id, kind, change_type          where there are any
+    mask, mask_before, mask_after         images, non-zero where something changed, where something
+                                          vanished, where something appeared; where there are any
+
+In a table with masks a pair of kind no_change has one that is zero everywhere.
 
 Rows with the same id, or without ids the same two images, are one pair, their captions together.
 `table.file` names the table; by default it is the one file called `pairs.*` in the root.
@@ -18,7 +22,7 @@ from collections import Counter
 from typing import Any
 
 from cc_prep import storage
-from cc_prep.datasets.layouts import split_file
+from cc_prep.datasets.layouts import masks, split_file
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
@@ -27,7 +31,8 @@ from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 WANTED = "Put the table (pairs.csv) and its images there, or name its folder with --root"
 NAMES = ("pairs.csv", "pairs.jsonl", "pairs.parquet")
 REMEDY = (
-    "Columns: before, after, and where there are any caption, split, id, kind, change_type, mask"
+    "Columns: before, after, and where there are any caption, split, id, kind, change_type, mask, "
+    "mask_before, mask_after"
 )
 KINDS = {
     **dict.fromkeys(("", "change", "changed", "1", "true", "yes"), CHANGE),
@@ -106,7 +111,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
             )
         captions = (*earlier.captions, *pair.captions)
         by_id[pair.id] = ImagePair(**{**pair.__dict__, "captions": captions})
-    return split_file.with_splits(manifest, list(by_id.values()))
+    return split_file.with_splits(manifest, masks.with_empty(list(by_id.values())))
 
 
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
@@ -132,7 +137,7 @@ def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> I
     kind = KINDS.get(text("kind").lower())
     if kind is None:
         raise UserError(f"{place}: row {number}: kind {text('kind')!r}", "Use change or no_change")
-    return ImagePair(
+    pair = ImagePair(
         dataset=manifest.name,
         split=text("split") or manifest.splits[0],
         id=text("id") or f"{before} {after}",
@@ -141,8 +146,8 @@ def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> I
         after=after,
         captions=_captions(place, number, row),
         change_type=text("change_type") or None,
-        mask=text("mask") or None,
     )
+    return masks.with_masks(pair, *(text(name) or None for name in masks.NAMES))
 
 
 def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:

@@ -9,16 +9,20 @@ from typing import Any
 import cv2
 import numpy as np
 
+from cc_prep.formats import mask_members
 from cc_prep.formats import scores as score_rows
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.inspect import stats
 from cc_prep.media.images import encode_image, resize
+from cc_prep.media.masks import Masks
 from cc_prep.steps import confidence
 
 STRIP_PX = 128
 GAP_PX = 4
 CURVE_PX = 64
+# Of the classes of a mask, whose ids are counted on through them: told apart in any order.
+CLASS_COLOURS = ((86, 180, 233), (240, 228, 66), (213, 94, 0), (0, 158, 115), (204, 121, 167))
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,11 @@ class Strip:
 
 def of_sequence(sample: StoredSequence) -> Strip:
     """A strip of stored frames. Raises DamagedShard."""
-    frames, truth, mask = sample.frames(), sample.truth(), sample.mask()
+    frames, truth, masks = sample.frames(), sample.truth(), sample.masks()
     measures = stats.against_truth(frames, truth)
     labels = _labels(len(frames))
     extras = [_frame(_heat(frames[0], frames[-1]), "difference")]
-    if mask is not None:
-        extras.append(_frame(np.repeat(mask[..., None], 3, axis=2), "change mask"))
+    extras += _masks(masks, len(sample.meta.get(mask_members.CLASSES, ())))
     labelled_frames: list[Frame | None] = [
         _frame(image, labels[i], measures.get("PSNR", {}).get(i), measures.get("SSIM", {}).get(i))
         for i, image in enumerate(frames)
@@ -101,7 +104,10 @@ def of_training_sample(sample: TrainingSample) -> Strip:
         ],
         truth=[],
         rebuilt=[],
-        extras=[],
+        extras=_masks(
+            Masks(sample.mask(), sample.mask_before(), sample.mask_after()),
+            len(sample.meta.get(mask_members.CLASSES, ())),
+        ),
         **_words(sample.meta),
     )
 
@@ -159,6 +165,19 @@ def _frame(
         image = resize(image, 2 * STRIP_PX)
     data = encode_image(image, "jpg", 82)
     return Frame(f"data:image/jpeg;base64,{base64.b64encode(data).decode()}", label, psnr, ssim)
+
+
+def _masks(masks: Masks, classes: int) -> list[Frame]:
+    """The masks that are known, black where nothing changed; white, or a colour a class."""
+    colours = np.zeros((256, 3), np.uint8)
+    for class_id in range(1, 256):
+        colours[class_id] = 255 if classes <= 1 else CLASS_COLOURS[class_id % len(CLASS_COLOURS)]
+    labels = ("change mask", "vanished", "appeared")
+    return [
+        _frame(colours[mask], label)
+        for mask, label in zip(masks, labels, strict=True)
+        if mask is not None
+    ]
 
 
 def _heat(before: np.ndarray, after: np.ndarray) -> np.ndarray:

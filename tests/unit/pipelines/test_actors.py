@@ -104,7 +104,8 @@ def test_masks_have_the_size_of_their_frames(root: Path) -> None:
     for size, shape in (("null", (33, 51)), ("32", (32, 32))):
         [sequence] = step(root, f"image_size={size}").sequences([odd])
         assert sequence.mask.shape == sequence.frames.shape[1:3] == shape
-        assert (sequence.mask == 255).all()
+        assert (sequence.mask == 1).all()
+        assert sequence.mask_before is sequence.mask_after is None
 
 
 def test_missing_truth_rejects_the_pair_alone(root: Path) -> None:

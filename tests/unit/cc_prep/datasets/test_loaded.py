@@ -23,7 +23,10 @@ def test_pairs_come_with_their_images_and_masks(synth_root: Path) -> None:
     assert changed.mask is not None
     assert changed.mask.shape == changed.before.shape[:2] == (64, 64)
     different = (changed.before != changed.after).any(axis=2)
-    assert different[changed.mask == 255].mean() > 0.5
+    assert different[changed.mask == 1].mean() > 0.5
+    assert np.array_equal(changed.mask, changed.mask_before | changed.mask_after)
+    unchanged = next(pair for pair in pairs if pair.record.kind == "no_change")
+    assert not np.any([unchanged.mask, unchanged.mask_before, unchanged.mask_after])
     assert [pair.record for pair in pairs[1:]] == records[1:]
     assert pairs[-1].record == records[-1]
 

@@ -13,6 +13,7 @@ from cc_prep import datasets, manifest
 from cc_prep.datasets.layouts import clevr_dc as clevr_dc_reader
 from cc_prep.errors import UserError
 from cc_prep.inspect.inspection import inspect
+from cc_prep.records import EMPTY_MASK
 from tests.conftest import ROOT
 from tests.miniatures import MAKERS, clevr_dc, edit, folders, image, levir, spot, write
 
@@ -113,6 +114,23 @@ def test_folders(tmp_path: Path) -> None:
         "val/after/2.jpg",
         "val/after/alone.png",
     ]
+
+
+def test_masks_in_folders(tmp_path: Path) -> None:
+    """Keeps away: masks of one side that are not read, or read as the whole."""
+    settings = folders(tmp_path)
+    image(tmp_path / "train/masks/0.png")
+    image(tmp_path / "train/masks_before/1.png")
+    pairs = {pair.id: pair for pair in datasets.pairs(settings, "train")}
+    assert (pairs["0"].mask, pairs["0"].mask_after) == ("train/masks/0.png", None)
+    gone = pairs["1"]
+    assert (gone.mask, gone.mask_before, gone.mask_after) == (
+        None,
+        "train/masks_before/1.png",
+        EMPTY_MASK,
+    )
+    [other] = datasets.pairs(settings, "val")
+    assert other.masks == ()
 
 
 def test_folders_without_splits(tmp_path: Path) -> None:

@@ -26,11 +26,12 @@ def stored(place: Path, sequence: FrameSequence, codec: str = "png") -> sequence
 
 
 def test_png_is_exact(tmp_path: Path) -> None:
-    mask = np.where(FRAMES[0, ..., 0] > 99, 255, 0).astype(np.uint8)
-    sequence = stored(tmp_path / "a.tar", FrameSequence(pair(3), FRAMES, {2: FRAMES[1]}, mask))
+    masks = [(FRAMES[0, ..., channel] > 99).astype(np.uint8) for channel in range(3)]
+    sequence = stored(tmp_path / "a.tar", FrameSequence(pair(3), FRAMES, {2: FRAMES[1]}, *masks))
     assert np.array_equal(sequence.frames(), FRAMES)
     assert np.array_equal(sequence.truth()[2], FRAMES[1])
-    assert np.array_equal(sequence.mask(), mask)
+    assert np.array_equal(sequence.masks(), masks)
+    assert sequence.meta["mask_classes"] == ["change"]
     assert sequence.meta["captions"] == list(pair(3).captions)
     assert (sequence.meta["height"], sequence.meta["width"], sequence.meta["frames"]) == (24, 32, 5)
 

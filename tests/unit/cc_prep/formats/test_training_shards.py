@@ -21,14 +21,17 @@ PAIR = ImagePair(
     "d", "train", "1", "change", "b", "a", ("it moved", "moved"), "move", facts=Facts("none")
 )
 FRAMES = RANDOM.integers(0, 256, (5, 24, 32, 3), np.uint8)
-MASK = np.where(FRAMES[0, ..., 0] > 99, 255, 0).astype(np.uint8)
+MASK = RANDOM.integers(0, 3, (24, 32), np.uint8)
+GONE, NEW = np.where(MASK == 1, 1, 0).astype(np.uint8), np.where(MASK == 2, 2, 0).astype(np.uint8)
+MASKED_PAIR = replace(PAIR, mask_classes=("road", "building"))
 FEATURES = Features("vit", "ab" * 32, (0, 4), RANDOM.normal(size=(2, 8, 3, 4)).astype(np.float16))
 ABOUT = {"codes": 20, "tokenizer": "t", "tokenizer_sha256": "cd" * 32}
 
 
 def sample(features: Features | None = FEATURES, mask: np.ndarray | None = MASK) -> dict:
     tokens, scores = np.arange(20).reshape(5, 2, 2), np.zeros((2, 1, 5))
-    sequence = FrameSequence(PAIR, FRAMES, mask=mask)
+    sides = {} if mask is None else {"mask_before": GONE, "mask_after": NEW}
+    sequence = FrameSequence(MASKED_PAIR, FRAMES, mask=mask, **sides)
     return training_shards.encode(sequence, tokens, scores, [0, 4], 95, ABOUT, features)
 
 
@@ -47,9 +50,14 @@ def npy(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def test_mask_and_features_come_back() -> None:
+def test_masks_and_features_come_back() -> None:
+    """Keeps away: classes that become one, and what vanished taken for what appeared."""
     decoded = training_shards.decode("k", sample())
     assert np.array_equal(decoded.mask(), MASK)
+    assert np.array_equal(decoded.mask_before(), GONE)
+    assert np.array_equal(decoded.mask_after(), NEW)
+    assert decoded.meta["mask_classes"] == ["road", "building"]
+    assert training_shards.index_meta(decoded.meta)["mask_classes"] == ["road", "building"]
     assert decoded.features is not None
     assert decoded.features.values.dtype == np.float16
     assert np.array_equal(decoded.features.values, FEATURES.values)
@@ -70,8 +78,8 @@ def test_neither_is_needed() -> None:
     members = sample(None, None)
     decoded = training_shards.decode("k", members)
     assert decoded.features is None
-    assert decoded.mask() is None
-    assert "features" not in json.loads(members["json"])
+    assert decoded.mask() is decoded.mask_before() is decoded.mask_after() is None
+    assert not {"features", "mask_classes"} & json.loads(members["json"]).keys()
 
 
 def test_members_have_one_order() -> None:
@@ -81,6 +89,8 @@ def test_members_have_one_order() -> None:
         "scores.npy",
         "features.npy",
         "mask.png",
+        "mask_before.png",
+        "mask_after.png",
         "f00.jpg",
         "f04.jpg",
     ]
@@ -128,16 +138,36 @@ def test_features_that_do_not_fit(members: dict[str, bytes]) -> None:
     [
         (b"hello", "no image"),
         (encode_image(MASK[:20], "png", 0), "32×20, not 32×24"),
-        (encode_image(MASK // 2, "png", 0), "other values than 0 and 255"),
-        (encode_image(np.stack([MASK, MASK, 255 - MASK], -1), "png", 0), "other values"),
+        (encode_image(MASK + 1, "png", 0), "other values than the class ids 0 to 2"),
+        (encode_image(np.stack([MASK, MASK, 2 - MASK], -1), "png", 0), "other values"),
     ],
 )
-def test_masks_that_do_not_fit(data: bytes, message: str) -> None:
-    decoded = training_shards.decode("k", changed("mask.png", data))
+@pytest.mark.parametrize("name", ["mask", "mask_before", "mask_after"])
+def test_masks_that_do_not_fit(name: str, data: bytes, message: str) -> None:
+    decoded = training_shards.decode("k", changed(f"{name}.png", data))
     with pytest.raises(tar.DamagedShard, match=message):
-        decoded.mask()
-    [fault] = verify(changed("mask.png", data))
+        getattr(decoded, name)()
+    [fault] = verify(changed(f"{name}.png", data))
     assert message in fault
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        changed("mask_classes", None),
+        changed("mask_classes", []),
+        changed("mask_classes", "road"),
+        changed("mask_classes", [1, 2]),
+        changed("mask_classes", ["x"] * 256),
+        {name: data for name, data in sample().items() if name != "mask.png"},
+        {**sample(None, None), "mask_after.png": sample()["mask_after.png"]},
+    ],
+)
+def test_masks_and_their_classes_belong_together(members: dict[str, bytes]) -> None:
+    """Keeps away: class ids without names, and a mask of one side that counts as the whole."""
+    with pytest.raises(tar.DamagedShard, match=r"^k: .*mask"):
+        training_shards.decode("k", members)
+    assert len(verify(members)) == 1
 
 
 def test_verify_looks_into_features() -> None:
@@ -160,6 +190,7 @@ def test_the_index_says_what_a_trainer_asks(tmp_path: Path) -> None:
         "dataset": "d", "split": "train", "id": "1", "image_id": None, "kind": "change",
         "change_type": "move", "captions": ["it moved", "moved"], "before": "b", "after": "a",
         "frames": 5, "height": 24, "width": 32, "tokenizer": "t", "tokenizer_sha256": "cd" * 32,
+        "mask_classes": ["road", "building"],
     }  # fmt: skip
     assert row["bytes"] % 512 == 0
 

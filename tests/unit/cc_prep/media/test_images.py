@@ -100,14 +100,8 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         assert caught.value.reason is reason
 
 
-def test_resize_and_mask(tmp_path: Path) -> None:
+def test_resize() -> None:
     assert images.resize(GREEN, 24).shape == (24, 24, 3)
-    mask = np.zeros((8, 8), np.uint8)
-    mask[2:4] = 255
-    Image.fromarray(np.kron(mask, np.ones((4, 4), np.uint8))).save(tmp_path / "m.png")
-    resized = images.read_mask(str(tmp_path / "m.png"), 16)
-    assert set(np.unique(resized)) == {0, 255}
-    assert resized.mean() == pytest.approx(255 / 4)
 
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cc_prep.errors import UserError
-from cc_prep.synth import captions, dataset, scenes
+from cc_prep.synth import captions, dataset, masks, scenes
 
 SEEDS = st.integers(0, 10**6)
 CHANGES = st.sampled_from(scenes.CHANGE_TYPES)
@@ -182,7 +183,8 @@ def test_official_layout(synth_root: Path) -> None:
     names = {p.name for p in synth_root.iterdir()}
     assert names >= {
         "images", "sc_images", "nsc_images", "change_captions.json", "no_change_captions.json",
-        "splits.json", "type_mapping.json", "scenes", "masks", "truth",
+        "splits.json", "type_mapping.json", "scenes", "masks", "masks_before", "masks_after",
+        "truth",
     }  # fmt: skip
     for folder, name in (
         ("images", "default"),
@@ -219,6 +221,41 @@ def test_mask_is_where_the_change_is(synth_root: Path) -> None:
         first, last = (image(synth_root, f"truth/sc/{index:06d}/{step:02d}.png") for step in (1, 7))
         assert np.abs(first - before).mean() < np.abs(first - after).mean()
         assert np.abs(last - after).mean() < np.abs(last - before).mean()
+
+
+def test_masks_of_the_two_sides(synth_root: Path) -> None:
+    """Keeps away: a moved object that is said to have come, and sides that are swapped."""
+    for index in range(6):
+        union, before, after = (
+            image(synth_root, f"{folder}/{index:06d}.png") for folder in masks.FOLDERS
+        )
+        assert np.array_equal(union, before | after)
+        scene = json.loads((synth_root / f"scenes/{index:06d}.json").read_text())["scene"]
+        assert before.any() == (scene["change"] != "add")
+        assert after.any() == (scene["change"] != "drop")
+        shares = (before & after).sum() / max(1, union.sum())
+        assert shares < 0.9 if scene["change"] in ("add", "drop", "move") else shares > 0.3
+
+
+def test_an_older_folder_is_completed_without_rendering(
+    synth_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: hours of rendering again for masks that the scenes tell, or other masks."""
+    old = tmp_path / "old"
+    shutil.copytree(synth_root, old)
+    for folder in ("masks_before", "masks_after"):
+        shutil.rmtree(old / folder)
+    (old / "masks_before").mkdir()  # of a run that was killed before its first mask of after
+    (old / "masks_before" / "000000.png").write_bytes(b"half")
+    settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
+    (old / "synth.json").write_text(json.dumps({**asdict(settings), "version": 2}))
+    monkeypatch.setattr(dataset, "write_scene", None)
+    assert sorted(dataset.make(str(old), 6, settings, workers=1)) == list(range(6))
+    files = [str(p.relative_to(synth_root)) for p in synth_root.rglob("*") if p.is_file()]
+    assert filecmp.cmpfiles(synth_root, old, files, shallow=False)[0] == files
+    (old / "synth.json").write_text(json.dumps({**asdict(settings), "version": 1}))
+    with pytest.raises(UserError, match=r"other settings \(version\)"):
+        list(dataset.make(str(old), 6, settings))
 
 
 def test_same_seed_same_bytes_resumed_or_not(tmp_path: Path) -> None:

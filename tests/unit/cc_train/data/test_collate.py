@@ -29,12 +29,17 @@ def sample(**changes: object) -> TrainingSample:
     values = np.arange(2 * 5 * 2 * 2, dtype=np.float16).reshape(2, 5, 2, 2)
     parts = {
         "key": "k",
-        "meta": {"captions": ["a cube moved"], "height": SIDE, "width": SIDE},
+        "meta": {
+            "captions": ["a cube moved"],
+            "height": SIDE,
+            "width": SIDE,
+            "mask_classes": ["road", "building"],
+        },
         "tokens": np.arange(FRAMES * 4, dtype=np.int16).reshape(FRAMES, 2, 2),
         "scores": np.zeros((2, 1, FRAMES), np.float32),
         "images": {0: png(10), 2: png(20)},
         "features": Features("net", "0" * 64, (0, 2), values),
-        "mask_png": png(255, (SIDE, SIDE)),
+        "mask_png": png(2, (SIDE, SIDE)),
     }
     return TrainingSample(**{**parts, **changes})  # type: ignore[arg-type]
 
@@ -99,7 +104,7 @@ def test_masks_come_with_whether_there_is_one() -> None:
     rngs = [np.random.default_rng(0)] * 2
     batch = batches([sample(), sample(mask_png=None)], rngs)
     assert batch["has_mask"].tolist() == [True, False]
-    assert batch["mask"].float().mean((1, 2)).tolist() == [255, 0]
+    assert batch["mask"].float().mean((1, 2)).tolist() == [2, 0]
     assert "mask" not in CaptionBatches("tokens", WORDS, 6)([sample()], rngs[:1])
 
 

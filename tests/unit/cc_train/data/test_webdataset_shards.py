@@ -66,7 +66,7 @@ def test_the_order_of_shards_depends_on_seed_and_epoch(tmp_path: Path) -> None:
 def test_frames_and_masks_are_decoded(tmp_path: Path) -> None:
     frames = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), np.uint8)
     mask = np.zeros((16, 16), np.uint8)
-    mask[2:4] = 255
+    mask[2:4] = 1
     pair = ImagePair("a", "train", "0", "change", "0.png", "1.png", ("a cube",))
     sequence = FrameSequence(pair, frames, mask=mask)
     tokens, scores = np.zeros((4, 1, 1)), np.zeros((2, 1, 4))

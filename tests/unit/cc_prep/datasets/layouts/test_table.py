@@ -12,7 +12,7 @@ import pytest
 from cc_prep import datasets, manifest
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
-from cc_prep.records import ImagePair
+from cc_prep.records import EMPTY_MASK, ImagePair
 
 ROWS = [
     {
@@ -68,6 +68,33 @@ def test_the_same_from_json_lines_and_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(full), tmp_path / "my.parquet")
     for name in ("my.jsonl", "my.parquet"):
         assert every(settings(tmp_path, f"table.file={name}")) == expected
+
+
+def test_masks_of_a_table(tmp_path: Path) -> None:
+    """Keeps away: an unchanged pair that teaches nothing, and an object that came as unknown."""
+    images = {"before": "a.png", "after": "b.png"}
+    rows = [
+        {**images, "id": "moved", "mask_before": "v.png", "mask_after": "n.png"},
+        {**images, "id": "came", "mask_after": "n.png"},
+        {**images, "id": "same", "kind": "no_change"},
+        {**images, "id": "unknown"},
+    ]
+    write_csv(tmp_path, rows)
+    references = {
+        pair.id: (pair.mask, pair.mask_before, pair.mask_after)
+        for pair in every(settings(tmp_path))
+    }
+    assert references == {
+        "moved": (None, "v.png", "n.png"),
+        "came": (None, EMPTY_MASK, "n.png"),
+        "same": (EMPTY_MASK, EMPTY_MASK, EMPTY_MASK),
+        "unknown": (None, None, None),
+    }
+    write_csv(tmp_path, [{**images, "id": "one", "mask": "m.png"}, rows[2]])
+    assert [pair.mask for pair in every(settings(tmp_path))] == ["m.png", EMPTY_MASK]
+    assert {pair.mask_after for pair in every(settings(tmp_path))} == {None}
+    write_csv(tmp_path, rows[2:])
+    assert {pair.mask for pair in every(settings(tmp_path))} == {None}
 
 
 def test_lists_of_captions_and_ids(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""Masks as the layouts name them: what a side without a file means, and a pair without change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cc_prep.records import EMPTY_MASK, NO_CHANGE, ImagePair
+
+NAMES = ("mask", "mask_before", "mask_after")  # of the record's fields, and of a table's columns
+FOLDERS = ("masks", "masks_before", "masks_after")
+
+
+def with_masks(
+    pair: ImagePair,
+    union: str | None = None,
+    before: str | None = None,
+    after: str | None = None,
+) -> ImagePair:
+    """The pair with the masks of these references.
+
+    Where one side has a mask and the other has none, nothing is seen on the other: an object that
+    came or went has one mask.
+    """
+    if before is not None or after is not None:
+        before, after = before or EMPTY_MASK, after or EMPTY_MASK
+    return replace(pair, mask=union, mask_before=before, mask_after=after)
+
+
+def with_empty(pairs: Sequence[ImagePair]) -> list[ImagePair]:
+    """The pairs of a data set, those without change with masks that are zero everywhere.
+
+    Only where the data set has masks at all, and for the sides only where it has those.
+    """
+    has_sides = any(pair.mask_before is not None for pair in pairs)
+    has_masks = has_sides or any(pair.mask is not None for pair in pairs)
+    side = EMPTY_MASK if has_sides else None
+    return [
+        with_masks(pair, EMPTY_MASK, side, side)
+        if has_masks and pair.kind == NO_CHANGE and pair.mask is None and pair.mask_before is None
+        else pair
+        for pair in pairs
+    ]

@@ -1,0 +1,69 @@
+"""Where the changed object of a scene is seen: masks of 0 and 255, as the data set holds them.
+
+    masks/000000.png          where it is seen before or after
+    masks_before/000000.png   what vanished: where it is seen before
+    masks_after/000000.png    what appeared: where it is seen after
+
+An object that came has an empty mask before, one that went an empty mask after. One that only
+changed its colour or material has nearly the same mask twice, as the camera moves a little.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.media.images import encode_image
+from cc_prep.synth import scenes
+
+SceneMasks = tuple[np.ndarray, np.ndarray, np.ndarray]  # bool [size, size], as in FOLDERS
+FOLDERS = ("masks", "masks_before", "masks_after")
+# Of the image: the changed object, and every other one, must show at least so much.
+CHANGED_SHARE, OTHER_SHARE = 0.006, 0.0012
+
+
+def visible_change(scene: scenes.Scene, size: int) -> SceneMasks | None:
+    """The masks of a scene, bool [size, size]; None if its change or an object is hardly seen."""
+    from cc_prep.synth import render
+
+    maps = [render.object_map(moment, size) for moment in scene.moments]
+    for solids, object_map in zip((scene.before, scene.after, scene.before), maps, strict=True):
+        for number, solid in enumerate(solids):
+            share = CHANGED_SHARE if number == scene.changed else OTHER_SHARE
+            if solid is not None and (object_map == number).mean() < share:
+                return None
+    return _masks(scene.changed, *maps[:2])
+
+
+def of_scene(scene: scenes.Scene, size: int) -> SceneMasks:
+    """The masks of a scene that was rendered before, bool [size, size]."""
+    from cc_prep.synth import render
+
+    before, after, _ = (render.object_map(moment, size) for moment in scene.moments)
+    return _masks(scene.changed, before, after)
+
+
+def write(root: str, index: int, masks: SceneMasks) -> None:
+    """Writes the masks of scene `index`; the one of after last."""
+    for folder, mask in zip(FOLDERS, masks, strict=True):
+        pixels = np.where(mask, 255, 0).astype(np.uint8)
+        place = storage.join(root, f"{folder}/{index:06d}.png")
+        storage.write_bytes(place, encode_image(pixels, "png", 0))
+
+
+def missing(root: str, count: int) -> list[int]:
+    """Which of the first `count` scenes have no masks of the two sides."""
+    names = frozenset(storage.list_files(storage.join(root, FOLDERS[-1]), ".png"))
+    return [index for index in range(count) if f"{index:06d}.png" not in names]
+
+
+def add(root: str, index: int, size: int) -> int:
+    """Writes the masks of a scene whose images are there already; its number."""
+    record = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
+    write(root, index, of_scene(scenes.from_json(record["scene"]), size))
+    return index
+
+
+def _masks(changed: int, before: np.ndarray, after: np.ndarray) -> SceneMasks:
+    sides = before == changed, after == changed
+    return sides[0] | sides[1], *sides

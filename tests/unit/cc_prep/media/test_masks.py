@@ -1,0 +1,84 @@
+"""Masks of data sets become class ids: binary ones, those with values, and those of two sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.media import masks
+from cc_prep.records import EMPTY_MASK
+from tests.fakes import pair
+
+LEVIR = ((128, 1), (255, 2))
+
+
+def written(path: Path, values: object, mode: str = "L") -> str:
+    Image.fromarray(np.array(values, np.uint8)).convert(mode).save(path)
+    return str(path)
+
+
+def squares(*values: int) -> np.ndarray:
+    """Vertical bands of 16 × 32 px, one a value."""
+    return np.repeat(np.array([values], np.uint8), 16, axis=1).repeat(32, axis=0)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P"])
+def test_each_value_but_zero_is_the_class_change(tmp_path: Path, mode: str) -> None:
+    """Keeps away: a mask of class ids 0 and 1 that is read as one in which nothing changed."""
+    mask = masks.read(written(tmp_path / "m.png", squares(0, 1, 127, 255), mode))
+    assert mask.dtype == np.uint8
+    assert np.array_equal(mask, squares(0, 1, 1, 1))
+
+
+def test_a_jpeg_has_no_values_of_its_own(tmp_path: Path) -> None:
+    """Keeps away: the ringing around an edge as a change."""
+    mask = masks.read(written(tmp_path / "m.jpg", squares(0, 255)))
+    assert np.array_equal(mask, squares(0, 1))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_values_are_classes(tmp_path: Path, mode: str) -> None:
+    """Keeps away: roads and buildings as one class."""
+    place = written(tmp_path / "m.png", squares(255, 0, 128), mode)
+    assert np.array_equal(masks.read(place, LEVIR), squares(2, 0, 1))
+
+
+def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:
+    """Keeps away: a smoothed or damaged label whose classes nobody said."""
+    place = written(tmp_path / "m.png", squares(255, 0, 77))
+    with pytest.raises(RejectedPair, match="the value 77, not 0, 128, 255") as caught:
+        masks.read(place, LEVIR)
+    assert caught.value.reason is Reason.UNREADABLE_MASK
+
+
+def test_the_union_is_made_of_the_sides(tmp_path: Path) -> None:
+    """Keeps away: one side as the whole, and a class of before over that of after."""
+    written(tmp_path / "b.png", squares(0, 128, 128, 0))
+    written(tmp_path / "a.png", squares(0, 0, 255, 255))
+    record = replace(pair(0), mask_before="b.png", mask_after="a.png", mask_values=LEVIR)
+    union, before, after = masks.of_pair(str(tmp_path), record, 32, 64)
+    assert np.array_equal(union, squares(0, 1, 2, 2))
+    assert np.array_equal(before, squares(0, 1, 1, 0))
+    assert np.array_equal(after, squares(0, 0, 2, 2))
+
+
+def test_masks_that_are_empty_or_not_known(tmp_path: Path) -> None:
+    record = replace(pair(0), mask=EMPTY_MASK)
+    union, before, after = masks.of_pair(str(tmp_path), record, 8, 9)
+    assert union.shape == (8, 9)
+    assert not union.any()
+    assert before is after is None
+    assert masks.of_pair(str(tmp_path), pair(0), 8, 9) == masks.NO_MASKS
+
+
+def test_nearest_neighbour_makes_no_new_classes(tmp_path: Path) -> None:
+    written(tmp_path / "m.png", squares(255, 0, 128, 0))
+    record = replace(pair(0), mask="m.png", mask_values=LEVIR)
+    union, _, _ = masks.of_pair(str(tmp_path), record, 24, 20)
+    assert union.shape == (24, 20)
+    assert np.array_equal(np.unique(union, return_counts=True), ([0, 1, 2], [240, 120, 120]))
