@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import nn
 
 from cc_prep.errors import UserError
-from cc_prep.formats.tar import DamagedShard
 from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train import text
@@ -31,7 +30,6 @@ from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
-SEARCHED = 100  # samples in which a mask is looked for
 
 
 class Encoder(Section):
@@ -154,21 +152,20 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 
 def mask_classes(entries: Sequence[Entry]) -> list[str]:
-    """The names of the classes of masks, from 1 on, of the first sample that has a mask.
-
-    Samples are spread evenly over the data. Raises UserError if none of them has a mask.
-    """
-    for entry in entries[:: max(1, len(entries) // SEARCHED)]:
-        try:
-            sample = entry.read()
-        except (DamagedShard, FileNotFoundError):  # training decides how many may be damaged
-            continue
-        if sample.mask() is not None:
-            return [str(name) for name in sample.meta.get("mask_classes") or ["change"]]
-    raise UserError(
-        "the shards hold no masks, and cc-train chain learns where something changed",
-        "Build shards of data with masks, or use cc-train pair",
-    )
+    """The names of the classes of masks, from 1 on. Raises UserError for no masks, or two lists."""
+    listed = sorted({entry.mask_classes for entry in entries if entry.mask_classes})
+    if not listed:
+        raise UserError(
+            "the shards hold no masks, and cc-train chain learns where something changed",
+            "Build shards of data with masks, or use cc-train pair",
+        )
+    if len(listed) > 1:
+        one, other = (", ".join(names) for names in listed[:2])
+        raise UserError(
+            f"the shards hold masks of other classes: {one}; {other}",
+            "Give shards whose masks have the same classes",
+        )
+    return list(listed[0])
 
 
 def make(
