@@ -165,21 +165,24 @@ class EncoderDecoder(nn.Module):
         """Captions of B pairs; see `CaptionModel.caption`. The network must be in eval mode."""
         assert not self.training, "eval() first: dropout would change the words"
         before_after = self.prepare(before_after)
-        memory = self.memory(before_after)
-        if self._next_word is None:
-            self._next_word = self.next_word()
-        if beams == 1:
-            captions = self._greedy(self._next_word, memory)
-        else:
-            captions = []
-            for hypotheses in beam(self._next_word, memory, beams, marks=self.text.marks):
-                ranked = tuple((self.text.decode(one.ids), one.score) for one in hypotheses)
-                captions.append(Caption(ranked[0][0], ranked, score=ranked[0][1]))
+        captions = self.decoded(self.memory(before_after), beams)
         strangeness = self.strangeness(before_after)
         return [
             self._judged(caption, strange)
             for caption, strange in zip(captions, strangeness, strict=True)
         ]
+
+    def decoded(self, memory: Tensor, beams: int = 1) -> list[Caption]:
+        """The sentences about what the decoder attends to, memory [B, …]; in eval mode."""
+        if self._next_word is None:
+            self._next_word = self.next_word()
+        if beams == 1:
+            return self._greedy(self._next_word, memory)
+        captions = []
+        for hypotheses in beam(self._next_word, memory, beams, marks=self.text.marks):
+            ranked = tuple((self.text.decode(one.ids), one.score) for one in hypotheses)
+            captions.append(Caption(ranked[0][0], ranked, score=ranked[0][1]))
+        return captions
 
     def _greedy(self, next_word: NextWord, memory: Tensor) -> list[Caption]:
         state = next_word.start(memory)

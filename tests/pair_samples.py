@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from cc_prep.formats.training_shards import Features, TrainingSample
+from cc_prep.media import images
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.data import supervision
 from cc_train.data.supervision import LOOKS
@@ -111,6 +112,27 @@ def _looks(rng: np.random.Generator, cell: tuple[int, int]) -> Looks:
 def _place(cell: tuple[int, int]) -> tuple[float, float]:
     row, column = cell
     return (column + 0.5) / GRID, (row + 0.5) / GRID
+
+
+def with_masks(sample: TrainingSample) -> TrainingSample:
+    """The sample with its masks: the cells of the object that changed."""
+    facts = Facts.from_json(sample.meta["facts"])
+    sides = []
+    for looks in (facts.before, facts.after):
+        mask = np.zeros((GRID, GRID), np.uint8)
+        if looks is not None:
+            mask[supervision.cell_at(looks, (GRID, GRID))] = 1
+        sides.append(mask.repeat(SIDE // GRID, 0).repeat(SIDE // GRID, 1))
+    union, before, after = (
+        images.encode_image(mask, "png", 0) for mask in (np.maximum(*sides), *sides)
+    )
+    return replace(
+        sample,
+        meta={**sample.meta, "mask_classes": ["change"]},
+        mask_png=union,
+        mask_before_png=before,
+        mask_after_png=after,
+    )
 
 
 def without_facts(sample: TrainingSample) -> TrainingSample:

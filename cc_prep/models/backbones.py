@@ -29,7 +29,8 @@ class Pyramid(nn.Module):
     in the first, what a thing is in the last.
     """
 
-    channels = 4 * CHANNELS[1] + CHANNELS[2] + CHANNELS[3]
+    folded = 4 * CHANNELS[1]  # the first channels: squares of 2 × 2 of a finer grid
+    channels = folded + CHANNELS[2] + CHANNELS[3]
 
     def __init__(self, network: EfficientNetLite0) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ change and two without. Each image's features stand in the batch once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -19,7 +19,7 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import NO_CHANGE
 from cc_train.data import shard_index, supervision
 from cc_train.data.collate import before_after, require_backbone
-from cc_train.data.supervision import OrderedPair
+from cc_train.data.supervision import OrderedPair, PairMasks
 from cc_train.text import TextCodec
 
 
@@ -28,8 +28,10 @@ class Scene:
     """The images of one scene and all its ordered pairs.
 
     features: float16 [C, h, w] by number. objects: facts that say what an image shows, by number.
+    size: height and width of the images in px.
     """
 
+    size: tuple[int, int] = (0, 0)
     features: list[np.ndarray] = field(default_factory=list)
     objects: list[tuple[Any, ...]] = field(default_factory=list)
     pairs: list[OrderedPair] = field(default_factory=list)
@@ -42,7 +44,7 @@ class OrderedPairBatches:
     length: ids of a caption with its marks. pairs_per_scene: ordered pairs drawn of each scene, one
     of them unchanged where the scene has both. backbone: SHA-256 of the weights whose features are
     taken; a sample with others is refused. grid: rows and columns of the cells in which places are
-    said; None takes those of the features.
+    said; None takes those of the features. masks: whether a batch holds masks.
     """
 
     text: TextCodec
@@ -50,6 +52,7 @@ class OrderedPairBatches:
     pairs_per_scene: int
     backbone: str
     grid: tuple[int, int] | None = None
+    masks: bool = False
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -59,28 +62,26 @@ class OrderedPairBatches:
         features float16 [N, C, h, w]; of P pairs: first, second int64 [P], ids and labels int64
         [P, length], facts int64 [P, 6], places int64 [P, 2]; of M objects: object_image int64 [M],
         object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32
-        [N, rows, columns], has_objects bool [N]."""
+        [N, rows, columns], has_objects bool [N]. With `masks` also mask uint8 [P, 3, H, W], class
+        ids of the union, of before and of after, and has_mask bool [P, 3], False where one is not
+        known and 0 stands for it; and changed bool [P].
+        """
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
         features: list[np.ndarray] = []
         objects: list[tuple[Any, ...]] = []
         pairs: list[OrderedPair] = []
+        sizes: list[tuple[int, int]] = []
         chosen_rngs: list[np.random.Generator] = []
-        for scene, rng in scenes(samples, rngs):
+        for scene, rng in scenes(samples, rngs, self.masks):
             offset = len(features)
             features += scene.features
             objects += scene.objects
             for number in draw(scene.pairs, self.pairs_per_scene, rng):
                 pair = scene.pairs[number]
-                pairs.append(
-                    OrderedPair(
-                        pair.first + offset,
-                        pair.second + offset,
-                        pair.captions,
-                        pair.changed,
-                        pair.facts,
-                    )
-                )
+                first, second = pair.first + offset, pair.second + offset
+                pairs.append(replace(pair, first=first, second=second))
+                sizes.append(scene.size)
                 chosen_rngs.append(rng)
         stacked = _stacked(features)
         grid = self.grid or (stacked.shape[2], stacked.shape[3])
@@ -91,6 +92,7 @@ class OrderedPairBatches:
             "second": torch.tensor([pair.second for pair in pairs]),
             **facts_of(pairs, grid),
             **objects_of(objects, grid),
+            **(masks_of(pairs, sizes) if self.masks else {}),
         }
 
     def _captions(
@@ -131,21 +133,22 @@ def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> 
 
 
 def scenes(
-    samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
+    samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator], masks: bool = False
 ) -> Iterator[tuple[Scene, np.random.Generator]]:
     """Samples that lie side by side and are of one scene, with the dice of the first."""
 
     items = zip(samples, rngs, strict=True)
     for _, group in groupby(items, key=lambda item: shard_index.scene_of(item[0].key)):
         together = list(group)
-        yield ordered_pairs([sample for sample, _ in together]), together[0][1]
+        yield ordered_pairs([sample for sample, _ in together], masks), together[0][1]
 
 
-def ordered_pairs(samples: Sequence[TrainingSample]) -> Scene:
+def ordered_pairs(samples: Sequence[TrainingSample], masks: bool = False) -> Scene:
     """All ordered pairs that the samples of a scene allow.
 
     A pair is turned round where there are captions for that, or where nothing changed. The view
-    without a change stands in for the first image, as in SCORER's training.
+    without a change stands in for the first image, as in SCORER's training. masks: whether masks
+    are read; of the view, which another camera took, only what appeared is known.
     """
     scene, numbers = Scene(), dict[str, int]()
     known: list[tuple[OrderedPair, TrainingSample]] = []
@@ -165,13 +168,18 @@ def ordered_pairs(samples: Sequence[TrainingSample]) -> Scene:
         ]
         changed = sample.meta.get("kind") != NO_CHANGE
         captions = tuple(str(caption) for caption in sample.meta.get("captions") or [""])
-        known.append((OrderedPair(ends[0], ends[1], captions, changed, facts), sample))
+        where = None
+        if masks:
+            where = PairMasks(sample.mask(), sample.mask_before(), sample.mask_after())
+            scene.size = int(sample.meta["height"]), int(sample.meta["width"])
+        known.append((OrderedPair(ends[0], ends[1], captions, changed, facts, where), sample))
     pairs = [pair for pair, _ in known]
     for pair in list(pairs):
         views = [p.second for p in pairs if not p.changed and p.first == pair.first]
         if pair.changed and views:
             facts = supervision.seen_from(pair.facts, scene.objects[views[0]])
-            pairs.append(OrderedPair(views[0], pair.second, pair.captions, True, facts))
+            appeared = pair.masks and PairMasks(None, None, pair.masks.after)
+            pairs.append(replace(pair, first=views[0], facts=facts, masks=appeared))
     scene.pairs = [turned for pair in pairs for turned in _both_ways(pair)]
     return scene
 
@@ -183,7 +191,8 @@ def _both_ways(pair: OrderedPair) -> Iterator[OrderedPair]:
         captions = captions or pair.captions
     if captions:
         facts = supervision.reversed_facts(pair.facts) if pair.facts is not None else None
-        yield OrderedPair(pair.second, pair.first, captions, pair.changed, facts)
+        masks = pair.masks and pair.masks.reversed()
+        yield OrderedPair(pair.second, pair.first, captions, pair.changed, facts, masks)
 
 
 def _add(
@@ -213,6 +222,28 @@ def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, t
     return {
         "facts": torch.tensor(classes, dtype=torch.long).view(-1, len(supervision.FACT_CLASSES)),
         "places": torch.tensor(places, dtype=torch.long).view(-1, 2),
+    }
+
+
+def masks_of(
+    pairs: Sequence[OrderedPair], sizes: Sequence[tuple[int, int]]
+) -> dict[str, torch.Tensor]:
+    """Where P pairs changed; see `OrderedPairBatches`. sizes: of their images in px.
+
+    Raises UserError where images differ in size.
+    """
+    if len(set(sizes)) > 1:
+        raise UserError(
+            f"images of {sizes[0]} and of other sizes are in these shards",
+            "Build the shards with one image_size",
+        )
+    known = [pair.masks or PairMasks(None, None, None) for pair in pairs]
+    empty = np.zeros(sizes[0], np.uint8)
+    filled = [[empty if mask is None else mask for mask in masks] for masks in known]
+    return {
+        "mask": torch.from_numpy(np.array(filled, np.uint8)),
+        "has_mask": torch.tensor([[mask is not None for mask in masks] for masks in known]),
+        "changed": torch.tensor([pair.changed for pair in pairs]),
     }
 
 

@@ -6,7 +6,8 @@ Of a pair without facts all is UNKNOWN, and no loss looks at it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,11 +27,27 @@ FACT_CLASSES = (len(FACT_TYPES), *LOOK_CLASSES, len(COLORS))
 REVERSED = {"add": "drop", "drop": "add"}
 
 
+class PairMasks(NamedTuple):
+    """Where a pair changed, class ids uint8 [H, W] each; None for what is not known.
+
+    before: what vanished, in the first image. after: what appeared, in the second one.
+    """
+
+    union: np.ndarray | None
+    before: np.ndarray | None
+    after: np.ndarray | None
+
+    def reversed(self) -> PairMasks:
+        """Of the same images the other way round."""
+        return PairMasks(self.union, self.after, self.before)
+
+
 @dataclass(frozen=True)
 class OrderedPair:
     """Two images of a scene in an order, with what is said and known of it.
 
-    first, second: numbers of the images. facts: None where nothing is known.
+    first, second: numbers of the images. facts: None where nothing is known. masks: where it is
+    known, None where not.
     """
 
     first: int
@@ -38,6 +55,7 @@ class OrderedPair:
     captions: tuple[str, ...]
     changed: bool
     facts: Facts | None = None
+    masks: PairMasks | None = field(default=None, compare=False)
 
 
 def reversed_facts(facts: Facts) -> Facts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -116,6 +117,12 @@ class Attention(nn.Module):
         out: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
         return out
 
+    def weights(self, x: Tensor, memory: Tensor) -> Tensor:
+        """How much of `memory` [B, N, D] each position of x [B, L, D] takes: [B, L, N], the mean
+        over heads; without dropout."""
+        products = self._split(self.wq(x)) @ self._split(self.wk(memory)).transpose(2, 3)
+        return (self.scale * products).softmax(3).mean(1)
+
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
@@ -161,11 +168,16 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         """[B, L, D] of x [B, L, D] and the encoder's output, [B, N, D]."""
-        mixed = self.selfattn.layer(x, x, causal=True)
-        x = self.selfattn.layernorm(x + self.dropout(mixed))
+        x = self.among_words(x)
         mixed = self.attention.layer(x, memory)
         x = self.attention.layernorm(x + self.dropout(mixed))
         out: Tensor = self.feedforward.layernorm(x + self.dropout(self.feedforward.layer(x)))
+        return out
+
+    def among_words(self, x: Tensor) -> Tensor:
+        """The first third of the layer: what words take of those before them."""
+        mixed = self.selfattn.layer(x, x, causal=True)
+        out: Tensor = self.selfattn.layernorm(x + self.dropout(mixed))
         return out
 
 
@@ -190,12 +202,29 @@ class CaptionDecoder(nn.Module):
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, words] of ids int64 [B, L] and the encoder's output [B, N, width]."""
-        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
-        x = self.dropout(x + self.positions[: ids.shape[1]])
+        logits: Tensor = self.out(self.hidden(ids, memory))
+        return logits
+
+    def hidden(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """The states [B, L, width] that the logits are read from."""
+        x = self._embedded(ids)
         for layer in self.layers:
             x = layer(x, memory)
-        logits: Tensor = self.out(x)
-        return logits
+        return x
+
+    def looked(self, ids: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """`hidden`, and where the last layer looks from each position: [B, L, N], summing to 1."""
+        x = self._embedded(ids)
+        for layer in self.layers[:-1]:
+            x = layer(x, memory)
+        last = cast("Layer", self.layers[-1])
+        weights = last.attention.layer.weights(last.among_words(x), memory)
+        return last(x, memory), weights
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
+        out: Tensor = self.dropout(x + self.positions[: ids.shape[1]])
+        return out
 
 
 def sinusoids(length: int, width: int) -> Tensor:

@@ -68,19 +68,23 @@ class Residual(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """What x [B, N, D] finds of itself in y [B, N, D]."""
+    """What x [B, N, D] finds in y [B, M, D]."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def forward(self, x: Tensor, y: Tensor, seen: Tensor | None = None) -> Tensor:
+        """[B, N, D]. seen: bool [B, M], what of y can be looked at, at least one of each row; None
+        for all.
+        """
         query, key, value = (
             layer(part).unflatten(2, (self.heads, -1)).transpose(1, 2)
             for layer, part in ((self.query, x), (self.key, y), (self.value, y))
         )
-        mixed = F.scaled_dot_product_attention(query, key, value)
+        mask = None if seen is None else seen[:, None, None]
+        mixed = F.scaled_dot_product_attention(query, key, value, mask)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 

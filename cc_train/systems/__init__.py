@@ -143,6 +143,25 @@ register(
 )
 register(
     System(
+        "chain",
+        "cc_train.systems.chain.recipe",
+        """Trains a captioner that also says where: regions of change, a caption of them, and rounds
+        in which each refines the other.
+
+        The shards hold masks, and features of a frozen backbone
+        (--set features.backbone=efficientnet-lite0); pairs without a mask are learned from their
+        captions. --init takes another run, or one of cc-train pair, such as captioner-mini, whose
+        encoder and decoder it has as well. docs/chain.md lists the settings.
+
+        \b
+        Example:
+          cc-train chain --shards 'out/pairs/shards/train-*.tar' --init captioner-mini \\
+              --out out/pairs/chain
+        """,
+    )
+)
+register(
+    System(
         "scorer",
         "cc_train.systems.scorer.recipe",
         """Trains SCORER with CBR on training shards with features of a frozen backbone.

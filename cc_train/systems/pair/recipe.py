@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field
-from rich.console import Console
 from torch import nn
 
 from cc_prep.errors import UserError
@@ -18,20 +16,17 @@ from cc_train import text
 from cc_train.data import feature_statistics, split
 from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import caption_decoder, frozen_backbone
-from cc_train.systems.pair import encoder
-from cc_train.systems.pair.captioner import BACKBONE, PairCaptioner
+from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder, pair_trunk
+from cc_train.layers.pair_trunk import BACKBONE
+from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
-from cc_train.text import VOCABULARY, TextCodec, Vocabulary
+from cc_train.text import TextCodec, Vocabulary
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
-
-WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
 
 
 class Encoder(Section):
@@ -110,7 +105,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     if request.init is not None:
         _start_from(network, request.init, about, words)
     else:
-        _standardise(network, data.train, first.sha256, request.console)
+        network.standardise(data.train, first.sha256, request.console)
     objective = PairObjective(
         network,
         Validation(data.valid, request.run, request.ranks),
@@ -137,25 +132,9 @@ def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> Pair
 def _start_from(
     network: PairCaptioner, init: Path, about: Mapping[str, Any], words: Vocabulary
 ) -> None:
-    """Takes over what another run of this system learned. Raises UserError.
-
-    Of the words, those that both know; others begin as in a new run.
-    """
+    """Takes over what another run of this system learned. Raises UserError."""
     run = runs.read(init, "pair")
-    if run.settings["backbone"] != about["backbone"]:
-        raise UserError(
-            f"{init} has another backbone or image size than these shards",
-            "Build the shards as it was trained, or leave out --init",
-        )
-    known = Vocabulary.read(init / VOCABULARY)
-    rows = [known.ids.get(word) for word in words.words]
-    tensors, own = dict(run.tensors), network.state_dict()
-    for name in WORD_TENSORS:
-        if own[name].shape[1:] == tensors[name].shape[1:]:
-            moved = [
-                own[name][i] if row is None else tensors[name][row] for i, row in enumerate(rows)
-            ]
-            tensors[name] = torch.stack(moved)
+    tensors = pair_trunk.learned(run, about["backbone"], words, network.state_dict())
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:
@@ -195,18 +174,8 @@ def _network(
         backbone,
         about["backbone"]["sha256"],
         (height, width),
-        encoder.Config(channels, rows, columns, **settings.encoder.model_dump()),
+        pair_encoder.Config(channels, rows, columns, **settings.encoder.model_dump()),
         decoder,
         words,
         attend_grid,
     )
-
-
-def _standardise(
-    network: PairCaptioner, entries: Sequence[Entry], sha256: str, console: Console
-) -> None:
-    """Sets each channel's statistics over the training samples."""
-    statistics = feature_statistics.over(entries, sha256, console)
-    network.encoder.mean.copy_(statistics.mean)
-    network.encoder.std.copy_(statistics.std)
-    network.encoder.spread.copy_(statistics.spread)

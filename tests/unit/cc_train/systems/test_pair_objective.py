@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.layers import caption_decoder
-from cc_train.systems.pair import encoder
+from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import Vocabulary
@@ -20,7 +19,7 @@ SAMPLES = [sample for scene in SCENES for sample in scene]
 CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
-SIZES = encoder.Config(pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID, 48, 4, 0.0)
+SIZES = pair_encoder.Config(pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID, 48, 4, 0.0)
 DECODER = caption_decoder.Config(len(WORDS), 48, 4, 96, 1, 12, 0.0)
 # What is left when captions alone teach: no facts, no places, no objects.
 CAPTIONS_ALONE = Losses(type=0, looks=0, new_color=0, place=0, objects=0, centres=0)

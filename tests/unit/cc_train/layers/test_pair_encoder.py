@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cc_train.systems.pair.encoder import Config, PairEncoder
+from cc_train.layers.pair_encoder import Config, PairEncoder
 
 
 def test_feature_dropout_leaves_out_whole_channels_in_training_alone() -> None:

@@ -1,0 +1,86 @@
+"""What makes regions and captions agree: three terms, each of which can be left out.
+
+pointing: the words of a changed pair look at where it changed. contrast: a pair's mask fits its own
+sentence better than those of others. agreement: both say alike whether anything changed.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_train.distributed import Ranks
+from cc_train.systems.chain.masks import LEAST, Evidence
+from cc_train.systems.chain.regions import UP, Seen
+
+TEMPERATURE = 0.1
+
+
+class Consistency(nn.Module):
+    """The networks of the terms, which captioning does without.
+
+    width: of the differences. text: of the states of words.
+    """
+
+    def __init__(self, width: int, text: int, shared: int = 64) -> None:
+        super().__init__()
+        self.of_mask, self.of_text = nn.Linear(width, shared), nn.Linear(text, shared)
+        self.nothing = nn.Parameter(torch.randn(width))
+        self.changed = nn.Linear(text, 1)
+
+    def embedded(
+        self, seen: Seen, masks: Evidence, states: Tensor, is_word: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of P pairs what lies under the mask, and the sentence: unit vectors [P, shared] each.
+
+        Under an empty mask lies a learned vector. states: [P, L, text] at is_word bool [P, L].
+        """
+        chance = masks.chance.amax((1, 2))[:, None]  # [P, 1, h, w]
+        weights = F.avg_pool2d(chance, UP).flatten(1)[..., None]  # [P, places, 1]
+        gathered = (weights * seen.places).sum(1) + self.nothing
+        under = gathered / (weights.sum(1) + 1)
+        said = (states * is_word[..., None]).sum(1) / is_word.sum(1, keepdim=True).clamp(min=1)
+        return F.normalize(self.of_mask(under), dim=1), F.normalize(self.of_text(said), dim=1)
+
+
+def pointing(looked: Tensor, mask: Tensor, words: Tensor, grid: tuple[int, int]) -> Tensor:
+    """−log of the share of attention that lies inside, summed over pairs that have words.
+
+    looked: attention of each position to the places, [P, L, rows · columns]. mask: class ids uint8
+    [P, H, W], none empty. words: which positions say a word, bool [P, L].
+    """
+    inside = F.adaptive_max_pool2d((mask[:, None] > 0).float(), grid).flatten(1)
+    mean = (looked * words[..., None]).sum(1)
+    share = (mean * inside).sum(1) / mean.sum(1).clamp(min=LEAST)
+    return -share.clamp(min=LEAST).log().sum()
+
+
+def contrast(under: Tensor, said: Tensor, ids: Tensor, ranks: Ranks) -> Tensor:
+    """Cross-entropy of each mask's own sentence among those of all ranks, and the reverse.
+
+    under, said: unit vectors [P, E]. ids: of the sentences, int64 [P, L]; those that say the same
+    as a pair's own are no counterexamples to it.
+    """
+    under, said = ranks.gather(under), ranks.gather(said)
+    ids = ranks.gather(ids.float())  # the backward pass wants floating point; ids are far below 2²⁴
+    if not len(under):
+        return under.sum()
+    same = (ids[:, None] == ids).all(2) & ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
+    scores = (under @ said.T / TEMPERATURE).masked_fill(same, float("-inf"))
+    own = torch.arange(len(scores), device=scores.device)
+    return (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
+
+
+def agreement(said: Tensor, unchanged: Tensor) -> Tensor:
+    """Each side's binary cross-entropy with the other's chance of a change, summed over pairs.
+
+    said: the sentence's logits of a change, [P]. unchanged: log-chance of no region, [P].
+    """
+    log_q = unchanged.float().clamp(max=-LEAST)
+    log_p = torch.log(-torch.expm1(log_q))
+    seen = -torch.expm1(log_q)
+    to_seen = F.binary_cross_entropy_with_logits(said.float(), seen.detach(), reduction="sum")
+    chance = said.float().sigmoid().detach()
+    to_said = -(chance * log_p + (1 - chance) * log_q).sum()
+    return (to_seen + to_said) / 2

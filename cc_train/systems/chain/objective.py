@@ -1,0 +1,251 @@
+"""What the chain learns from: captions, masks, their agreement, and what a renderer knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_train.captioner import CaptionModel
+from cc_train.decoding.search import greedy
+from cc_train.distributed import Ranks
+from cc_train.layers.caption_loss import caption_loss
+from cc_train.layers.comparison import SUMMARIES
+from cc_train.systems.chain import consistency, masks, matching
+from cc_train.systems.chain.captioner import ChainCaptioner, Look
+from cc_train.systems.chain.consistency import Consistency
+from cc_train.systems.chain.matching import Components
+from cc_train.systems.chain.regions import Regions
+from cc_train.text import IGNORED
+from cc_train.training import fact_losses, optim
+from cc_train.training.caption_objective import CaptionObjective, right_words
+from cc_train.training.fact_losses import FactLosses
+
+NONE_WEIGHT = 0.1  # of a region that should be none, in the loss of classes
+EARLY = 0.5  # the weight of every round but the last
+
+
+class Losses(FactLosses):
+    """Weights of the losses; 0 leaves one out, and those of a round are means over the rounds.
+
+    caption: of the next word. mask, dice: of the masks of all regions together, cross-entropy and
+    1 − Dice. region: of each true region and the one matched with it; region_class: of all regions'
+    classes. pointing, contrast, agreement: see `cc_train.systems.chain.consistency`.
+    """
+
+    caption: float = Field(1.0, ge=0)
+    mask: float = Field(5.0, ge=0)
+    dice: float = Field(1.0, ge=0)
+    region: float = Field(0.5, ge=0)
+    region_class: float = Field(0.5, ge=0)
+    pointing: float = Field(0.2, ge=0)
+    contrast: float = Field(0.1, ge=0)
+    agreement: float = Field(0.1, ge=0)
+
+
+PARTS = ("caption", "mask", "dice", "region", "region_class", "pointing", "contrast", "agreement")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A round of P pairs: its regions, the decoder's states and where it looked, at each word."""
+
+    regions: Regions
+    states: Tensor
+    looked: Tensor
+
+
+class ChainObjective(CaptionObjective):
+    """`Objective` on `ChainBatches`. The loss of a caption is divided by its words.
+
+    sampled: the share of steps in which rounds hear the captioner's own words and not the true
+    ones. trunk_rate: what multiplies the learning rate of what a pair captioner has as well.
+    """
+
+    network: ChainCaptioner
+
+    def __init__(
+        self,
+        network: ChainCaptioner,
+        score: Callable[[CaptionModel], dict[str, float]],
+        weights: Losses,
+        sampled: float,
+        label_smoothing: float,
+        weight_decay: float,
+        device: str,
+        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        trunk_rate: float = 1.0,
+    ) -> None:
+        super().__init__(network, score, label_smoothing, weight_decay, device)
+        self.weights, self.sampled, self.ranks = weights, sampled, ranks
+        self.trunk_rate = trunk_rate
+        # A contrast is over a whole batch; everything else is a sum over pairs.
+        self.over: Literal["sum", "batch"] = "batch" if weights.contrast else "sum"
+        width = network.encoder.config.width
+        self.consistency = Consistency(width, network.decoder.config.width).to(device)
+        self.others["consistency"] = self.consistency
+
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        network = self.network
+        trunk = nn.ModuleList((network.encoder, network.bridge, network.decoder))
+        own = nn.ModuleList((network.regions, network.of_region, network.gate, self.consistency))
+        groups = [
+            {**group, "scale": scale}
+            for modules, scale in ((trunk, self.trunk_rate), (own, 1.0))
+            for group in optim.param_groups([modules], self.weight_decay)
+        ]
+        kinds = {"weight_decay": 0.0}
+        return [
+            *groups,
+            {"params": [network.kinds], "scale": self.trunk_rate, **kinds},
+            {"params": [network.region_kinds], **kinds},
+        ]
+
+    def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        words = super().denominators(batch)["words"]
+        known, device = batch["has_mask"], words.device
+        classes, queries = self._sizes
+        true = torch.tensor(len(batch["region_pair"]), device=device)
+        return {
+            "words": words,
+            "pairs": torch.tensor(len(batch["first"]), device=device),
+            "masks": known.sum(),
+            "classes": masks.present(batch["mask"], known, classes).sum(),
+            "regions": true,
+            "queries": true + NONE_WEIGHT * (queries * known[:, 0].sum() - true),
+            "pointed": self._pointed(batch).sum(),
+            **fact_losses.denominators(batch),
+        }
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        config = self.network.regions.config
+        return config.classes, config.queries
+
+    def _pointed(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Pairs whose mask says where words should look, bool [P]."""
+        return batch["has_mask"][:, 0] & (batch["mask"][:, 0] > 0).flatten(1).any(1)
+
+    def losses(
+        self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        network, weights = self.network, self.weights
+        features, first, second = batch["features"], batch["first"], batch["second"]
+        longest = int((batch["labels"] != IGNORED).sum(1).max())
+        batch = {**batch, **{name: batch[name][:, :longest] for name in ("ids", "labels")}}
+        images = network.encoder.images(features)
+        changes = network.encoder(images[first], images[second])
+        facts = fact_losses.losses(network.encoder, changes, images, batch, denominators)
+        look = network.look(changes, images, features, first, second)
+        turns = self._turns(look, batch)
+        parts: dict[str, Tensor] = {}
+        shares = [EARLY] * (len(turns) - 1) + [1.0]
+        for turn, share in zip(turns, shares, strict=True):
+            for name, value in self._of_turn(look, turn, batch, denominators).items():
+                parts[name] = parts.get(name, 0.0) + share / sum(shares) * value
+        total = weights.total(facts)
+        for name in PARTS:
+            total = total + getattr(weights, name) * parts[name]
+        logits = network.decoder.out(turns[-1].states)
+        right = right_words(logits, batch["labels"]) / denominators["words"]
+        return {"total": total, **parts, **facts, "word_accuracy": right}
+
+    def _turns(self, look: Look, batch: Mapping[str, Tensor]) -> list[Turn]:
+        """All rounds. They hear the true words, or in some steps those that the captioner says."""
+        network, ids = self.network, batch["ids"]
+        own_words = bool(torch.rand(()) < self.sampled) and network.feedback == "text"
+        regions = network.regions.first(look.seen)
+        turns: list[Turn] = []
+        for number in range(network.rounds + 1):
+            memory = network.attended(look, regions)
+            turns.append(Turn(regions, *network.decoder.looked(ids, memory)))
+            if number == network.rounds:
+                break
+            states, heard = turns[-1].states, ids
+            if own_words:
+                decoder = network.next_word()
+                heard = greedy(decoder, memory.detach(), network.text.marks)[:, :-1].clone()
+                states = network.decoder.hidden(heard, memory).detach()
+            regions = network.refine(look, regions, states, heard)
+        return turns
+
+    def _of_turn(
+        self,
+        look: Look,
+        turn: Turn,
+        batch: Mapping[str, Tensor],
+        counts: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """The losses of a round by the names of PARTS, each divided by its denominator."""
+        regions, states, labels = turn.regions, turn.states, batch["labels"]
+        logits, known = self.network.decoder.out(states), batch["has_mask"]
+        together = regions.evidence
+        mask_logits = together.logits((batch["mask"].shape[2], batch["mask"].shape[3]))
+        true = Components(batch["region_pair"], batch["region_class"], batch["region_mask"])
+        of_regions, of_classes = _matched(regions, true, known[:, 0])
+        parts = {
+            "caption": caption_loss(logits, labels, self.label_smoothing) / counts["words"],
+            "mask": masks.cross_entropy(mask_logits, batch["mask"], known) / counts["masks"],
+            "dice": masks.dice(mask_logits, batch["mask"], known) / counts["classes"],
+            "region": of_regions / counts["regions"],
+            "region_class": of_classes / counts["queries"],
+        }
+        return {**parts, **self._consistent(look, turn, batch, counts)}
+
+    def _consistent(
+        self,
+        look: Look,
+        turn: Turn,
+        batch: Mapping[str, Tensor],
+        counts: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        weights, module, ids = self.weights, self.consistency, batch["ids"]
+        is_word = ids != self.network.text.marks.pad
+        zero = turn.states.sum() * 0
+        parts = dict.fromkeys(("pointing", "contrast", "agreement"), zero)
+        if weights.pointing:
+            rows = self._pointed(batch)
+            config = self.network.encoder.config
+            places = config.rows * config.columns
+            looked = turn.looked[rows, :, SUMMARIES : SUMMARIES + places]
+            says = (batch["labels"] != IGNORED)[rows]
+            grid = config.rows, config.columns
+            pointing = consistency.pointing(looked, batch["mask"][rows, 0], says, grid)
+            parts["pointing"] = pointing / counts["pointed"]
+        if weights.contrast:
+            vectors = module.embedded(look.seen, turn.regions.evidence, turn.states, is_word)
+            length = self.network.length  # the same on all ranks
+            sentences = F.pad(ids, (0, length - ids.shape[1]), value=self.network.text.marks.pad)
+            parts["contrast"] = consistency.contrast(*vectors, sentences, self.ranks)
+        if weights.agreement:
+            said = module.changed(turn.states[:, 0])[:, 0]  # before any word is heard
+            truth = F.binary_cross_entropy_with_logits(
+                said.float(), batch["changed"].float(), reduction="sum"
+            )
+            both = consistency.agreement(said, turn.regions.unchanged)
+            parts["agreement"] = (truth + both) / counts["pairs"]
+        return parts
+
+
+def _matched(regions: Regions, true: Components, known: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed losses of the masks of true regions, and of the classes of all regions of pairs whose
+    mask is known, bool [P]; a region that should be none weighs NONE_WEIGHT.
+    """
+    rows, queries = matching.assign(regions, true)
+    pairs = true.pair[rows]
+    classes = torch.zeros(regions.classes.shape[:2], dtype=torch.long, device=pairs.device)
+    classes[pairs, queries] = true.classes[rows]
+    weight = torch.full((regions.classes.shape[2],), 1.0, device=pairs.device)
+    weight[0] = NONE_WEIGHT
+    logits = regions.classes[known].flatten(0, 1).float()
+    of_classes = F.cross_entropy(logits, classes[known].flatten(), weight, reduction="sum")
+    x, y = matching.region_masks(regions)[pairs, queries].flatten(1), true.masks[rows].flatten(1)
+    entropy = F.binary_cross_entropy_with_logits(x, y, reduction="none").mean(1)
+    chance = x.sigmoid()
+    dice = (2 * (chance * y).sum(1) + 1) / (chance.sum(1) + y.sum(1) + 1)
+    return (5 * entropy + 1 - dice).sum(), of_classes

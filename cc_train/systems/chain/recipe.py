@@ -1,0 +1,234 @@
+"""`cc-train chain`: training shards with features → a captioner that also says where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from torch import nn
+
+from cc_prep.errors import UserError
+from cc_prep.models import backbones
+from cc_prep.settings import Section
+from cc_train import text
+from cc_train.data import feature_statistics, split
+from cc_train.data.shard_index import Entry
+from cc_train.data.stream import Stream, StreamSettings
+from cc_train.evaluation.validation import Validation
+from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder, pair_trunk
+from cc_train.layers.pair_trunk import BACKBONE
+from cc_train.systems.chain import regions
+from cc_train.systems.chain.batches import ChainBatches
+from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
+from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.text import TextCodec, Vocabulary
+from cc_train.training import runs
+from cc_train.training.runs import Run
+from cc_train.training.settings import Loop
+from cc_train.training.task import Request, Task
+
+STARTS = ("pair", "chain")  # systems whose runs this one can start from
+
+
+class Encoder(Section):
+    """Sizes of the encoder of pairs. feature_dropout: the share of the backbone's channels that are
+    left out of an image in training; dropout: of what the facts are read from.
+    """
+
+    width: int = Field(128, ge=8, multiple_of=8)
+    heads: int = Field(4, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    feature_dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class RegionSettings(Section):
+    """Sizes of the regions. queries: regions of a pair at most. pixel_width: of the vectors of
+    pixels. layers: of the queries' look at a pair.
+    """
+
+    queries: int = Field(16, ge=1)
+    pixel_width: int = Field(32, ge=8, multiple_of=8)
+    layers: int = Field(2, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
+class Decoder(Section):
+    """Sizes of the caption decoder. length: words of a caption and two marks."""
+
+    width: int = Field(192, ge=8)
+    heads: int = Field(4, ge=1)
+    hidden: int = Field(512, ge=1)
+    layers: int = Field(2, ge=1)
+    length: int = Field(24, ge=3)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
+class Settings(Section):
+    """All settings of `cc-train chain`.
+
+    backbone_weights: a file for a backbone whose weights have no name here. rounds: how often
+    regions and caption refine each other. feedback: what a round hears: the words, a learned
+    constant in their place, or regions and caption are side by side and hear nothing of each other;
+    all with the same parameters. sampled: the share of steps in which rounds hear the captioner's
+    own words and not the true ones. trunk_rate: multiplies the learning rate of the encoder and the
+    decoder, for a start from another run. pairs_per_scene: ordered pairs drawn of each scene.
+    vocabulary: a file to use in place of the words of the training captions. min_word_count: rarer
+    words become [UNK].
+    """
+
+    backbone_weights: str | None = None
+    encoder: Encoder = Encoder()
+    regions: RegionSettings = RegionSettings()
+    decoder: Decoder = Decoder()
+    rounds: int = Field(2, ge=0)
+    feedback: Feedback = "text"
+    sampled: float = Field(0.5, ge=0, le=1)
+    losses: Losses = Losses()
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    trunk_rate: float = Field(1.0, ge=0)
+    pairs_per_scene: int = Field(3, ge=1)
+    vocabulary: str | None = None
+    min_word_count: int = Field(1, ge=1)
+    validation_split: split.ValidationSplit = split.ValidationSplit()
+    stream: StreamSettings = StreamSettings(pair_scenes=True)
+    loop: Loop = Loop(
+        steps=2000,
+        batch_size=12,
+        learning_rate=1e-3,
+        betas=(0.9, 0.98),
+        weight_decay=0.05,
+        warmup_steps=60,
+        min_lr_ratio=0.0,
+    )
+
+
+def prepare(settings: Settings, request: Request) -> Task:
+    """A captioner to be trained. Raises UserError.
+
+    request.init: a run of this system, or of `pair`, whose encoder and decoder this one has too.
+    """
+    loop = settings.loop
+    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
+    words = split.vocabulary(
+        data.train, settings.vocabulary, settings.min_word_count, request.console
+    )
+    first = feature_statistics.first(data.train)
+    about: dict[str, Any] = {
+        "samples": data.about(),
+        "text": words.describe(),
+        "size": [data.first["height"], data.first["width"]],
+        "backbone": frozen_backbone.about(first),
+        "mask_classes": mask_classes(data.train),
+    }
+    backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
+    network = make(settings, about, words, backbone)
+    if request.init is not None:
+        _start_from(network, request.init, about, words)
+    else:
+        network.standardise(data.train, first.sha256, request.console)
+    objective = ChainObjective(
+        network,
+        Validation(data.valid, request.run, request.ranks),
+        settings.losses,
+        settings.sampled,
+        settings.label_smoothing,
+        loop.weight_decay,
+        request.device,
+        request.ranks,
+        settings.trunk_rate,
+    )
+    batches = ChainBatches(
+        words,
+        settings.decoder.length,
+        settings.pairs_per_scene,
+        first.sha256,
+        queries=settings.regions.queries,
+    )
+    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
+    files = {**words.files(), **frozen_backbone.files(network.backbone)}
+    return Task(objective, stream, len(stream.items), about, files)
+
+
+def mask_classes(entries: Sequence[Entry]) -> list[str]:
+    """The names of the classes of masks, from 1 on. Raises UserError for no masks, or two lists."""
+    listed = sorted({entry.mask_classes for entry in entries if entry.mask_classes})
+    if not listed:
+        raise UserError(
+            "the shards hold no masks, and cc-train chain learns where something changed",
+            "Build shards of data with masks, or use cc-train pair",
+        )
+    if len(listed) > 1:
+        one, other = (", ".join(names) for names in listed[:2])
+        raise UserError(
+            f"the shards hold masks of other classes: {one}; {other}",
+            "Give shards whose masks have the same classes",
+        )
+    return list(listed[0])
+
+
+def make(
+    settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: nn.Module
+) -> ChainCaptioner:
+    """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
+    if settings.encoder.width % settings.encoder.heads:
+        raise UserError("encoder.width is not in encoder.heads even parts", "Set one of them")
+    channels, rows, columns = about["backbone"]["grid"]
+    height, width = about["size"]
+    decoder = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
+    decoder.check()
+    of_regions = regions.Config(
+        len(about["mask_classes"]), heads=settings.encoder.heads, **settings.regions.model_dump()
+    )
+    return ChainCaptioner(
+        backbone,
+        about["backbone"]["sha256"],
+        (height, width),
+        pair_encoder.Config(channels, rows, columns, **settings.encoder.model_dump()),
+        of_regions,
+        decoder,
+        words,
+        settings.rounds,
+        settings.feedback,
+        getattr(backbone, "folded", 0),
+    )
+
+
+def _start_from(
+    network: ChainCaptioner, init: Path, about: Mapping[str, Any], words: Vocabulary
+) -> None:
+    """Takes over what a run of this system or of `pair` learned. Raises UserError.
+
+    What a pair captioner has not, the regions, begins as in a new run.
+    """
+    run = runs.read(init)
+    if run.system not in STARTS:
+        raise UserError(f"{init}: a run of {run.system}", f"Give one of {' or '.join(STARTS)}")
+    own = network.state_dict()
+    tensors = pair_trunk.learned(run, about["backbone"], words, own)
+    if run.system == "pair":
+        tensors = {**own, **tensors}
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()
+        raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+
+
+def load(run: Run, device: str) -> ChainCaptioner:
+    """The captioner of a run. Raises UserError."""
+    try:
+        values = {name: run.settings[name] for name in Settings.model_fields}
+        settings = Settings.model_validate(values)
+        words = text.load(run.folder, run.settings["text"])
+        name = run.settings["backbone"]["name"]
+        own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
+        backbone = backbones.rebuild(name, own) if own else frozen_backbone.read(run.folder, name)
+        network = make(settings, run.settings, words, backbone)
+        network.load_state_dict(run.tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
+        ) from None
+    return network.to(device).eval()

@@ -1,0 +1,213 @@
+"""Regions of change: queries that gather what differs, and the masks and classes that they claim.
+
+A region has one mask in the image before and one in the image after: what vanished and what
+appeared. A mask's logits are the products of the region's own vector with those of the pixels.
+Source: the queries and the product are those of MaskFormer (Cheng et al., 2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cc_train.layers.comparison import Changes, CrossAttention, Residual
+from cc_train.systems.chain.masks import Evidence, evidence
+
+SIDES = 2  # before, after
+UP = 2  # rows and columns of pixels in one of the grid of features
+NONE_PRIOR, EMPTY_PRIOR = 2.0, -2.0  # of the class "none" and of a pixel at the start, logits
+SEEN = 0.2  # a place counts as masked from this chance on
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes. classes: kinds of change that a mask tells apart. queries: regions of a pair. width:
+    of the pixels' vectors. layers: of the queries' look at the pair. rounds: of refinement.
+    """
+
+    classes: int = 1
+    queries: int = 16
+    pixel_width: int = 32
+    layers: int = 2
+    heads: int = 4
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What regions are read from, of P pairs.
+
+    places: the differences at every place, [P, rows · columns, D]; memory: these and their
+    summaries. pixels: [P, 2, d, h, w], before and after.
+    """
+
+    places: Tensor
+    memory: Tensor
+    pixels: Tensor
+
+    def select(self, rows: Tensor) -> Seen:
+        """The same of some pairs, int64 [P']."""
+        return Seen(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Regions:
+    """N regions of each of P pairs.
+
+    tokens: [P, N, D]. classes: logits [P, N, 1 + K], none first. masks: logits [P, N, 2, h, w].
+    """
+
+    tokens: Tensor
+    classes: Tensor
+    masks: Tensor
+
+    @property
+    def presence(self) -> Tensor:
+        """How sure each region is that it is one, [P, N], 0 to 1."""
+        return 1 - self.classes.float().softmax(2)[..., 0]
+
+    @property
+    def evidence(self) -> Evidence:
+        """The masks of all regions together."""
+        return evidence(self.classes, self.masks)
+
+    @property
+    def unchanged(self) -> Tensor:
+        """The logarithm of the chance that no region is one, [P]."""
+        return self.classes.float().log_softmax(2)[..., 0].sum(1)
+
+    def select(self, rows: Tensor) -> Regions:
+        """The same of some pairs, int64 [P']."""
+        return Regions(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+
+class Pixels(nn.Module):
+    """The vectors of pixels: differences, the image itself, and its finer features where there are.
+
+    width: D, of the differences. fine: channels of the finer features; 0 where there are none.
+    """
+
+    def __init__(self, width: int, fine: int, out: int) -> None:
+        super().__init__()
+        self.coarse = nn.ModuleList(nn.Conv2d(2 * width + 1, out, 1) for _ in range(SIDES))
+        self.fine = nn.Conv2d(2 * fine, out, 1, bias=False) if fine else None
+        self.mix = nn.Sequential(Residual(out), Residual(out))
+
+    def forward(self, changes: Changes, images: Tensor, fine: Tensor | None) -> Tensor:
+        """[P, 2, d, h, w] of images [P, 2, D, rows, columns] and fine [P, 2, C, h, w]."""
+        grid = changes.grid.transpose(1, 2).unflatten(2, images.shape[3:])
+        sides = []
+        for side, logits in enumerate((changes.before, changes.after)):
+            place = (logits.float().log_softmax(1) / 8).view(-1, 1, *images.shape[3:])
+            x = self.coarse[side](torch.cat((grid, images[:, side], place), dim=1))
+            x = F.interpolate(x, scale_factor=UP, mode="bilinear", align_corners=False)
+            if self.fine is not None and fine is not None:
+                x = x + self.fine(torch.cat((fine[:, side], fine[:, 1 - side]), dim=1))
+            sides.append(x)
+        out: Tensor = self.mix(torch.stack(sides, dim=1).flatten(0, 1))
+        return out.unflatten(0, (-1, SIDES))
+
+
+class Block(nn.Module):
+    """Regions look at one another and at what they are given, and think about it."""
+
+    def __init__(self, width: int, heads: int, dropout: float, sources: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(sources + 2))
+        self.among = CrossAttention(width, heads)
+        self.look = nn.ModuleList(CrossAttention(width, heads) for _ in range(sources))
+        self.think = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, *sources: tuple[Tensor, Tensor | None]) -> Tensor:
+        """[P, N, D] of tokens [P, N, D]; of each source its tokens [P, M, D] and which are seen."""
+        first, *norms, last = self.norms
+        y = first(tokens)
+        tokens = tokens + self.dropout(self.among(y, y))
+        for norm, look, (memory, seen) in zip(norms, self.look, sources, strict=True):
+            tokens = tokens + self.dropout(look(norm(tokens), memory, seen))
+        out: Tensor = tokens + self.dropout(self.think(last(tokens)))
+        return out
+
+
+class RegionHead(nn.Module):
+    """Region queries, what they claim, and a round that refines them.
+
+    width: D, of the differences. text: the width of the states of words.
+    """
+
+    def __init__(self, width: int, text: int, fine: int, config: Config) -> None:
+        super().__init__()
+        self.config, self.text = config, text
+        heads, dropout = config.heads, config.dropout
+        self.queries = nn.Parameter(0.5 * torch.randn(config.queries, width))
+        self.pixels = Pixels(width, fine, config.pixel_width)
+        self.memory_norm, self.out_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(Block(width, heads, dropout, 1) for _ in range(config.layers))
+        self.round = Block(width, heads, dropout, 2)
+        self.words = nn.Sequential(nn.LayerNorm(text), nn.Linear(text, width))
+        self.constant = nn.Parameter(0.02 * torch.randn(1, text))
+        self.classes = nn.Linear(width, 1 + config.classes)
+        self.masks = nn.Sequential(
+            nn.Linear(width, width), nn.GELU(), nn.Linear(width, SIDES * (config.pixel_width + 1))
+        )
+        last = self.masks[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():  # at first nothing is a region, and what is covers little
+            self.classes.bias[0] = NONE_PRIOR
+            last.bias.view(SIDES, -1)[:, 0] = EMPTY_PRIOR
+
+    def no_weight_decay(self) -> set[str]:
+        """What is not a filter; see `optim.param_groups`."""
+        return {"queries", "constant"}
+
+    def see(self, changes: Changes, positions: Tensor, images: Tensor, fine: Tensor | None) -> Seen:
+        """What regions are read from. positions: of the places, [rows · columns, D]; the rest as
+        `Pixels` takes it.
+        """
+        places = self.memory_norm(changes.grid + positions)
+        memory = torch.cat((self.memory_norm(changes.summaries), places), dim=1)
+        return Seen(places, memory, self.pixels(changes, images, fine))
+
+    def first(self, seen: Seen) -> Regions:
+        """The regions before any sentence is known."""
+        tokens = self.queries.expand(len(seen.memory), -1, -1)
+        for block in self.blocks:
+            tokens = block(tokens, (seen.memory, None))
+        return self._claimed(tokens, seen)
+
+    def refined(
+        self, regions: Regions, seen: Seen, words: Tensor | None, is_word: Tensor | None
+    ) -> Regions:
+        """The regions in the light of a sentence: of its words [P, L, text], bool [P, L].
+
+        Without words (None), in the light of a learned constant alone. They look at the places that
+        the masks covered so far, and at all where these cover none.
+        """
+        constant = self.constant.expand(len(seen.places), -1, -1)
+        told, present = constant, None
+        if words is not None and is_word is not None:
+            told = torch.cat((constant, words), dim=1)
+            present = F.pad(is_word, (1, 0), value=True)
+        tokens = self.round(
+            regions.tokens, (self.words(told), present), (seen.places, self._covered(regions, seen))
+        )
+        return self._claimed(tokens, seen)
+
+    def _claimed(self, tokens: Tensor, seen: Seen) -> Regions:
+        y = self.out_norm(tokens)
+        vectors = self.masks(y).unflatten(2, (SIDES, -1))
+        masks = torch.einsum("pnsd,psdhw->pnshw", vectors[..., 1:], seen.pixels)
+        return Regions(tokens, self.classes(y), masks + vectors[..., :1, None])
+
+    def _covered(self, regions: Regions, seen: Seen) -> Tensor:
+        """The places under the masks or beside them, bool [P, rows · columns]."""
+        chance = regions.evidence.chance.detach().amax((1, 2))  # [P, h, w]
+        coarse = F.max_pool2d(chance[:, None], UP)
+        covered = F.max_pool2d(coarse, 3, stride=1, padding=1)[:, 0].flatten(1) > SEEN
+        return covered | ~covered.any(1, keepdim=True)
