@@ -15,7 +15,7 @@ from cc_prep import storage
 from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
-VERSIONS = {"cc-sequences": 3, "cc-scores": 2, "cc-training-shards": 3}
+VERSIONS = {"cc-sequences": 3, "cc-scores": 2, "cc-training-shards": 3, "cc-changes": 1}
 
 
 @dataclass(frozen=True)

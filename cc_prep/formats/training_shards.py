@@ -5,6 +5,7 @@
 <key>.scores.npy     float32 [2, captions, F], what keyframes are drawn from
 <key>.features.npy   float16 or float32 [frames, channels, h, w], of a backbone, where made
 <key>.mask.png       255 where something changed, where the data set has it
+<key>.change.png     255 where `cc-prep changes` found a change, where it found one
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
 `index.parquet` says where each sample lies, and what a trainer asks of all samples beforehand.
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from cc_prep import storage
-from cc_prep.formats import base, tar
+from cc_prep.formats import base, changes, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import pair_meta
 from cc_prep.media import images
@@ -57,7 +58,8 @@ INDEX_SCHEMA = pa.schema(
         *INDEX_META,
     ]
 )
-MEMBERS = ("json", "tokens.npy", "scores.npy", "features.npy", "mask.png")  # and the images
+# And the images.
+MEMBERS = ("json", "tokens.npy", "scores.npy", "features.npy", "mask.png", changes.MASK)
 HEADER_SIZE = 10_000  # characters of an array's header, of which ours has under 128
 
 
@@ -84,7 +86,8 @@ class TrainingSample:
     """A sample of a shard, its arrays decoded.
 
     tokens: int16 [F, h, w]. scores: float32 [2, captions, F]. images: still encoded, by frame.
-    features: of some frames, where the shard has them. mask_png: still encoded, where it has one.
+    features: of some frames, where the shard has them. mask_png, change_png: the true and
+    the found mask, still encoded, where it has them.
     """
 
     key: str
@@ -94,6 +97,7 @@ class TrainingSample:
     images: dict[int, bytes]
     features: Features | None = None
     mask_png: bytes | None = None
+    change_png: bytes | None = None
 
     def image(self, frame: int) -> np.ndarray:
         """uint8 [H, W, 3] RGB. Raises DamagedShard."""
@@ -120,6 +124,16 @@ class TrainingSample:
         if not np.isin(grey, (0, 255)).all() or (pixels != grey[..., None]).any():
             raise tar.DamagedShard(f"{self.key}.mask.png: other values than 0 and 255")
         return grey
+
+    def change(self) -> np.ndarray | None:
+        """uint8 [H, W], 1 where a change was found; None where none was, or none was looked for.
+
+        Never the truth, which `mask` gives. Raises DamagedShard, as `mask` does.
+        """
+        if self.change_png is None:
+            return None
+        height, width = self.meta.get("height"), self.meta.get("width")
+        return changes.decode_mask(self.change_png, height, width, self.key)
 
 
 def encode(
@@ -191,7 +205,8 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         if name[0] == "f" and name[1:3].isdigit()
     }
     mask = members.get("mask.png")
-    return TrainingSample(key, meta, tokens, scores, pictures, features, mask)
+    change = members.get(changes.MASK)
+    return TrainingSample(key, meta, tokens, scores, pictures, features, mask, change_png=change)
 
 
 def read(place: str) -> Iterator[TrainingSample]:

@@ -11,11 +11,12 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, rejects, scores, sequences, tar, training_shards
+from cc_prep.formats import changes, provenance, rejects, scores, sequences, tar, training_shards
 from cc_prep.formats.base import ShardFormat
 from cc_prep.progress import Progress, no_progress
 
-FORMATS = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
+FORMATS = (sequences.FORMAT, scores.FORMAT, changes.FORMAT, training_shards.FORMAT)
+FRAMELESS = (changes.FORMAT.name,)  # formats that do not depend on how frames are interpolated
 
 
 def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
@@ -58,11 +59,7 @@ def verify(
     try:
         planned = {str(k): int(v) for k, v in record["planned"].items()}
         shards: dict[str, dict[str, Any]] = dict(record["shards"])
-        settings = record["settings"]
-        frames, codec = (
-            2 ** int(settings["interpolate"]["depth"]) + 1,
-            settings["interpolate"]["codec"],
-        )
+        frames, codec = (0, "") if kind.name in FRAMELESS else _frames(record["settings"])
     except (KeyError, TypeError, ValueError, AttributeError):
         return [f"{provenance.FILE}: lacks the plan, the shards or the settings"]
     faults = _missing_and_surplus(folder, kind, planned, shards)
@@ -98,6 +95,12 @@ def verify(
     if kind.indexed:
         faults += _index_faults(folder, keys, index_metas)
     return faults
+
+
+def _frames(settings: dict[str, Any]) -> tuple[int, str]:
+    """How many frames a sequence has, and their codec. Raises KeyError and ValueError."""
+    interpolate = settings["interpolate"]
+    return 2 ** int(interpolate["depth"]) + 1, interpolate["codec"]
 
 
 def _missing_and_surplus(
@@ -187,6 +190,7 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
         for frame in sample.images:
             sample.image(frame)
         sample.mask()
+        sample.change()
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []
@@ -202,9 +206,18 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     return faults
 
 
+def _change_faults(key: str, members: dict[str, bytes], frames: int, codec: str) -> list[str]:
+    try:
+        changes.decode(key, members)
+    except tar.DamagedShard as error:
+        return [str(error)]
+    return []
+
+
 _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
     sequences.FORMAT.name: _sequence_faults,
     scores.FORMAT.name: _score_faults,
+    changes.FORMAT.name: _change_faults,
     training_shards.FORMAT.name: _training_faults,
 }
 
