@@ -54,7 +54,7 @@ def write(path: str, licence: str | None) -> str:
         layout=settings.get("layout", "unknown"),
         licence=licence,
         splits=_splits(rows),
-        features=_features(rows, first.features is not None),
+        features=_features(rows, first.features is not None, "changes" in settings),
         size=_sizes(rows),
         steps=_steps(settings),
     )
@@ -80,7 +80,9 @@ def _splits(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _features(rows: Sequence[Mapping[str, Any]], has_features: bool) -> list[Feature]:
+def _features(
+    rows: Sequence[Mapping[str, Any]], has_features: bool, has_changes: bool
+) -> list[Feature]:
     """Every member that a sample may have: masks and keyframes are not in all of them."""
     frames = max(int(row["frames"] or 0) for row in rows)
     about_frames = "frames as images, where they are stored; the first is before, the last after"
@@ -94,6 +96,11 @@ def _features(rows: Sequence[Mapping[str, Any]], has_features: bool) -> list[Fea
             else []
         ),
         Feature("mask.png", "image", "255 where something changed, where it is known"),
+        *(
+            [Feature("change.png", "image", "255 where a change was found, where one was")]
+            if has_changes
+            else []
+        ),
         *(
             Feature(f"f{number:02d}.jpg", "image", "" if number else about_frames)
             for number in range(frames)

@@ -11,12 +11,25 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import changes, provenance, rejects, scores, sequences, tar, training_shards
+from cc_prep.formats import (
+    changes,
+    entities,
+    provenance,
+    rejects,
+    scores,
+    sequences,
+    tar,
+    training_shards,
+)
 from cc_prep.formats.base import ShardFormat
 from cc_prep.progress import Progress, no_progress
 
-FORMATS = (sequences.FORMAT, scores.FORMAT, changes.FORMAT, training_shards.FORMAT)
-FRAMELESS = (changes.FORMAT.name,)  # formats that do not depend on how frames are interpolated
+FORMATS = (
+    *(sequences.FORMAT, scores.FORMAT, changes.FORMAT, entities.FORMAT),
+    training_shards.FORMAT,
+)
+# Of these nothing depends on how frames are interpolated.
+FRAMELESS = (changes.FORMAT.name, entities.FORMAT.name)
 
 
 def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
@@ -106,7 +119,7 @@ def _frames(settings: dict[str, Any]) -> tuple[int, str]:
 def _missing_and_surplus(
     folder: str, kind: ShardFormat, planned: Mapping[str, int], shards: Mapping[str, Any]
 ) -> list[str]:
-    others = {rejects.FILE, training_shards.INDEX}
+    others = {rejects.FILE, training_shards.INDEX, entities.VOCABULARY}
     files = {n for n in storage.list_files(folder, f".{kind.extension}") if n not in others}
     surplus = sorted(files - {kind.file(name) for name in planned})
     return [
@@ -214,10 +227,19 @@ def _change_faults(key: str, members: dict[str, bytes], frames: int, codec: str)
     return []
 
 
+def _entity_faults(key: str, row: dict[str, Any], frames: int, codec: str) -> list[str]:
+    try:
+        entities.decode({"key": key, **row})
+    except tar.DamagedShard as error:
+        return [str(error)]
+    return []
+
+
 _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
     sequences.FORMAT.name: _sequence_faults,
     scores.FORMAT.name: _score_faults,
     changes.FORMAT.name: _change_faults,
+    entities.FORMAT.name: _entity_faults,
     training_shards.FORMAT.name: _training_faults,
 }
 

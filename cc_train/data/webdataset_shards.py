@@ -31,8 +31,9 @@ def open_shards(
 
     A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
     `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` float16
-    [frames, C, h, w] and `mask.png` uint8 [H, W], 255 where something changed; the stored frames
-    `f00.jpg` … as uint8 [H, W, 3] RGB; and `before` and `after`, the first and the last of them.
+    [frames, C, h, w], `mask.png` uint8 [H, W], 255 where something changed, and `change.png`
+    uint8 [H, W], 1 where a change was found; the stored frames `f00.jpg` … as uint8 [H, W, 3]
+    RGB; and `before` and `after`, the first and the last of them.
 
     Raises UserError for a pattern that names no file, and while reading for a damaged shard.
     Nothing is ever unpickled.
@@ -69,6 +70,9 @@ def _decoded(sample: TrainingSample) -> dict[str, Any]:
     mask = sample.mask()
     if mask is not None:
         members["mask.png"] = mask
+    change = sample.change()
+    if change is not None:
+        members["change.png"] = change
     frames = {number: sample.image(number) for number in sorted(sample.images)}
     members |= {f"f{number:02d}.jpg": pixels for number, pixels in frames.items()}
     ends = {"before": 0, "after": len(sample.tokens) - 1}
