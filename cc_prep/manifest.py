@@ -175,6 +175,30 @@ class Features(Section):
     threads: Positive = 2
 
 
+class Changes(Section):
+    """How changed places are found without the truth (`cc-prep changes`).
+
+    delta: of 255 levels of Lab. tolerance: px that an edge may have moved. blur: sigma in px.
+    eps, min_samples, cell: of DBSCAN, in px. min_area: px of a cluster, up to 224 × 224 px. top:
+    at most so many regions. tau: from 0 to 1. most_share: of the image; if more is marked, nothing
+    is.
+    """
+
+    delta: Annotated[float, Field(ge=0, le=255)] = 20.0
+    tolerance: Annotated[int, Field(ge=0, le=32)] = 3
+    blur: Annotated[float, Field(ge=0, le=16)] = 1.0
+    eps: Annotated[float, Field(gt=0)] = 3.0
+    min_samples: Positive = 10
+    cell: Positive = 2
+    min_area: Positive = 20
+    top: Positive | None = 20
+    segmenter: Literal["fill", "sam", "none"] = "fill"
+    weights: str | None = None
+    tau: Annotated[float, Field(ge=0, le=1)] = 0.5
+    most_share: Annotated[float, Field(gt=0, le=1)] = 0.6
+    threads: Positive = 2
+
+
 class Shards(Section):
     """How pairs are grouped into shards."""
 
@@ -206,6 +230,7 @@ class Manifest(Section):
     keyframes: Keyframes = Keyframes()
     tokenize: Tokenize = Tokenize()
     features: Features = Features()
+    changes: Changes = Changes()
     shards: Shards = Shards()
     # The trainer's part, a section for each system: it changes no prepared byte, and `cc-train`
     # alone knows its keys.

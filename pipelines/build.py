@@ -15,8 +15,8 @@ from cc_prep.models import backbones
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.plan import ShardPlan, plan
-from pipelines.step import Shard
-from pipelines.stored import plan_from_sequences
+from pipelines.regions.findings import find_findings, with_findings
+from pipelines.stored import ShardFromSequences, plan_from_sequences
 from pipelines.worker.build_step import Build
 
 # Peak at 224 px, benchmarks/bench_memory.py build: 1.18 and 1.19 GB for 8 and 32 pairs a shard.
@@ -27,7 +27,8 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     """Makes `OUT/shards`. Raises UserError and JobFailed.
 
     source: the folder whose `sequences` and `scores` are taken, where they are there; default: OUT.
-        What is not there is made on the way, and not written.
+        What is not there is made on the way, and not written. Its `changes` and `entities` are
+        taken as well, and never made here.
     """
     out = storage.absolute(request.out)
     source_folder = storage.absolute(source or out)
@@ -39,14 +40,18 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     if "interpolate" in makes:
         interpolate.check_truth(manifest, (one for one in shards if isinstance(one, ShardPlan)))
     digests, scorer = _find_weights(manifest, makes, source_folder, request.console)
+    findings = find_findings(manifest, source_folder)
     first_pair = next((shard.pairs[0] for shard in shards if isinstance(shard, ShardPlan)), None)
     spec = job.JobSpec(
         format=training_shards.FORMAT,
         folder=storage.join(out, training_shards.FORMAT.folder),
-        shards=shards,
+        shards=with_findings(shards, source_folder, findings),
         make_step=partial(Build, fingerprint.with_absolute_paths(manifest), digests, makes, scorer),
-        settings=fingerprint.fingerprint(manifest, fingerprint.TRAINING_SHARD_KEYS),
-        weights=digests,
+        settings={
+            **fingerprint.fingerprint(manifest, fingerprint.TRAINING_SHARD_KEYS),
+            **findings.settings,
+        },
+        weights={**digests, **findings.weights},
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=max(
             manifest.interpolate.threads,
@@ -61,7 +66,9 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     return job.run(spec, request.options, request.console)
 
 
-def _plan(request: job.Request, source: str) -> tuple[Manifest, frozenset[str], Sequence[Shard]]:
+def _plan(
+    request: job.Request, source: str
+) -> tuple[Manifest, frozenset[str], Sequence[ShardPlan | ShardFromSequences]]:
     """The settings, which steps before tokenising are to be done here, and the shards to make."""
     manifest, splits, limit = request.manifest, request.splits, request.limit
     sequence_folder, score_folder = _input_folders(source)

@@ -14,12 +14,16 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.steps import confidence
+from cc_prep.weights.folders import identify
 
+# The manifest's keys that decide which pairs are in which shard, and in which size.
+PLAN_KEYS = ("name", "layout", "image_size", "shards")
 # The manifest's keys that decide the bytes of each kind of folder.
+CHANGE_KEYS = (*PLAN_KEYS, "changes")
 SEQUENCE_KEYS = ("name", "layout", "image_size", "interpolate", "shards")
 SCORE_KEYS = (*SEQUENCE_KEYS, "score", "keyframes")
 TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize", "features")
-SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features")
+SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features", "changes")
 # Stands where weights would, for what others made.
 IMPORTED = "imported"
 
@@ -156,8 +160,10 @@ def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
 
 
 def _weights_identity(name_or_file: str) -> str:
-    """A name of ours as it is; a file of weights by its own name and digest, wherever it lies."""
+    """A name of ours as it is; a file or folder by its own name and digest, wherever it lies."""
     path = Path(name_or_file).expanduser()
+    if path.is_dir() and not weights.is_known(name_or_file):
+        return identify(name_or_file).name
     if weights.is_known(name_or_file) or name_or_file == IMPORTED or not path.is_file():
         return name_or_file
     status = path.stat()

@@ -22,6 +22,7 @@ from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
 from pipelines.plan import ShardPlan
+from pipelines.regions.findings import ShardWithFindings
 from pipelines.state.device import BrokenDevice
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
@@ -95,8 +96,9 @@ class ShardWorker:
         journal = open_journal(shard.name, self.run_info.id, previous)
         self.state.write_journal(journal)
         step = self._make_step()  # if it cannot be made, before anything is written
-        if isinstance(shard, ShardPlan) and isinstance(step, Expecting):
-            step.upcoming(shard.pairs)
+        planned = shard.shard if isinstance(shard, ShardWithFindings) else shard
+        if isinstance(planned, ShardPlan) and isinstance(step, Expecting):
+            step.upcoming(planned.pairs)
         place = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
         rejects: list[Reject] = []
         with self.run_info.format.write(place) as (writer, written):

@@ -8,11 +8,12 @@ from typing import Any, Protocol, runtime_checkable
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.records import ImagePair
 from pipelines.plan import ShardPlan
+from pipelines.regions.findings import ShardWithFindings, WithFindings
 from pipelines.state.journal import Done
 from pipelines.stored import ShardFromSequences
 
-Shard = ShardPlan | ShardFromSequences
-Item = ImagePair | StoredSequence
+Shard = ShardPlan | ShardFromSequences | ShardWithFindings
+Item = ImagePair | StoredSequence | WithFindings
 # A sample of a tar: its members by extension.
 Members = dict[str, bytes]
 # What a sample is depends on the format: members of a tar, or a row of a table.
@@ -76,6 +77,8 @@ MakeStep = Callable[[str], Step]
 
 def shard_from_json(value: dict[str, Any]) -> Shard:
     """A shard back from its JSON."""
+    if "findings_digest" in value:
+        return ShardWithFindings.from_json(value)
     return ShardPlan.from_json(value) if "pairs" in value else ShardFromSequences.from_json(value)
 
 

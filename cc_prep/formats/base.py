@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
 VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 4}
+VERSIONS |= {"cc-changes": 1, "cc-entities": 1}
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,36 @@ def write_rows(place: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema)
     data = buffer.getvalue()
     storage.write_bytes(place, data)
     return data
+
+
+class TableWriter:
+    """Collects rows; made by `write_table`."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._keys: set[str] = set()
+
+    def add(self, key: str, row: Mapping[str, Any]) -> None:
+        """A row; keys stand once."""
+        assert key not in self._keys, f"{key} twice"
+        self._keys.add(key)
+        self.rows.append({"key": key, **row})
+
+
+@contextmanager
+def write_table(place: str, schema: pa.Schema) -> Iterator[tuple[TableWriter, Written]]:
+    """A shard that is a table; it appears under its name only when complete."""
+    writer, written = TableWriter(), Written()
+    yield writer, written
+    data = write_rows(place, writer.rows, schema)
+    written.samples, written.bytes = len(writer.rows), len(data)
+    written.sha256 = hashlib.sha256(data).hexdigest()
+
+
+def read_table(place: str, schema: pa.Schema) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(key, row) of a shard that is a table, in order.
+
+    Raises FileNotFoundError, and DamagedShard for what is no such table.
+    """
+    for row in read_rows(storage.read_bytes(place), schema, place):
+        yield row.pop("key"), row

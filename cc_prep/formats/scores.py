@@ -11,7 +11,6 @@ scorer, scorer_sha256                         the weights
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,9 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cc_prep import storage
 from cc_prep.formats import base
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.base import ShardFormat, TableWriter
 from cc_prep.formats.tar import DamagedShard, Written
 from cc_prep.records import FrameScores
 
@@ -79,35 +77,16 @@ def decode(row: Row) -> FrameScores:
     return FrameScores(tuple(row["captions"]), *of_captions, *of_images)
 
 
-class RowWriter:
-    """Collects rows; made by `write_shard`."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._keys: set[str] = set()
-
-    def add(self, key: str, row: Row) -> None:
-        """A row; keys stand once."""
-        assert key not in self._keys, f"{key} twice"
-        self._keys.add(key)
-        self.rows.append({"key": key, **row})
-
-
 @contextmanager
-def write_shard(place: str) -> Iterator[tuple[RowWriter, Written]]:
+def write_shard(place: str) -> Iterator[tuple[TableWriter, Written]]:
     """A table that appears under its name only when complete."""
-    writer, written = RowWriter(), Written()
-    yield writer, written
-    data = base.write_rows(place, writer.rows, SCHEMA)
-    written.samples, written.bytes = len(writer.rows), len(data)
-    written.sha256 = hashlib.sha256(data).hexdigest()
+    with base.write_table(place, SCHEMA) as result:
+        yield result
 
 
 def read_shard(place: str) -> Iterator[tuple[str, Row]]:
     """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
-    data = storage.read_bytes(place)
-    for row in base.read_rows(data, SCHEMA, place):
-        yield row.pop("key"), row
+    return base.read_table(place, SCHEMA)
 
 
 FORMAT = ShardFormat("cc-scores", "scores", "parquet", write_shard, read_shard)

@@ -80,6 +80,13 @@ class StoredSequence:
         names = [f"f{i:02d}.{self.codec}" for i in range(self.meta["frames"])]
         return np.stack([self._image(name) for name in names])
 
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Before and after alone, uint8 [H, W, 3] each. Raises DamagedShard."""
+        before, after = (
+            self._image(f"f{i:02d}.{self.codec}") for i in (0, self.meta["frames"] - 1)
+        )
+        return before, after
+
     def truth(self) -> dict[int, np.ndarray]:
         """True frames uint8 [H, W, 3] by frame number. Raises DamagedShard."""
         return {int(name[1:3]): self._image(name) for name in self.members if name[0] == "t"}

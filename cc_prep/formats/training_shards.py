@@ -7,6 +7,7 @@
 <key>.mirrored.npy   the same of the mirrored images, where made
 <key>.mask.png       class ids of where something changed, where the data set has it
 <key>.mask_before.png, .mask_after.png    what vanished, what appeared, where it tells them apart
+<key>.change.png     255 where `cc-prep changes` found a change, where it found one
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
 `index.parquet` says where each sample lies, and what a trainer asks of all samples beforehand.
@@ -26,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from cc_prep import storage
-from cc_prep.formats import base, mask_members, tar
+from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import pair_meta
 from cc_prep.media import images
@@ -67,6 +68,7 @@ MEMBERS = (
     "features.npy",
     "mirrored.npy",
     *mask_members.NAMES,
+    changes.MASK,
 )  # and the images
 HEADER_SIZE = 10_000  # characters of an array's header, of which ours has under 128
 
@@ -96,8 +98,8 @@ class TrainingSample:
     """A sample of a shard, its arrays decoded.
 
     tokens: int16 [F, h, w]. scores: float32 [2, captions, F]. images: still encoded, by frame.
-    features: of some frames, where the shard has them. mask_png, mask_before_png, mask_after_png:
-    still encoded, where it has them.
+    features: of some frames, where the shard has them. mask_png, mask_before_png, mask_after_png
+    and change_png, the found mask: still encoded, where it has them.
     """
 
     key: str
@@ -109,6 +111,7 @@ class TrainingSample:
     mask_png: bytes | None = None
     mask_before_png: bytes | None = None
     mask_after_png: bytes | None = None
+    change_png: bytes | None = None
 
     def image(self, frame: int) -> np.ndarray:
         """uint8 [H, W, 3] RGB. Raises DamagedShard."""
@@ -132,6 +135,16 @@ class TrainingSample:
     def mask_after(self) -> np.ndarray | None:
         """What appeared, as it stands in the after image; as `mask`."""
         return mask_members.decode(self.key, mask_members.AFTER, self.mask_after_png, self.meta)
+
+    def change(self) -> np.ndarray | None:
+        """uint8 [H, W], 1 where a change was found; None where none was, or none was looked for.
+
+        Never the truth, which `mask` gives. Raises DamagedShard, as `mask` does.
+        """
+        if self.change_png is None:
+            return None
+        height, width = self.meta.get("height"), self.meta.get("width")
+        return changes.decode_mask(self.change_png, height, width, self.key)
 
 
 def encode(
@@ -205,7 +218,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         if name[0] == "f" and name[1:3].isdigit()
     }
     mask_members.check(key, meta, members)
-    masks = [members.get(name) for name in mask_members.NAMES]
+    masks = [members.get(name) for name in (*mask_members.NAMES, changes.MASK)]
     return TrainingSample(key, meta, tokens, scores, pictures, features, *masks)
 
 

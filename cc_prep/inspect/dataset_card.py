@@ -54,7 +54,7 @@ def write(path: str, licence: str | None) -> str:
         layout=settings.get("layout", "unknown"),
         licence=licence,
         splits=_splits(rows),
-        features=_features(rows, first.features),
+        features=_features(rows, first.features, "changes" in settings),
         size=_sizes(rows),
         steps=_steps(settings),
     )
@@ -81,7 +81,9 @@ def _splits(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _features(
-    rows: Sequence[Mapping[str, Any]], features: training_shards.Features | None
+    rows: Sequence[Mapping[str, Any]],
+    features: training_shards.Features | None,
+    has_changes: bool,
 ) -> list[Feature]:
     """Every member that a sample may have: masks and keyframes are not in all of them."""
     frames = max(int(row["frames"] or 0) for row in rows)
@@ -94,6 +96,11 @@ def _features(
         Feature("mask.png", "image", "class ids of where something changed, where it is known"),
         Feature("mask_before.png", "image", "of what vanished, as it stands in before"),
         Feature("mask_after.png", "image", "of what appeared, as it stands in after"),
+        *(
+            [Feature("change.png", "image", "255 where a change was found, where one was")]
+            if has_changes
+            else []
+        ),
         *(
             Feature(f"f{number:02d}.jpg", "image", "" if number else about_frames)
             for number in range(frames)

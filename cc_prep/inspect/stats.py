@@ -34,7 +34,7 @@ def sequence_figures(
     against: dict[str, list[float]] = defaultdict(list)
     shard_records: dict[str, dict[str, Any]] = record.get("shards", {})
     sequence_count = sum(facts["samples"] for facts in shard_records.values())
-    shards = _spread(shard_records, most)
+    shards = spread(shard_records, most)
     for done, name in enumerate(shards, 1):
         for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(name))):
             sample_count += 1
@@ -65,7 +65,7 @@ def sequence_figures(
     }
 
 
-def _spread(shard_records: dict[str, dict[str, Any]], most: int | None) -> list[str]:
+def spread(shard_records: dict[str, dict[str, Any]], most: int | None) -> list[str]:
     """Shards, evenly spread, that hold at least `most` samples; all by default."""
     names = sorted(shard_records)
     for step in range(len(names), 1, -1):
@@ -110,7 +110,7 @@ def score_figures(
     penalties: list[list[float]] = []
     chosen: Counter[int] = Counter()
     captions = uncaptioned = 0
-    shards = _spread(shard_records, most)
+    shards = spread(shard_records, most)
     for done, name in enumerate(shards, 1):
         for _, row in scores.read_shard(storage.join(folder, scores.FORMAT.file(name))):
             penalties.append(row["penalty"])
@@ -144,7 +144,7 @@ def token_figures(
     shard_records: dict[str, dict[str, Any]] = record.get("shards", {})
     counts = np.zeros(0, np.int64)
     sample_count, grid, codes = 0, "", 0
-    shards = _spread(shard_records, most)
+    shards = spread(shard_records, most)
     for done, name in enumerate(shards, 1):
         place = storage.join(folder, training_shards.FORMAT.file(name))
         for sample in training_shards.read(place):

@@ -11,11 +11,25 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, rejects, scores, sequences, tar, training_shards
+from cc_prep.formats import (
+    changes,
+    entities,
+    provenance,
+    rejects,
+    scores,
+    sequences,
+    tar,
+    training_shards,
+)
 from cc_prep.formats.base import ShardFormat
 from cc_prep.progress import Progress, no_progress
 
-FORMATS = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
+FORMATS = (
+    *(sequences.FORMAT, scores.FORMAT, changes.FORMAT, entities.FORMAT),
+    training_shards.FORMAT,
+)
+# Of these nothing depends on how frames are interpolated.
+FRAMELESS = (changes.FORMAT.name, entities.FORMAT.name)
 
 
 def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
@@ -58,11 +72,7 @@ def verify(
     try:
         planned = {str(k): int(v) for k, v in record["planned"].items()}
         shards: dict[str, dict[str, Any]] = dict(record["shards"])
-        settings = record["settings"]
-        frames, codec = (
-            2 ** int(settings["interpolate"]["depth"]) + 1,
-            settings["interpolate"]["codec"],
-        )
+        frames, codec = (0, "") if kind.name in FRAMELESS else _frames(record["settings"])
     except (KeyError, TypeError, ValueError, AttributeError):
         return [f"{provenance.FILE}: lacks the plan, the shards or the settings"]
     faults = _missing_and_surplus(folder, kind, planned, shards)
@@ -100,10 +110,16 @@ def verify(
     return faults
 
 
+def _frames(settings: dict[str, Any]) -> tuple[int, str]:
+    """How many frames a sequence has, and their codec. Raises KeyError and ValueError."""
+    interpolate = settings["interpolate"]
+    return 2 ** int(interpolate["depth"]) + 1, interpolate["codec"]
+
+
 def _missing_and_surplus(
     folder: str, kind: ShardFormat, planned: Mapping[str, int], shards: Mapping[str, Any]
 ) -> list[str]:
-    others = {rejects.FILE, training_shards.INDEX}
+    others = {rejects.FILE, training_shards.INDEX, entities.VOCABULARY}
     files = {n for n in storage.list_files(folder, f".{kind.extension}") if n not in others}
     surplus = sorted(files - {kind.file(name) for name in planned})
     return [
@@ -185,7 +201,7 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
         sample = training_shards.decode(key, members)
         for frame in sample.images:
             sample.image(frame)
-        for mask in (sample.mask, sample.mask_before, sample.mask_after):
+        for mask in (sample.mask, sample.mask_before, sample.mask_after, sample.change):
             mask()
     except tar.DamagedShard as error:
         return [str(error)]
@@ -204,9 +220,27 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     return faults
 
 
+def _change_faults(key: str, members: dict[str, bytes], frames: int, codec: str) -> list[str]:
+    try:
+        changes.decode(key, members)
+    except tar.DamagedShard as error:
+        return [str(error)]
+    return []
+
+
+def _entity_faults(key: str, row: dict[str, Any], frames: int, codec: str) -> list[str]:
+    try:
+        entities.decode({"key": key, **row})
+    except tar.DamagedShard as error:
+        return [str(error)]
+    return []
+
+
 _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
     sequences.FORMAT.name: _sequence_faults,
     scores.FORMAT.name: _score_faults,
+    changes.FORMAT.name: _change_faults,
+    entities.FORMAT.name: _entity_faults,
     training_shards.FORMAT.name: _training_faults,
 }
 

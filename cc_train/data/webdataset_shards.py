@@ -31,9 +31,9 @@ def open_shards(
 
     A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
     `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` float16
-    [frames, C, h, w] and `mask.png`, `mask_before.png` and `mask_after.png`, class ids uint8
-    [H, W]; the stored frames `f00.jpg` … as uint8 [H, W, 3] RGB; and `before` and `after`, the
-    first and the last of them.
+    [frames, C, h, w], `mask.png`, `mask_before.png` and `mask_after.png`, class ids uint8 [H, W],
+    and `change.png` uint8 [H, W], 1 where a change was found; the stored frames `f00.jpg` … as
+    uint8 [H, W, 3] RGB; and `before` and `after`, the first and the last of them.
 
     Raises UserError for a pattern that names no file, and while reading for a damaged shard.
     Nothing is ever unpickled.
@@ -71,6 +71,9 @@ def _decoded(sample: TrainingSample) -> dict[str, Any]:
     members |= {
         name: mask for name, mask in zip(mask_members.NAMES, masks, strict=True) if mask is not None
     }
+    change = sample.change()
+    if change is not None:
+        members["change.png"] = change
     frames = {number: sample.image(number) for number in sorted(sample.images)}
     members |= {f"f{number:02d}.jpg": pixels for number, pixels in frames.items()}
     ends = {"before": 0, "after": len(sample.tokens) - 1}

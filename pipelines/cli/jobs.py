@@ -35,6 +35,24 @@ def interpolate(**options: Any) -> None:
     _run(options, step)
 
 
+@click.command()
+@dataset_options
+@job_options
+def changes(**options: Any) -> None:
+    """Finds what changed in every pair of DATASET, without the truth: OUT/changes/*.tar.
+
+    Masks and regions by difference, clusters and a segmenter. From the sequences in OUT where they
+    are there and lossless, else from the raw images.
+
+    \b
+    Example:
+      cc-prep changes spot --root /data/spot --out out/spot
+    """
+    from pipelines.regions.changes import changes as step
+
+    _run(options, step)
+
+
 @click.command("score-frames")
 @dataset_options
 @job_options

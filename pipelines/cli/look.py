@@ -58,13 +58,14 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
       cc-prep stats out/clevr
       cc-prep stats out/clevr --fidelity
     """
-    from cc_prep.formats import scores, sequences, training_shards
+    from cc_prep.formats import changes, scores, sequences, training_shards
+    from cc_prep.inspect import found_changes, verification
     from cc_prep.inspect import stats as statistics
-    from cc_prep.inspect import verification
 
     figures_of = {
         sequences.FORMAT.name: statistics.sequence_figures,
         scores.FORMAT.name: statistics.score_figures,
+        changes.FORMAT.name: found_changes.figures,
         training_shards.FORMAT.name: statistics.token_figures,
     }
     figures: dict[str, Any] = {}

@@ -17,16 +17,18 @@ from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
 from pipelines.actors import Digests, Interpolate, Networks, Score, decoded, use_threads
+from pipelines.regions.findings import WithFindings, add_to
 from pipelines.step import Members
 
-Items = Sequence[ImagePair] | Sequence[StoredSequence]
+Items = Sequence[ImagePair] | Sequence[StoredSequence] | Sequence[WithFindings]
 Encode = Callable[[], Members]
 
 
 class Build(Networks):
     """Pairs or stored sequences → training samples: what is not there yet is made on the way.
 
-    All networks sit in one actor, so frames never leave it. makes: the steps before
+    Items may have what was found in them beside them, which goes into their samples. All networks
+    sit in one actor, so frames never leave it. makes: the steps before
     tokenising that are to be done here, of `interpolate` and `score`. scorer: the name of the
     weights that the scores are of.
     """
@@ -88,13 +90,12 @@ class Build(Networks):
         """Each item's images or frames, or why it is rejected."""
         if self.interpolate is None:
             return [decoded(stored, with_masks=True) for stored in _stored(items)]
-        return self.interpolate.read([item for item in items if isinstance(item, ImagePair)])
+        return self.interpolate.read(_pairs(items))
 
     def compute(self, items: Items, inputs: list[Any]) -> list[Encode | RejectedPair]:
         """What all networks make of items that were read: what encodes each."""
         if self.interpolate is not None:
-            pairs = [item for item in items if isinstance(item, ImagePair)]
-            computed = self.interpolate.compute(pairs, inputs)
+            computed = self.interpolate.compute(_pairs(items), inputs)
             return [
                 sequence if isinstance(sequence, RejectedPair) else self._interpolated(sequence)
                 for sequence in computed
@@ -110,7 +111,14 @@ class Build(Networks):
         self, items: Items, computed: list[Encode | RejectedPair]
     ) -> list[Members | RejectedPair]:
         """The samples as members of a tar."""
-        return [encode if isinstance(encode, RejectedPair) else encode() for encode in computed]
+        return [
+            encode
+            if isinstance(encode, RejectedPair)
+            else add_to(encode(), item)
+            if isinstance(item, WithFindings)
+            else encode()
+            for item, encode in zip(items, computed, strict=True)
+        ]
 
     def _interpolated(self, sequence: FrameSequence) -> Encode | RejectedPair:
         assert self.interpolate is not None
@@ -198,4 +206,12 @@ class Build(Networks):
 
 
 def _stored(items: Items) -> list[StoredSequence]:
-    return [item for item in items if isinstance(item, StoredSequence)]
+    return [item for item in map(_bare, items) if isinstance(item, StoredSequence)]
+
+
+def _pairs(items: Items) -> list[ImagePair]:
+    return [item for item in map(_bare, items) if isinstance(item, ImagePair)]
+
+
+def _bare(item: ImagePair | StoredSequence | WithFindings) -> ImagePair | StoredSequence:
+    return item.item if isinstance(item, WithFindings) else item

@@ -17,8 +17,17 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, rejects, scores, sequences, training_shards
-from cc_prep.inspect import stats, verification
+from cc_prep.formats import (
+    changes,
+    entities,
+    provenance,
+    rejects,
+    scores,
+    sequences,
+    training_shards,
+)
+from cc_prep.formats.base import ShardFormat
+from cc_prep.inspect import found_changes, stats, verification
 from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import STRIP_PX, Strip
 from cc_prep.manifest import NONE
@@ -38,18 +47,20 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
     Strips are spread evenly over the pairs. Raises UserError and DamagedShard.
     """
     folders = {kind.name: folder for folder, kind in verification.find(path)}
-    sequence_folder = folders.get(sequences.FORMAT.name)
-    score_folder = folders.get(scores.FORMAT.name)
-    token_folder = folders.get(training_shards.FORMAT.name)
+    sequence_folder, score_folder, token_folder = (
+        folders.get(kind.name) for kind in (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
+    )
     main = sequence_folder or token_folder
     if main is None:
-        raise UserError(f"{path}: scores alone", "Give the folder that the sequences lie in too")
+        remedy = "Give the folder that the sequences lie in too"
+        raise UserError(f"{path}: neither sequences nor training shards", remedy)
     record = values_without_folders(provenance.read(main) or {})
     decode, notice = _decoder(token_folder)
     page_strips, tables = [], _Tables(score_folder, token_folder, decode)
+    findings = _Findings(folders)
     shards_and_strips = _chosen(main, record, samples, sequence_folder is not None)
     for done, (shard, strip) in enumerate(shards_and_strips, 1):
-        page_strips.append(tables.completed(strip, shard))
+        page_strips.append(findings.completed(tables.completed(strip, shard), shard))
         progress(done, len(shards_and_strips))
     figures = {
         "sequences": stats.sequence_figures(sequence_folder, MOST_LOOKED_AT)
@@ -77,6 +88,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
             figures=figures["sequences"],
             scores=figures["scores"],
             tokens=figures["tokens"],
+            changes=_change_figures(folders),
             motion=_bars(figures["sequences"]["motion in px"]) if figures["sequences"] else [],
             chosen=_bars(figures["scores"]["keyframes by frame"]) if figures["scores"] else [],
             strips=page_strips,
@@ -157,6 +169,52 @@ class _Tables:
             self.rows = dict(scores.read_shard(place)) if storage.exists(place) else {}
             self.shard = shard
         return self.rows
+
+
+class _Findings:
+    """Found changes and entities, each read once for all strips of a shard."""
+
+    def __init__(self, folders: dict[str, str]) -> None:
+        self.folders, self.shard = folders, ""
+        self.changes: dict[str, changes.StoredChange] = {}
+        self.entities: dict[str, dict[str, Any]] = {}
+
+    def completed(self, strip: Strip, shard: str) -> Strip:
+        """The strip with what was found in its pair, where something was looked for."""
+        if shard != self.shard:
+            self.shard = shard
+            place = self._place(changes.FORMAT, shard)
+            self.changes = {} if place is None else {one.key: one for one in changes.read(place)}
+            place = self._place(entities.FORMAT, shard)
+            self.entities = {} if place is None else dict(entities.read_shard(place))
+        if strip.key in self.changes:
+            strip = strips.with_change(strip, self.changes[strip.key].change)
+        if strip.key in self.entities:
+            listed = entities.decode(self.entities[strip.key])
+            names = tuple(f"{entity.phrase} {entity.score:.2f}" for entity in listed)
+            strip = replace(strip, entities=names)
+        return strip
+
+    def _place(self, kind: ShardFormat, shard: str) -> str | None:
+        if kind.name not in self.folders:
+            return None
+        place = storage.join(self.folders[kind.name], kind.file(shard))
+        return place if storage.exists(place) else None
+
+
+def _change_figures(folders: dict[str, str]) -> dict[str, Any]:
+    """The figures of found changes by name, as the page's table shows them."""
+    if changes.FORMAT.name not in folders:
+        return {}
+    figures = found_changes.figures(folders[changes.FORMAT.name], MOST_LOOKED_AT)
+    rows: dict[str, Any] = {}
+    for name, value in figures.items():
+        rows |= value if isinstance(value, dict) and "IoU of changed pairs" in value else {}
+        if name == "marked share by kind":
+            rows |= {f"marked of {kind.replace('_', ' ')}": share for kind, share in value.items()}
+        elif not isinstance(value, dict):
+            rows[name] = value
+    return rows
 
 
 def _decoder(

@@ -11,6 +11,7 @@ import numpy as np
 
 from cc_prep.formats import mask_members
 from cc_prep.formats import scores as score_rows
+from cc_prep.formats.changes import FoundChange
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.inspect import stats
@@ -53,7 +54,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Strip:
-    """One sequence as the page shows it."""
+    """One sequence as the page shows it.
+
+    ends: the pixels of before and after, where both are stored, for what is drawn over them later.
+    """
 
     key: str
     kind: str
@@ -66,6 +70,8 @@ class Strip:
     extras: list[Frame]
     keyframes: frozenset[int] = frozenset()
     curve: Curve | None = None
+    ends: tuple[np.ndarray, ...] = ()
+    entities: tuple[str, ...] = ()
 
 
 def of_sequence(sample: StoredSequence) -> Strip:
@@ -88,6 +94,7 @@ def of_sequence(sample: StoredSequence) -> Strip:
         else [],
         rebuilt=[],
         extras=extras,
+        ends=(frames[0], frames[-1]),
         **_words(sample.meta),
     )
 
@@ -95,6 +102,8 @@ def of_sequence(sample: StoredSequence) -> Strip:
 def of_training_sample(sample: TrainingSample) -> Strip:
     """A strip of the images that a training sample holds. Raises DamagedShard."""
     labels = _labels(len(sample.tokens))
+    last = len(sample.tokens) - 1
+    has_ends = {0, last} <= sample.images.keys()
     return Strip(
         key=sample.key,
         motion=None,
@@ -108,6 +117,7 @@ def of_training_sample(sample: TrainingSample) -> Strip:
             Masks(sample.mask(), sample.mask_before(), sample.mask_after()),
             len(sample.meta.get(mask_members.CLASSES, ())),
         ),
+        ends=(sample.image(0), sample.image(last)) if has_ends else (),
         **_words(sample.meta),
     )
 
@@ -125,6 +135,37 @@ def with_tokens(strip: Strip, sample: TrainingSample, rebuilt: np.ndarray | None
     if rebuilt is None:
         return strip
     return replace(strip, rebuilt=[_frame(image, "from tokens") for image in rebuilt])
+
+
+def with_change(strip: Strip, change: FoundChange) -> Strip:
+    """The strip with the found mask and the boxes of its regions drawn over before and after.
+
+    As it is where nothing was found, or where the images are not stored.
+    """
+    if change.mask is None or not strip.ends:
+        return strip
+    names = ("found in before", "found in after")
+    drawn = [
+        _frame(_marked(image, change), name)
+        for image, name in zip(strip.ends, names, strict=True)
+        if image.shape[:2] == change.mask.shape
+    ]
+    return replace(strip, extras=[*strip.extras, *drawn])
+
+
+def _marked(image: np.ndarray, change: FoundChange) -> np.ndarray:
+    """The image with what was found in red and each region's box in yellow."""
+    assert change.mask is not None
+    drawn = image.copy()
+    drawn[change.mask] = drawn[change.mask] // 2 + np.array((127, 0, 0), np.uint8)
+    for region in change.regions:
+        x0, y0, x1, y1 = region.box
+        cv2.rectangle(drawn, (x0 - 1, y0 - 1), (x1, y1), (255, 220, 0), 1)
+    return drawn
+
+
+def _three_channels(mask: np.ndarray) -> np.ndarray:
+    return np.repeat(mask[..., None], 3, axis=2)
 
 
 def _with_penalties(strip: Strip, penalty: np.ndarray, keyframes: list[int]) -> Strip:

@@ -39,10 +39,10 @@ def test_against_truth() -> None:
 
 def test_a_spread_of_shards_holds_enough() -> None:
     shards = {f"train-{i:06d}": {"samples": 10} for i in range(12)}
-    assert len(stats._spread(shards, None)) == 12
-    assert stats._spread(shards, 25) == ["train-000000", "train-000005", "train-000010"]
-    assert len(stats._spread(shards, 10**6)) == 12
-    assert stats._spread({}, 5) == []
+    assert len(stats.spread(shards, None)) == 12
+    assert stats.spread(shards, 25) == ["train-000000", "train-000005", "train-000010"]
+    assert len(stats.spread(shards, 10**6)) == 12
+    assert stats.spread({}, 5) == []
 
 
 def test_histogram() -> None:

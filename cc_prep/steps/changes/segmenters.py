@@ -1,0 +1,121 @@
+"""What makes an object's mask of a cluster: the filled cluster, SAM, or the cluster as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+
+from cc_prep.errors import UserError
+from cc_prep.manifest import Changes
+from cc_prep.steps.changes.clustering import Cluster
+from cc_prep.steps.changes.difference import disc_of
+from cc_prep.weights import Located
+
+CLOSING_RADIUS = 2  # px of the closing before holes are filled: a disc of 5 px
+
+
+class Segmenter(Protocol):
+    """One method, so that another segmenter needs nothing else."""
+
+    def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
+        """The mask of each cluster in each image, bool [images, clusters, H, W].
+
+        images: uint8 [H, W, 3] RGB, of one size. A segmenter with prompts takes each cluster's box
+        and its centre.
+        """
+        ...
+
+
+class AsItIs:
+    """`none`: the changed pixels themselves."""
+
+    def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
+        return np.stack([np.stack([one.pixels for one in clusters])] * len(images))
+
+
+class Fill:
+    """`fill`: small gaps closed, holes filled. It looks at no image and needs no weights."""
+
+    def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
+        return np.stack([np.stack([filled(one.pixels) for one in clusters])] * len(images))
+
+
+class Sam:
+    """`sam`: transformers' SamModel from a local folder, asked with the box and its centre.
+
+    device: `cpu` or `cuda`. Raises UserError without transformers, or where the folder holds
+    another model.
+    """
+
+    def __init__(self, folder: Located, device: str) -> None:
+        try:
+            from transformers import SamModel, SamProcessor
+        except ImportError:
+            raise UserError(
+                "changes.segmenter sam needs transformers, which is not installed",
+                "Install the extra: pip install 'change-captioning-toolkit[mllm]'",
+            ) from None
+        self.device = device
+        try:
+            self.processor = SamProcessor.from_pretrained(folder.path, local_files_only=True)
+            model = SamModel.from_pretrained(folder.path, local_files_only=True)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"{folder.path}: no SAM can be loaded ({reason[:200]})",
+                "Give changes.weights a folder that SamModel.save_pretrained and "
+                "SamProcessor.save_pretrained wrote",
+            ) from None
+        self.model = model.to(device).eval()
+
+    def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
+        import torch
+
+        boxes = [list(map(float, one.box)) for one in clusters]
+        points = [[list(one.centre)] for one in clusters]
+        count = len(images)
+        inputs = self.processor(
+            images=list(images),
+            input_boxes=[boxes] * count,
+            input_points=[points] * count,
+            input_labels=[[[1]] * len(clusters)] * count,
+            return_tensors="pt",
+        )
+        with torch.inference_mode():
+            outputs = self.model(**self._prompts(inputs), multimask_output=False)
+        masks = self.processor.post_process_masks(
+            outputs.pred_masks.float().cpu(),
+            inputs["original_sizes"],
+            inputs["reshaped_input_sizes"],
+        )
+        result: np.ndarray = torch.stack(list(masks))[:, :, 0].numpy()
+        return result
+
+    def _prompts(self, inputs: Any) -> dict[str, Any]:
+        """What the model takes; the processor gives boxes and points in float64."""
+        prompts = {
+            name: inputs[name].to(self.device).float()
+            for name in ("pixel_values", "input_boxes", "input_points")
+        }
+        return {**prompts, "input_labels": inputs["input_labels"].to(self.device)}
+
+
+def make(settings: Changes, weights: Located | None, device: str) -> Segmenter:
+    """The segmenter that the settings name. Raises UserError."""
+    if settings.segmenter == "sam":
+        assert weights is not None
+        return Sam(weights, device)
+    return Fill() if settings.segmenter == "fill" else AsItIs()
+
+
+def filled(pixels: np.ndarray) -> np.ndarray:
+    """A cluster bool [H, W] with small gaps closed and what its outline surrounds filled."""
+    closed = cv2.morphologyEx(pixels.astype(np.uint8), cv2.MORPH_CLOSE, disc_of(CLOSING_RADIUS))
+    outlines, _ = cv2.findContours(closed, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+    drawn = np.zeros_like(closed)
+    cv2.drawContours(drawn, outlines, -1, 1, -1)
+    result: np.ndarray = drawn > 0
+    return result

@@ -1,0 +1,58 @@
+"""Models that transformers reads: a local folder with `config.json` and its tensors.
+
+They are never fetched. A folder is known by its name and a digest of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.weights.registry import Located
+
+CONFIG = "config.json"
+# What decides a model's output: its settings, its vocabulary and its tensors.
+SUFFIXES = (".json", ".safetensors", ".bin", ".txt", ".model")
+
+
+def locate_folder(place: str, model_type: str) -> Located:
+    """A folder of a model of that type, named by its name and digest.
+
+    Raises UserError for a place that is no such folder, or that holds another type of model.
+    """
+    folder = Path(place).expanduser()
+    try:
+        config = json.loads((folder / CONFIG).read_text("utf-8"))
+        actual = config["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{place}: no folder with a {CONFIG} of transformers in it",
+            f"Give a local folder of a {model_type} model; none is downloaded",
+        ) from None
+    if actual != model_type:
+        raise UserError(
+            f"{folder / CONFIG}: a model of the type {actual}, not {model_type}",
+            f"Give a local folder of a {model_type} model",
+        )
+    return identify(str(folder))
+
+
+def identify(place: str) -> Located:
+    """A folder by its name and the digest of the files in it that decide a model's output."""
+    folder = Path(place).expanduser()
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    digest = hashlib.sha256()
+    for path in files:
+        status = path.stat()
+        digest.update(f"{path.name} {_sha256(path, status.st_size, status.st_mtime_ns)}\n".encode())
+    sha256 = digest.hexdigest()
+    return Located(f"{folder.resolve().name}@{sha256[:8]}", folder, sha256)
+
+
+@lru_cache
+def _sha256(path: Path, size: int, mtime_ns: int) -> str:
+    return storage.sha256(path)

@@ -1,0 +1,1 @@
+"""The jobs on changed places: found masks and their entities, and what `build` takes of both."""

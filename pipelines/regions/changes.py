@@ -1,0 +1,88 @@
+"""`cc-prep changes`: sequences or pairs → found change masks and regions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats import changes as change_shards
+from cc_prep.formats import provenance, sequences
+from cc_prep.manifest import Manifest
+from cc_prep.weights.folders import locate_folder
+from pipelines import fingerprint, job
+from pipelines.plan import plan
+from pipelines.regions.find_changes import FindChanges
+from pipelines.step import Shard
+from pipelines.stored import plan_from_sequences
+
+# Of a pair: measured 1.3 kB at 112 px, and a mask of 640 × 480 px takes 3 kB more.
+BYTES_A_PAIR = 6_000
+MEMORY = "0.4 GB a worker with fill at 224 px; SAM ViT-H takes 2.6 GB and its activations"
+
+
+def changes(request: job.Request) -> job.Summary | None:
+    """Makes `OUT/changes`. Raises UserError and JobFailed.
+
+    From the sequences in OUT where they are there and lossless, else from the raw images: the bytes
+    are the same.
+    """
+    out = storage.absolute(request.out)
+    manifest = request.manifest
+    shards = _plan(request, storage.join(out, sequences.FORMAT.folder))
+    digests = find_weights(manifest)
+    options = request.options
+    if not digests:  # nothing that a GPU would make faster
+        options = replace(options, device="cpu")
+    spec = job.JobSpec(
+        format=change_shards.FORMAT,
+        folder=storage.join(out, change_shards.FORMAT.folder),
+        shards=shards,
+        make_step=partial(FindChanges, fingerprint.with_absolute_paths(manifest), digests),
+        settings=fingerprint.fingerprint(manifest, fingerprint.CHANGE_KEYS),
+        weights=digests,
+        weight_files=fingerprint.weight_files(manifest, digests),
+        threads=manifest.changes.threads,
+        bytes_a_pair=BYTES_A_PAIR,
+        memory=MEMORY,
+    )
+    return job.run(spec, options, request.console)
+
+
+def _plan(request: job.Request, sequence_folder: str) -> Sequence[Shard]:
+    """The shards, from sequences where these hold exactly the images."""
+    manifest, splits, limit = request.manifest, request.splits, request.limit
+    record = provenance.read(sequence_folder)
+    if record is None:
+        return plan(manifest, splits, limit)
+    codec = record["settings"].get("interpolate", {}).get("codec")
+    if codec != "png":
+        request.console.print(
+            f"the sequences are {codec}, which changes pixels: the raw images are read",
+            highlight=False,
+        )
+        return plan(manifest, splits, limit)
+    fingerprint.continue_from(manifest, sequence_folder, fingerprint.PLAN_KEYS)
+    return plan_from_sequences(sequence_folder, splits, limit)
+
+
+def find_weights(manifest: Manifest) -> dict[str, str]:
+    """SHA-256 of the segmenter's weights by name; none without SAM. Raises UserError."""
+    settings = manifest.changes
+    if settings.segmenter != "sam":
+        if settings.weights is not None:
+            raise UserError(
+                f"changes.segmenter {settings.segmenter} takes no weights",
+                "Set changes.segmenter=sam, or leave changes.weights out",
+            )
+        return {}
+    if settings.weights is None:
+        raise UserError(
+            "changes.segmenter sam needs weights",
+            "Set changes.weights to a local folder of SAM as transformers saves it, or "
+            "changes.segmenter=fill",
+        )
+    folder = locate_folder(settings.weights, "sam")
+    return {folder.name: folder.sha256}

@@ -1,0 +1,98 @@
+"""The work of `cc-prep changes`: pairs or stored sequences in, found changes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cc_prep.errors import Reason, RejectedPair
+from cc_prep.formats import changes as change_shards
+from cc_prep.formats.changes import FoundChange
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats.tar import DamagedShard
+from cc_prep.manifest import Interpolate as InterpolateSettings
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+from cc_prep.steps import changes
+from cc_prep.steps.changes import segmenters
+from cc_prep.weights.folders import identify
+from pipelines.actors import Digests, Images, Interpolate, Networks, use_threads
+from pipelines.step import Members
+
+Item = ImagePair | StoredSequence
+
+
+class EndReader:
+    """Before and after of pairs, as `cc-prep interpolate` reads them, or of stored sequences."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        settings = InterpolateSettings(method="crossfade", depth=0, keep_truth=False)
+        ends_alone = manifest.model_copy(update={"interpolate": settings})
+        self._pairs = Interpolate(ends_alone, {}, "cpu", with_truth=False)
+
+    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
+        """See `Interpolate.upcoming`."""
+        self._pairs.upcoming(pairs)
+
+    def read(self, items: Sequence[Item]) -> list[Images | RejectedPair]:
+        """Each item's two images, or why it is rejected."""
+        return [self._one(item) for item in items]
+
+    def _one(self, item: Item) -> Images | RejectedPair:
+        if isinstance(item, ImagePair):
+            return self._pairs.read([item])[0]
+        try:
+            return Images(*item.ends())
+        except (DamagedShard, ValueError) as error:
+            return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
+
+
+class FindChanges(Networks):
+    """Pairs or sequences → masks and regions of what changed. With SAM its network is held here."""
+
+    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
+        super().__init__(manifest, digests, device)
+        self.settings = manifest.changes
+        weights = None
+        if self.settings.segmenter == "sam":
+            assert self.settings.weights is not None
+            use_threads(self.settings.threads)
+            weights = self.check(identify(self.settings.weights))
+        self.segmenter = segmenters.make(self.settings, weights, device)
+        self.reader = EndReader(manifest)
+
+    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
+        """See `Interpolate.upcoming`."""
+        self.reader.upcoming(pairs)
+
+    def __call__(self, items: Sequence[Item]) -> list[Members | RejectedPair]:
+        return self.encode(items, self.compute(items, self.read(items)))
+
+    def read(self, items: Sequence[Item]) -> list[Images | RejectedPair]:
+        """Each item's images, or why it is rejected."""
+        return self.reader.read(items)
+
+    def compute(
+        self, items: Sequence[Item], inputs: Sequence[Images | RejectedPair]
+    ) -> list[FoundChange | RejectedPair]:
+        """What changed in the pairs whose images were read."""
+        if self.settings.segmenter == "sam":
+            use_threads(self.settings.threads)
+        return [
+            one
+            if isinstance(one, RejectedPair)
+            else changes.find(one.before, one.after, self.settings, self.segmenter)
+            for one in inputs
+        ]
+
+    def encode(
+        self, items: Sequence[Item], computed: Sequence[FoundChange | RejectedPair]
+    ) -> list[Members | RejectedPair]:
+        """The found changes as members of a tar."""
+        return [
+            outcome
+            if isinstance(outcome, RejectedPair)
+            else change_shards.encode(
+                {"key": item.key, "split": item.split, "id": item.id, "kind": item.kind}, outcome
+            )
+            for item, outcome in zip(items, computed, strict=True)
+        ]

@@ -1,0 +1,199 @@
+"""Shards to make from pairs or sequences together with what was found in them.
+
+What was found lies in the folders of earlier jobs, in shards of the same names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats import changes, entities, provenance, training_shards
+from cc_prep.formats.changes import StoredChange
+from cc_prep.formats.entities import Entity
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+from pipelines import fingerprint
+from pipelines.plan import ShardPlan, larger_already
+from pipelines.state.journal import Done
+from pipelines.stored import ShardFromSequences, finished_shards
+
+
+@dataclass(frozen=True)
+class WithFindings:
+    """A pair or a sequence with its found change, and with its entities where they were looked for.
+
+    change: None for a pair that `cc-prep changes` rejected; entities likewise.
+    """
+
+    item: ImagePair | StoredSequence
+    change: StoredChange | None
+    entities: tuple[Entity, ...] | None
+
+    @property
+    def key(self) -> str:
+        return self.item.key
+
+    @property
+    def split(self) -> str:
+        return self.item.split
+
+    @property
+    def id(self) -> str:
+        return self.item.id
+
+    @property
+    def kind(self) -> str:
+        return self.item.kind
+
+
+@dataclass(frozen=True)
+class ShardWithFindings:
+    """A shard with the files of its found changes and entities, and their digest."""
+
+    shard: ShardPlan | ShardFromSequences
+    findings_digest: str
+    changes: str
+    entities: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.shard.name
+
+    @property
+    def split(self) -> str:
+        return self.shard.split
+
+    @property
+    def count(self) -> int:
+        return self.shard.count
+
+    def items(self) -> Iterator[WithFindings]:
+        """The items one by one. Raises DamagedShard."""
+        of_pairs = {stored.key: stored for stored in changes.read(self.changes)}
+        rows = dict(entities.read_shard(self.entities)) if self.entities is not None else {}
+        for item in self.shard.items():
+            row = rows.get(item.key)
+            listed = None if row is None else tuple(entities.decode(row))
+            yield WithFindings(item, of_pairs.get(item.key), listed)
+
+    def digest(self) -> str:
+        return _digest(self.shard.digest(), self.findings_digest)
+
+    def remaining(self, done: Done | None, retry_rejects: bool) -> ShardWithFindings | None:
+        """The whole shard where it is to be made or its input changed; None if it is finished.
+
+        Raises UserError where it holds more than a --limit now asks for.
+        """
+        if done is None:
+            return self
+        limited = isinstance(self.shard, ShardPlan) or self.shard.limited
+        if limited and done.pairs > self.count:
+            raise larger_already(self.name, f"{done.pairs} pairs", self.count)
+        if done.input_digest != self.digest():
+            return self
+        return self if retry_rejects and done.rejects else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "shard": self.shard.to_json()}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ShardWithFindings:
+        inner = value["shard"]
+        plan = ShardPlan if "pairs" in inner else ShardFromSequences
+        return cls(**{**value, "shard": plan.from_json(inner)})
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What lies in an OUT of found changes and entities.
+
+    settings: the sections under which they were made. weights: SHA-256 by name.
+    """
+
+    settings: dict[str, Any]
+    weights: dict[str, str]
+    changes: dict[str, Any] | None = None
+    entities: dict[str, Any] | None = None
+
+
+def find_findings(manifest: Manifest, source: str) -> Findings:
+    """What lies in `source` of both jobs. Raises UserError for unfinished jobs and other data."""
+    records: dict[str, Any] = {}
+    for kind in (changes.FORMAT, entities.FORMAT):
+        folder = storage.join(source, kind.folder)
+        if provenance.read(folder) is None:
+            continue
+        fingerprint.continue_from(manifest, folder, fingerprint.PLAN_KEYS)
+        finished_shards(folder, kind, kind.folder)
+        records[kind.folder] = provenance.read(folder)
+    if "changes" not in records:
+        if records:
+            raise UserError(f"{source}: entities without found changes", "Run: cc-prep changes")
+        return Findings({}, {})
+    settings = {name: record["settings"][name] for name, record in records.items()}
+    weights: dict[str, str] = {}
+    for record in records.values():
+        weights |= record["weights"]
+    return Findings(settings, weights, **records)
+
+
+def with_findings(
+    shards: Sequence[ShardPlan | ShardFromSequences], source: str, findings: Findings
+) -> Sequence[ShardPlan | ShardFromSequences] | Sequence[ShardWithFindings]:
+    """The shards with what was found in them; as they are where nothing was looked for.
+
+    Raises UserError if it was looked for in a part of them only.
+    """
+    if findings.changes is None:
+        return shards
+    enriched = []
+    for shard in shards:
+        records = {changes.FORMAT: findings.changes, entities.FORMAT: findings.entities}
+        places, digest = {}, ""
+        for kind, record in records.items():
+            if record is None:
+                continue
+            folder = storage.join(source, kind.folder)
+            _check_covered(folder, kind.folder, shard, record)
+            places[kind.folder] = storage.join(folder, kind.file(shard.name))
+            digest = _digest(digest, record["shards"][shard.name]["sha256"])
+        enriched.append(ShardWithFindings(shard, digest, **places))
+    return enriched
+
+
+def _check_covered(
+    folder: str, command: str, shard: ShardPlan | ShardFromSequences, record: Mapping[str, Any]
+) -> None:
+    covered = record["planned"].get(shard.name, 0)
+    if covered < shard.count:
+        raise UserError(
+            f"{folder}: covers {covered} of the {shard.count} pairs of {shard.name}",
+            f"Run cc-prep {command} with the same --split and --limit first",
+        )
+
+
+def add_to(members: Mapping[str, bytes], item: WithFindings) -> dict[str, bytes]:
+    """A training sample's members with what was found in its pair."""
+    complete = dict(members)
+    meta = json.loads(complete["json"])
+    if item.change is not None:
+        change = item.change.change
+        assert (change.height, change.width) == (meta["height"], meta["width"]), item.key
+        meta["regions"] = [region.to_json() for region in change.regions]
+        if item.change.mask_png is not None:
+            complete[changes.MASK] = item.change.mask_png
+    if item.entities is not None:
+        meta["entities"] = [[entity.phrase, entity.score] for entity in item.entities]
+    complete["json"] = json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()
+    return {name: complete[name] for name in training_shards.ordered(complete)}
+
+
+def _digest(one: str, other: str) -> str:
+    return hashlib.sha256(f"{one}:{other}".encode()).hexdigest()

@@ -1,0 +1,71 @@
+"""`cc-prep changes` in real processes: same bytes from pairs or sequences, killed or not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BIN, Command
+
+SMALL = ("--set", "shards.pairs_per_shard=2", "--set", "image_size=64")
+
+
+def digests(out: Path) -> dict[str, str]:
+    files = [*out.glob("changes/*.tar"), *out.glob("changes/*.parquet")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+    out = tmp_path_factory.mktemp("one") / "out"
+    done = prep("changes", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert len(digests(out)) == 7
+    return out
+
+
+def test_two_workers_on_sequences_give_the_same_bytes(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+) -> None:
+    """Keeps away: masks that depend on who found them, or on which copy of the images was read."""
+    plain = ("--set", "interpolate.method=crossfade", "--set", "interpolate.depth=1", *SMALL)
+    done = prep("interpolate", "synth", "--root", synth_root, "--out", tmp_path, *plain)
+    assert done.returncode == 0, done.stderr
+    done = prep("changes", "synth", "--root", "/nowhere", "--out", tmp_path, "--workers", 2, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == digests(undisturbed)
+    assert prep("verify", tmp_path).returncode == 0
+    figures = json.loads(prep("stats", tmp_path, "--json").stdout)
+    assert figures["changes"] == 12
+    against = figures["found against true masks"]
+    assert against["pairs"] == 6
+    assert 0.2 < against["IoU of changed pairs"] <= 1
+    other = prep("changes", "synth", "--out", tmp_path, *SMALL, "--set", "changes.delta=30")
+    assert other.returncode == 2
+    assert "changes.delta: 20.0 → 30" in other.stderr
+
+
+def test_killed_and_resumed(
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+) -> None:
+    """Keeps away: half a shard that is taken for a whole one after SIGKILL."""
+    arguments = ["changes", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
+    job = subprocess.Popen(
+        [str(BIN / "cc-prep"), *arguments, "--workers", "1", *SMALL],
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 240
+    while not list(tmp_path.glob("changes/*.tar")):
+        assert time.monotonic() < deadline, "no shard in four minutes"
+        assert job.poll() is None
+        time.sleep(0.005)
+    job.kill()
+    job.wait()
+    done = prep(*arguments, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path) == digests(undisturbed)

@@ -1,0 +1,145 @@
+"""`build` takes found changes into training shards, from pairs and from sequences."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cc_prep.formats import changes, tar, training_shards
+from pipelines.plan import ShardPlan
+from pipelines.regions.findings import ShardWithFindings
+from pipelines.step import shard_from_json
+from pipelines.stored import ShardFromSequences
+from tests import fakes
+from tests.conftest import Command
+
+SMALL = [
+    *("image_size=64", "shards.pairs_per_shard=3", "interpolate.method=crossfade"),
+    *("interpolate.depth=1", "score.weights=none", "keyframes.k=0", "tokenize.weights=none"),
+]
+
+
+def arguments(command: str, root: Path | str, out: Path, *settings: str) -> list[object]:
+    values = [part for value in (*SMALL, *settings) for part in ("--set", value)]
+    return [command, "synth", "--root", root, "--out", out, *values]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
+    """An OUT with found changes and the training shards that took them in."""
+    folder = tmp_path_factory.mktemp("findings") / "out"
+    for command in ("changes", "build"):
+        done = prepare(*arguments(command, synth_root, folder))
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def samples(out: Path) -> dict[str, training_shards.TrainingSample]:
+    files = sorted((out / "shards").glob("*.tar"))
+    return {one.key: one for file in files for one in training_shards.read(str(file))}
+
+
+def test_training_shards_hold_what_was_found(out: Path, prepare: Command) -> None:
+    """Keeps away: masks of another pair, or found masks in the place of true ones."""
+    stored = {
+        one.key: one
+        for file in sorted((out / "changes").glob("*.tar"))
+        for one in changes.read(str(file))
+    }
+    built = samples(out)
+    assert built.keys() == stored.keys()
+    assert any(one.change.mask is not None for one in stored.values())
+    for key, sample in built.items():
+        change = stored[key].change
+        assert sample.meta["regions"] == json.loads(
+            json.dumps([region.to_json() for region in change.regions])
+        )
+        assert "entities" not in sample.meta
+        mask = sample.change()
+        if change.mask is None:
+            assert mask is None
+        else:
+            assert mask is not None
+            assert (mask.dtype, mask.max()) == (np.uint8, 1)
+            assert np.array_equal(mask > 0, change.mask)
+    assert prepare("verify", out).returncode == 0
+
+
+def test_all_else_is_as_without_them(
+    out: Path, tmp_path: Path, synth_root: Path, prepare: Command
+) -> None:
+    """Keeps away: a build that computes something else because masks lie beside it."""
+    done = prepare(*arguments("build", synth_root, tmp_path))
+    assert done.returncode == 0, done.stderr
+    for file in sorted((tmp_path / "shards").glob("*.tar")):
+        plain = dict(tar.read_shard(str(file)))
+        enriched = dict(tar.read_shard(str(out / "shards" / file.name)))
+        for key, members in plain.items():
+            other = enriched[key]
+            other.pop("change.png", None)
+            meta = json.loads(other.pop("json"))
+            assert meta.pop("regions") is not None
+            assert meta == json.loads(members.pop("json"))
+            assert other == members
+
+
+def test_from_sequences_the_same_bytes(
+    out: Path, tmp_path: Path, synth_root: Path, prepare: Command
+) -> None:
+    """Keeps away: findings that are lost where sequences lie in OUT already."""
+    shutil.copytree(out / "changes", tmp_path / "changes")
+    for command in ("interpolate", "build"):
+        done = prepare(*arguments(command, synth_root, tmp_path))
+        assert done.returncode == 0, done.stderr
+    for file in sorted((out / "shards").glob("*.tar")):
+        assert (tmp_path / "shards" / file.name).read_bytes() == file.read_bytes()
+    target = tmp_path / "report.html"
+    done = prepare("report", tmp_path, "--out", target)
+    assert done.returncode == 0, done.stderr
+    page = target.read_text()
+    assert page.count("found in before") == page.count("found in after") > 0
+    assert page.count(">change mask<") == 6
+    assert "IoU of changed pairs" in page
+
+
+def test_a_part_of_the_data_is_refused(
+    out: Path, tmp_path: Path, synth_root: Path, prepare: Command
+) -> None:
+    """Keeps away: shards of which some pairs have masks, and others only seem to have none."""
+    done = prepare(*arguments("changes", synth_root, tmp_path), "--split", "val")
+    assert done.returncode == 0, done.stderr
+    done = prepare(*arguments("build", synth_root, tmp_path))
+    assert done.returncode == 2
+    assert "covers 0 of the 3 pairs of train-000000" in done.stderr
+    assert "cc-prep changes" in done.stderr
+    done = prepare(*arguments("build", synth_root, tmp_path, "image_size=32"))
+    assert done.returncode == 2
+    assert "image_size: 64 → 32" in done.stderr
+
+
+def test_shards_pass_through_json() -> None:
+    """Keeps away: a worker that gets a shard without the files that were planned for it."""
+    plan = fakes.shards(2, 2)[0]
+    stored = ShardFromSequences("val", "val-000001", 2, "d" * 64, "s.tar")
+    for inner in (plan, stored):
+        shard = ShardWithFindings(inner, "f" * 64, "c.tar", "e.parquet")
+        assert shard_from_json(json.loads(json.dumps(shard.to_json()))) == shard
+        assert shard.digest() != inner.digest()
+    assert isinstance(shard_from_json(json.loads(json.dumps(plan.to_json()))), ShardPlan)
+
+
+def test_other_findings_make_the_shard_anew() -> None:
+    """Keeps away: training shards with the masks of an earlier run of `cc-prep changes`."""
+    from pipelines.state.journal import Done
+
+    plan = fakes.shards(2, 2)[0]
+    shard = ShardWithFindings(plan, "f" * 64, "c.tar")
+    done = Done(shard.name, 2, shard.digest(), 2, 10, "0" * 64, 1.0, (), None)
+    assert shard.remaining(done, False) is None
+    assert shard.remaining(None, False) == shard
+    other = ShardWithFindings(plan, "e" * 64, "c.tar")
+    assert other.remaining(done, False) == other
