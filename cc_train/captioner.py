@@ -6,6 +6,7 @@ what stands here. `load` finds the system of a run, or of an exported folder, by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,7 +67,8 @@ class Inputs:
     images are taken in any case. mask: whether its training reads masks. tokenizer: SHA-256 of the
     VQGAN whose tokens it reads; None where it reads no tokens. backbone: SHA-256 of the network
     whose features it reads; None where it reads no features. A captioner that reads features takes
-    images as well, and computes their features itself.
+    images as well, and computes their features itself. entities: how many names of things that were
+    found in a pair it reads at most; 0 for those that read none (see `ReadsEntities`).
     """
 
     size: tuple[int, int]
@@ -74,6 +76,7 @@ class Inputs:
     mask: bool = False
     tokenizer: str | None = None
     backbone: str | None = None
+    entities: int = 0
 
 
 class CaptionModel(Protocol):
@@ -94,6 +97,17 @@ class CaptionModel(Protocol):
         before_after: images uint8 [B, 2, H, W, 3] RGB, or what `inputs.reads` names: tokens int64
         [B, 2, n], features float16 [B, 2, C, h, w]. beams: 1 is greedy.
         """
+        ...
+
+
+class ReadsEntities(CaptionModel, Protocol):
+    """A captioner that also reads the names of things that were found in a pair."""
+
+    def caption(
+        self, before_after: Tensor, beams: int = 1, entities: Sequence[Sequence[str]] | None = None
+    ) -> list[Caption]:
+        """See `CaptionModel.caption`. entities: of each pair, best first; None where none are
+        known."""
         ...
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
-from cc_train.captioner import Caption, CaptionModel, Inputs
-from cc_train.data import shard_index
+from cc_train.captioner import Caption, CaptionModel, Inputs, ReadsEntities
+from cc_train.data import found_changes, shard_index
 from cc_train.data.collate import Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
 from cc_train.distributed import Ranks
@@ -44,9 +45,20 @@ def predict(
             arrays = [before_after(sample, reads, inputs.size) for sample in alike]
             pairs = torch.from_numpy(stack(alike, arrays))
             pairs = pairs.flip(1) if swapped else pairs
-            spoken = captioner.caption(pairs.to(captioner.device), beams)
+            spoken = _caption(captioner, pairs.to(captioner.device), beams, alike)
             captions |= zip([sample.key for sample in alike], spoken, strict=True)
         yield from ((entry.key, captions[entry.key]) for entry in part)
+
+
+def _caption(
+    captioner: CaptionModel, pairs: torch.Tensor, beams: int, samples: Sequence[TrainingSample]
+) -> list[Caption]:
+    """The captions of samples, with the entities that were found in them where these are read."""
+    count = captioner.inputs.entities
+    if not count:
+        return captioner.caption(pairs, beams)
+    names = [found_changes.entities(sample, count) for sample in samples]
+    return cast(ReadsEntities, captioner).caption(pairs, beams, names)
 
 
 def _read(entry: Entry) -> TrainingSample:

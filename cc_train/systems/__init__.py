@@ -181,6 +181,24 @@ register(
 )
 register(
     System(
+        "mllm",
+        "cc_train.systems.mllm.recipe",
+        """Trains adapters of a multi-modal language model on training shards.
+
+        The model is a folder on this machine; it stays as it is, and the run holds adapters alone.
+        Attention is drawn to where `cc-prep changes` found a change, and the prompt names what
+        `cc-prep entities` found (DAVIR). docs/mllm.md lists families and settings.
+
+        \b
+        Example:
+          cc-train mllm --set model.weights=/models/Qwen2.5-VL-3B-Instruct \\
+              --shards 'out/spot/shards/train-*.tar' --out out/spot/davir
+        """,
+        attention=True,
+    )
+)
+register(
+    System(
         "stage1",
         "cc_train.systems.procap.stage1",
         """Trains ProCap's procedure encoder on training shards.

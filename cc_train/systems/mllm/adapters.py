@@ -1,0 +1,100 @@
+"""LoRA on layers of a frozen model, each part of it with a rank of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pydantic import Field
+from torch import nn
+
+from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train.systems.mllm.families import PARTS, Family, Part
+
+DEFAULT_RANK = 8  # peft wants one; every layer has its own from a pattern
+
+
+class Lora(Section):
+    """Adapters. vision, bridge, language: the rank of each part; 0 leaves a part frozen. alpha:
+    times the rank; what an adapter gives is multiplied by it. targets: a regular expression of
+    whole names of the language part's layers in place of the family's.
+    """
+
+    vision: int = Field(4, ge=0)
+    bridge: int = Field(4, ge=0)
+    language: int = Field(8, ge=0)
+    alpha: float = Field(2.0, gt=0)
+    dropout: float = Field(0.05, ge=0, lt=1)
+    targets: str | None = None
+
+    def ranks(self) -> dict[Part, int]:
+        """The rank of each part that has adapters."""
+        return {part: rank for part in PARTS if (rank := getattr(self, part)) > 0}
+
+
+def expressions(family: Family, lora: Lora) -> dict[Part, str]:
+    """The layers of each part that get adapters, as a regular expression. Raises UserError.
+
+    A part that the family's table does not have gets none.
+    """
+    known: Mapping[Part, str] = family.adapters
+    if lora.targets is not None:
+        try:
+            re.compile(lora.targets)
+        except re.error as error:
+            raise UserError(
+                f"lora.targets is no regular expression ({error})", "Escape dots as \\."
+            ) from None
+        known = {**known, "language": lora.targets}
+    return {part: known[part] for part in lora.ranks() if part in known}
+
+
+def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
+    """Puts adapters into a model; names of the layers that got one. Raises UserError for none.
+
+    The adapters alone can be trained afterwards. They are float32, whatever the model is in, and
+    at first give nothing.
+    """
+    chosen = expressions(family, lora)
+    if not chosen:
+        return []
+    import peft
+
+    layers = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    matched = {
+        part: [name for name in layers if re.fullmatch(expression, name)]
+        for part, expression in chosen.items()
+    }
+    empty = [part for part, names in matched.items() if not names]
+    if empty:
+        raise UserError(
+            f"no layer of this model is named as its {empty[0]} adapters need ({chosen[empty[0]]})",
+            f"Set lora.{empty[0]}=0, or lora.targets; it has such layers as "
+            f"{', '.join(sorted(layers)[:3])}",
+        )
+    ranks = lora.ranks()
+    config = peft.LoraConfig(
+        r=DEFAULT_RANK,
+        lora_alpha=round(lora.alpha * DEFAULT_RANK),
+        lora_dropout=lora.dropout,
+        target_modules="|".join(f"({expression})" for expression in chosen.values()),
+        rank_pattern={expression: ranks[part] for part, expression in chosen.items()},
+        alpha_pattern={
+            expression: round(lora.alpha * ranks[part]) for part, expression in chosen.items()
+        },
+    )
+    peft.inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.float()
+    return [name for names in matched.values() for name in names]
+
+
+def merge(model: nn.Module) -> None:
+    """Adds every adapter to the weights that it adapts: the same outputs, in less time."""
+    from peft.tuners.lora import LoraLayer
+
+    for module in list(model.modules()):
+        if isinstance(module, LoraLayer):
+            module.merge()  # type: ignore[attr-defined]

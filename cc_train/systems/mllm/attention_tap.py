@@ -1,0 +1,149 @@
+"""Attention read inside a network while it computes as always, at named modules.
+
+transformers lets every model compute attention by a function of one's own. Ours calls the usual
+one (`sdpa`), and at tapped modules also keeps the rows of attention that a loss or a picture needs,
+from the same queries and keys, with their gradients. Outputs are sdpa's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+IMPLEMENTATION = "sdpa_tapped"
+Reading = Literal["cls", "received", "rows"]
+
+
+class Rows(NamedTuple):
+    """Rows of attention of one call of a module, means over its heads.
+
+    probabilities: float32 [B, R, N], over all N keys. scores: float32 [B, R, N], what the softmax
+    was taken of; −inf where a key is not seen.
+    """
+
+    probabilities: Tensor
+    scores: Tensor
+
+
+@dataclass
+class Tap:
+    """Reads a module's attention.
+
+    reading: `cls` keeps the row of the first query, `received` the mean over all queries, and
+    `rows` those of the queries `queries`, int64 [B, R]. `cls` and `received` have R = 1.
+    """
+
+    module: nn.Module
+    reading: Reading
+    queries: Tensor | None = None
+    calls: list[Rows] = field(default_factory=list)
+
+    def take(self) -> list[Rows]:
+        """The rows of each call since the last time, which are forgotten here.
+
+        Checkpointed layers compute twice, the second time in the backward pass: what they leave
+        then has to be taken before the next forward pass, or it joins that.
+        """
+        calls, self.calls = self.calls, []
+        return calls
+
+
+_open: WeakKeyDictionary[nn.Module, Tap] = WeakKeyDictionary()
+
+
+def register() -> None:
+    """Makes `IMPLEMENTATION` known to transformers; doing it again changes nothing."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(IMPLEMENTATION, _attention)
+    # Without it transformers makes no mask for a function that it does not know: padding would be
+    # attended to, and nothing would say so.
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+def attach(tap: Tap) -> None:
+    """The tap keeps what passes from now on.
+
+    It has to stay for the backward pass: a checkpointed layer computes again there, and has to
+    compute the same.
+    """
+    _open[tap.module] = tap
+
+
+@contextmanager
+def only(*taps: Tap) -> Iterator[None]:
+    """Within the block these taps keep what passes, and no other one does."""
+    others = dict(_open)
+    _open.clear()
+    for tap in taps:
+        attach(tap)
+    try:
+        yield
+    finally:
+        _open.clear()
+        for tap in others.values():
+            attach(tap)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What `sdpa` computes; query [B, heads, N, D], key and value [B, groups, N, D]."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    output: tuple[Tensor, None] = sdpa_attention_forward(
+        module, query, key, value, attention_mask, **options
+    )
+    tap = _open.get(module)
+    if tap is not None:
+        scale = options.get("scaling")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        tap.calls.append(_rows(tap, query, key, attention_mask, scale))
+    return output
+
+
+def _rows(tap: Tap, query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Rows:
+    if query.shape[1] != key.shape[1]:  # several heads share a key
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    if tap.reading == "cls":
+        query = query[:, :, :1]
+    if tap.reading == "rows":
+        assert tap.queries is not None
+        chosen = tap.queries[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3])
+        query = query.gather(2, chosen)
+    # float32 outside of autocast: sums of small probabilities, whatever the network computes in.
+    with torch.autocast(query.device.type, enabled=False):
+        scores = query.float() @ key.float().transpose(-1, -2) * scale
+        if tap.reading == "rows":
+            assert tap.queries is not None
+            seen = _seen(tap.queries, scores.shape[-1], mask)
+            scores = scores.masked_fill(~seen[:, None], float("-inf"))
+        rows = scores.softmax(-1).mean(1), scores.mean(1)
+        if tap.reading == "received":
+            return Rows(*(part.mean(1, keepdim=True) for part in rows))
+        return Rows(*rows)
+
+
+def _seen(queries: Tensor, keys: int, mask: Tensor | None) -> Tensor:
+    """Which keys each query sees, bool [B, R, N]: earlier ones, and none of the padding.
+
+    mask: what the attention got, bool or added [B, 1, N, N]; None where nothing is padded.
+    """
+    seen = torch.arange(keys, device=queries.device) <= queries[..., None]
+    if mask is not None:
+        chosen = queries[..., None].expand(-1, -1, mask.shape[-1])
+        of_queries = mask[:, 0].expand(len(queries), -1, -1).gather(1, chosen)
+        seen = seen & (of_queries if mask.dtype == torch.bool else of_queries == 0)
+    return seen

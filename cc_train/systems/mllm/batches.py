@@ -1,0 +1,119 @@
+"""Samples → batches of a multi-modal language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.settings import Section
+from cc_train.data import collate, found_changes
+from cc_train.systems.mllm import prompts
+from cc_train.systems.mllm.attention_loss import Form, soft_mask
+from cc_train.systems.mllm.prompts import Writer
+
+
+class AttentionControl(Section):
+    """Attention is drawn to where something changed. where: in the vision network, in the language
+    model (from the last token of the prompt to the image tokens), or nowhere. layer: its number; −1
+    is the last one. form: of the loss, see docs/mllm.md. weight: of it. masks: the ones that were
+    found, or the true ones of rendered data. largest_share: pairs with more of the image marked are
+    left out, since such a mask says nothing; those without a mask are left out in any case.
+    """
+
+    where: Literal["vision", "llm", "none"] = "vision"
+    layer: int = -1
+    form: Form = "attention_to_mask"
+    weight: float = Field(0.1, ge=0)
+    masks: Literal["found", "true"] = "found"
+    largest_share: float = Field(0.6, gt=0, le=1)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is such a loss."""
+        return self.where != "none" and self.weight > 0
+
+
+class Entities(Section):
+    """The names of things in the prompt. source: those that `cc-prep entities` retrieved, or none.
+    k: the most of a pair. drop: the share of training prompts that have none, so that a model does
+    without, and does not trust them blindly.
+    """
+
+    source: Literal["retrieved", "none"] = "retrieved"
+    k: int = Field(1, ge=1)
+    drop: float = Field(0.15, ge=0, le=1)
+
+
+@dataclass(frozen=True)
+class MllmBatches:
+    """Makes batches: {before_after, ids, attention, labels, last} and, by what is set, more.
+
+    before_after: images uint8 [B, 2, size, size, 3], or features float16 [B, 2, C, h, w] of the
+    weights `backbone`. ids … last: see `prompts.taught`. qformer_…: the prompts for a bridge. mask:
+    soft masks float32 [B, rows · columns] on `grid`, and has_mask, bool [B], where `grid` is given.
+    images: how many a prompt has. Raises UserError for what the shards do not hold.
+    """
+
+    writer: Writer
+    size: tuple[int, int]
+    control: AttentionControl
+    entities: Entities
+    grid: tuple[int, int] | None = None
+    images: int = 2
+    backbone: str | None = None
+
+    def __call__(
+        self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
+    ) -> dict[str, Any]:
+        reads: collate.Reads = "pixels" if self.backbone is None else "features"
+        for sample in samples:
+            if self.backbone is not None:
+                collate.require_backbone(sample.key, sample.features, self.backbone)
+        drawn = zip(samples, rngs, strict=True)
+        # The caption is drawn first: whether entities are dropped does not change which one.
+        captions, names = zip(
+            *((collate.draw_caption(s, rng), self._names(s, rng)) for s, rng in drawn), strict=True
+        )
+        questions = [self.writer.question(one) for one in names]
+        pairs = [collate.before_after(sample, reads, self.size) for sample in samples]
+        return {
+            "before_after": torch.from_numpy(collate.stack(samples, pairs)),
+            **prompts.taught(
+                questions, [self.writer.caption(one) for one in captions], self.writer.pad
+            ),
+            **self.writer.bridge(names, self.images),
+            **self._masks(samples),
+        }
+
+    def _names(self, sample: TrainingSample, rng: np.random.Generator) -> list[str]:
+        if self.entities.source == "none":
+            return []
+        dropped = rng.random() < self.entities.drop
+        return [] if dropped else found_changes.entities(sample, self.entities.k)
+
+    def _masks(self, samples: Sequence[TrainingSample]) -> dict[str, torch.Tensor]:
+        """The masks over an image's places. The images are resized without cropping, so a mask lies
+        over them as it is."""
+        if self.grid is None:
+            return {}
+        rows, columns = self.grid
+        soft = np.zeros((len(samples), rows * columns), np.float32)
+        has_mask = np.zeros(len(samples), bool)
+        for number, sample in enumerate(samples):
+            mask = self._mask(sample)
+            if mask is not None and 0 < mask.mean() <= self.control.largest_share:
+                soft[number] = soft_mask(mask, self.grid).reshape(-1)
+                has_mask[number] = True
+        return {"mask": torch.from_numpy(soft), "has_mask": torch.from_numpy(has_mask)}
+
+    def _mask(self, sample: TrainingSample) -> np.ndarray | None:
+        if self.control.masks == "found":
+            return found_changes.mask(sample)
+        true = sample.mask()
+        return None if true is None else (true > 0).astype(np.uint8)

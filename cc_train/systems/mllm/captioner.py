@@ -1,0 +1,276 @@
+"""A multi-modal language model in the place of a captioner: two images in, a sentence out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_prep.settings import Section
+from cc_train.captioner import Attention, Caption, Inputs
+from cc_train.layers import frozen_backbone
+from cc_train.systems.mllm import attention_loss, attention_tap, families, images, prompts
+from cc_train.systems.mllm.attention_tap import Rows, Tap
+from cc_train.systems.mllm.images import Geometry
+from cc_train.systems.mllm.loading import Base
+from cc_train.systems.mllm.prompts import Writer
+
+
+class Generation(Section):
+    """How captions are said. repetition_penalty: of tokens that were said already or stand in the
+    prompt; 1 is none. length_penalty: of beam search, see transformers. How many beams there are is
+    the command's to say.
+    """
+
+    max_new_tokens: int = Field(50, ge=1)
+    min_new_tokens: int = Field(1, ge=0)
+    repetition_penalty: float = Field(1.5, ge=1)
+    length_penalty: float = 1.0
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The frozen network whose features a captioner of `lm` sees. known: see `frozen_backbone`."""
+
+    network: nn.Module
+    known: Mapping[str, Any]
+
+
+class MllmCaptioner(nn.Module):
+    """A frozen model with its adapters: a `CaptionModel` (`cc_train.captioner`).
+
+    Its `state_dict` holds what is trained, and nothing of the model as it was published. layer:
+    where attention is read, for control and for pictures.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        model: nn.Module,
+        shape: Geometry,
+        writer: Writer,
+        generation: Generation,
+        inputs: Inputs,
+        backbone: Backbone | None = None,
+        layer: int = -1,
+    ) -> None:
+        super().__init__()
+        self.base, self.shape, self.writer = base, shape, writer
+        self.generation, self.inputs, self.model, self.layer = generation, inputs, model, layer
+        self._backbone = (backbone,)  # in a tuple, so that it is no submodule
+        self.maps = True  # whether a caption says where each word looked
+        names = {name for name, value in self.named_parameters() if value.requires_grad}
+        own = getattr(model, "connector", None)
+        if own is not None:
+            names |= {f"model.connector.{name}" for name in own.state_dict()}
+        self.stored = frozenset(names)
+        self.looks: Tap | None = None  # of training; `control` attaches it
+
+    @property
+    def device(self) -> torch.device:
+        """The device that holds the model."""
+        return next(self.model.parameters()).device
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """What is trained, by name."""
+        whole = super().state_dict(*args, **kwargs)
+        return {name: value for name, value in whole.items() if name in self.stored}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Takes back what `state_dict` gave. Raises RuntimeError for other names or shapes."""
+        different = self.stored ^ set(state_dict)
+        if different:
+            raise RuntimeError(f"other adapters: {min(different)}, {len(different)} in all")
+        return super().load_state_dict(dict(state_dict), strict=False)
+
+    def seen(self, before_after: Tensor) -> dict[str, Tensor]:
+        """What the model takes of images uint8 [B, 2, H, W, 3], or of stored features."""
+        if self._backbone[0] is not None:
+            return {"features": self._features(before_after, self._backbone[0])}
+        if self.base.processor is not None:
+            pairs = [list(pair) for pair in before_after.cpu().numpy()]
+            made = self.base.processor.image_processor(images=pairs, return_tensors="pt")
+            return {name: value.to(self.device) for name, value in made.items()}
+        pixels = images.normalised(before_after, self.base.mean, self.base.std)
+        frames = getattr(self.base.config.vision_config, "temporal_patch_size", 1)
+        made = images.inputs(self.base.family, self.shape, pixels, int(frames))
+        kind = next(self.model.parameters()).dtype
+        return {n: t.to(kind) if t.is_floating_point() else t for n, t in made.items()}
+
+    def _features(self, before_after: Tensor, backbone: Backbone) -> Tensor:
+        if before_after.dtype != torch.uint8:
+            return before_after
+        pixels = before_after.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
+        backbone.network.to(pixels.device)
+        features = frozen_backbone.compute(backbone.network, backbone.known, pixels)
+        return features.unflatten(0, before_after.shape[:2])
+
+    def asked(self, ids: Tensor) -> dict[str, Tensor]:
+        """What the model takes of tokens besides them."""
+        if self.base.family.pixels not in ("patches", "processor"):
+            return {}
+        named = getattr(self.base.processor, "model_input_names", ("mm_token_type_ids",))
+        marks = {"mm_token_type_ids": (ids == self.writer.image).int()}
+        return marks if "mm_token_type_ids" in named else {}
+
+    def forward(self, batch: Mapping[str, Tensor], kept: int) -> Any:
+        """The model's output on a batch, its logits of the last `kept` positions."""
+        ids = batch["ids"]
+        more = {name: value for name, value in batch.items() if name.startswith("qformer")}
+        return self.model(
+            input_ids=ids,
+            attention_mask=batch["attention"],
+            logits_to_keep=kept,
+            use_cache=False,
+            **self.seen(batch["before_after"]),
+            **self.asked(ids),
+            **more,
+        )
+
+    def places(self, ids: Tensor) -> Tensor:
+        """Where the image tokens that have places stand in prompts int64 [B, L]: [B, images, P]."""
+        shape = self.shape
+        assert shape.tokens is not None
+        count = shape.tokens[0] * shape.tokens[1]
+        marked = (ids == self.writer.image).nonzero()[:, 1]
+        return marked.view(len(ids), shape.images, shape.places)[..., -count:]
+
+    @torch.inference_mode()
+    def caption(
+        self, before_after: Tensor, beams: int = 1, entities: Sequence[Sequence[str]] | None = None
+    ) -> list[Caption]:
+        """Captions of B pairs; see `CaptionModel.caption`. entities: of each pair, best first."""
+        assert not self.training, "eval() first: dropout would change the words"
+        before_after = before_after.to(self.device)
+        of_pairs = entities if entities is not None else [()] * len(before_after)
+        questions = [self.writer.question(names) for names in of_pairs]
+        bridge = self.writer.bridge(of_pairs, self.shape.images)
+        bridge = {name: value.to(self.device) for name, value in bridge.items()}
+        with attention_tap.only():
+            spoken = self._generate(before_after, questions, bridge, beams)
+        if beams > 1:
+            texts = [tuple((self.writer.spoken(ids), sum_) for ids, sum_ in one) for one in spoken]
+            return [Caption(ranked[0][0], ranked, score=ranked[0][1]) for ranked in texts]
+        sentences = [ranked[0][0] for ranked in spoken]
+        scores, maps = self._read_again(before_after, questions, bridge, sentences)
+        return [
+            Caption(self.writer.spoken(ids), score=score, attention=of_words)
+            for ids, score, of_words in zip(sentences, scores, maps, strict=True)
+        ]
+
+    def _generate(
+        self,
+        before_after: Tensor,
+        questions: Sequence[list[int]],
+        bridge: Mapping[str, Tensor],
+        beams: int,
+    ) -> list[list[tuple[list[int], float]]]:
+        """Of each pair its sentences, up to their end marks, best first.
+
+        With each of them its sum of log-probabilities; 0 without beams.
+        """
+        asked = prompts.asked(questions, self.writer.pad)
+        ids, attention = (part.to(self.device) for part in asked)
+        chosen = self.generation
+        made = self.model.generate(  # type: ignore[operator]
+            input_ids=ids,
+            attention_mask=attention,
+            **self.seen(before_after),
+            **self.asked(ids),
+            **bridge,
+            do_sample=False,
+            num_beams=beams,
+            num_return_sequences=beams,
+            max_new_tokens=chosen.max_new_tokens,
+            min_new_tokens=chosen.min_new_tokens,
+            repetition_penalty=chosen.repetition_penalty,
+            length_penalty=chosen.length_penalty,
+            early_stopping=beams > 1,
+            eos_token_id=self.writer.end,
+            pad_token_id=self.writer.pad,
+            return_dict_in_generate=True,
+            output_scores=beams > 1,
+        )
+        new = made.sequences
+        if self.base.family is not families.LM:
+            new = new[:, ids.shape[1] :]
+        sentences = [self._ended(row) for row in new.tolist()]
+        sums = [0.0] * len(sentences)
+        if beams > 1:
+            sums = [
+                score * len(ids) ** chosen.length_penalty
+                for score, ids in zip(made.sequences_scores.tolist(), sentences, strict=True)
+            ]
+        ranked = list(zip(sentences, sums, strict=True))
+        return [ranked[first : first + beams] for first in range(0, len(ranked), beams)]
+
+    def _ended(self, row: list[int]) -> list[int]:
+        """New tokens up to the end mark; what follows is padding."""
+        return row[: row.index(self.writer.end) + 1] if self.writer.end in row else row
+
+    def _read_again(
+        self,
+        before_after: Tensor,
+        questions: Sequence[list[int]],
+        bridge: Mapping[str, Tensor],
+        sentences: Sequence[list[int]],
+    ) -> tuple[list[float], list[Attention | None]]:
+        """The sum of log-probabilities of each sentence, and where each of its words looked."""
+        batch = prompts.taught(questions, sentences, self.writer.pad)
+        batch = {name: value.to(self.device) for name, value in batch.items()}
+        kept = batch["ids"].shape[1] - int(batch["last"].min())
+        tap = self._word_tap(batch) if self.maps else None
+        with attention_tap.only(*(() if tap is None else (tap,))):
+            output = self({**batch, **bridge, "before_after": before_after}, kept)
+        labels = batch["labels"][:, -kept:]
+        chosen = output.logits.float().log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])
+        sums = chosen[..., 0].masked_fill(labels < 0, 0.0).sum(1).tolist()
+        if tap is None:
+            return sums, [None] * len(sums)
+        (rows,) = tap.take()
+        places = self.places(batch["ids"])
+        return sums, [
+            self._of_words(rows.probabilities[number], places[number], sentence)
+            for number, sentence in enumerate(sentences)
+        ]
+
+    def _word_tap(self, batch: Mapping[str, Tensor]) -> Tap | None:
+        """Reads where the language model looks before each token; None where that is no place."""
+        if self.shape.tokens is None or not self.base.family.language:
+            return None
+        module, _ = families.module_at(self.model, self.base.family.language, self.layer)
+        most = int((batch["labels"] >= 0).sum(1).max())
+        queries = batch["last"][:, None] + torch.arange(most, device=self.device)
+        return Tap(module, "rows", queries.clamp(max=batch["ids"].shape[1] - 1))
+
+    def _of_words(self, rows: Tensor, places: Tensor, sentence: Sequence[int]) -> Attention:
+        """The map of each word: the mean of its tokens' rows [R, N], over both images."""
+        text = self.writer.spoken(sentence)
+        words = text.split()
+        assert self.shape.tokens is not None
+        maps = torch.zeros(len(words), places.shape[-1], device=rows.device)
+        for number in range(len(sentence)):
+            word = len(self.writer.spoken(sentence[: number + 1]).split()) - 1
+            if 0 <= word < len(words):
+                maps[word] += rows[number][places].sum(0)
+        maps = maps / maps.sum(-1, keepdim=True).clamp_min(attention_loss.TINY)
+        shown: np.ndarray = maps.view(-1, *self.shape.tokens).float().cpu().numpy()
+        return Attention(tuple(words), shown)
+
+    def train(self, mode: bool = True) -> Any:
+        """The backbone stays in evaluation."""
+        super().train(mode)
+        if self._backbone[0] is not None:
+            self._backbone[0].network.eval()
+        return self
+
+
+def first_rows(calls: Sequence[Rows]) -> Rows:
+    """The calls of a module as one: Qwen's vision network calls it once for every image."""
+    probabilities, scores = ([getattr(c, name) for c in calls] for name in Rows._fields)
+    return Rows(torch.cat(probabilities), torch.cat(scores))

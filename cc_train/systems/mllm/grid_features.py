@@ -1,0 +1,141 @@
+"""New eyes for a language model of text alone: grid features of a frozen network, compared.
+
+Before, after and what differs between them become a few tokens that stand in the prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from cc_prep.settings import Section
+from cc_train.layers.comparison import (
+    SUMMARIES,
+    Changes,
+    Comparison,
+    Residual,
+    change_bridge,
+    change_kinds,
+)
+from cc_train.systems.mllm.attention_tap import Rows
+
+
+class Connector(Section):
+    """Sizes of the connector of `lm`. grid: rows and columns of the tokens of places, which follow
+    the summaries of the comparison. rate: its learning rate in units of loop.learning_rate; what
+    is new learns faster than adapters. feature_dropout: the share of channels left out in training.
+    """
+
+    width: int = Field(128, ge=8, multiple_of=8)
+    heads: int = Field(4, ge=1)
+    grid: int = Field(3, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    feature_dropout: float = Field(0.0, ge=0, lt=1)
+    rate: float = Field(1.0, gt=0)
+
+
+class GridConnector(Comparison):
+    """Features float [B, 2, C, rows, columns] → tokens of a language model.
+
+    mean, std: of each channel over the training data. width: of the language model. scale: the
+    size of its words' embeddings, which the tokens begin with.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, sizes: Connector, grid: tuple[int, int, int], width: int, scale: float
+    ) -> None:
+        channels, rows, columns = grid
+        super().__init__(sizes.width, (rows, columns), sizes.heads, sizes.dropout)
+        self.cells, self.scale = sizes.grid, scale
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
+        self.feature_dropout = nn.Dropout2d(sizes.feature_dropout)
+        self.adapter = nn.Sequential(nn.Conv2d(channels, sizes.width, 1), Residual(sizes.width))
+        self.bridge = change_bridge(sizes.width, width)
+        self.kinds = change_kinds(width)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens a pair has."""
+        return SUMMARIES + self.cells**2
+
+    def images(self, features: Tensor) -> Tensor:
+        """Adapted features [N, width, rows, columns] of those of the network, [N, C, …]."""
+        standard = (features.float() - self.mean[:, None, None]) / self.std[:, None, None]
+        out: Tensor = self.adapter(self.feature_dropout(standard))
+        return out
+
+    def changes(self, features: Tensor) -> Changes:
+        """What differs between the two images of features [B, 2, C, rows, columns]."""
+        images = self.images(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+        changes: Changes = self(images[:, 0], images[:, 1])
+        return changes
+
+    def seen(self, changes: Changes, rows: int) -> Tensor:
+        """Tokens [B, tokens, width]: summaries, then places row by row. rows: of the features."""
+        grid = (changes.grid + self.position).transpose(1, 2).unflatten(2, (rows, -1))
+        places = F.adaptive_avg_pool2d(grid, self.cells).flatten(2).transpose(1, 2)
+        summaries: Tensor = self.bridge(changes.summaries) + self.kinds[:SUMMARIES]
+        tokens = torch.cat((summaries, self.bridge(places) + self.kinds[SUMMARIES]), dim=1)
+        return tokens * self.scale
+
+
+@dataclass
+class Output:
+    """logits: of the next token. looked: where the connector read before and after, [B, places]."""
+
+    logits: Tensor
+    looked: tuple[Rows, Rows]
+
+
+class SeeingLanguageModel(nn.Module):
+    """A language model whose prompt has the connector's tokens where `image` stands."""
+
+    def __init__(self, language_model: nn.Module, connector: GridConnector, image: int) -> None:
+        super().__init__()
+        self.language_model, self.connector, self.image = language_model, connector, image
+
+    @property
+    def config(self) -> Any:
+        """Of the language model."""
+        return self.language_model.config
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, features: Tensor, **options: Any
+    ) -> Output:
+        """Of tokens int64 [B, L] and features [B, 2, C, rows, columns]."""
+        words, changes = self._embedded(input_ids, features)
+        logits = self.language_model(
+            inputs_embeds=words, attention_mask=attention_mask, **options
+        ).logits
+        looked = tuple(
+            Rows(scores.float().softmax(-1)[:, None], scores.float()[:, None])
+            for scores in (changes.before, changes.after)
+        )
+        return Output(logits, looked)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def generate(
+        self, input_ids: Tensor, attention_mask: Tensor, features: Tensor, **options: Any
+    ) -> Any:
+        """What transformers' `generate` gives, of new tokens alone."""
+        words, _ = self._embedded(input_ids, features)
+        return self.language_model.generate(  # type: ignore[operator]
+            inputs_embeds=words, attention_mask=attention_mask, **options
+        )
+
+    def _embedded(self, ids: Tensor, features: Tensor) -> tuple[Tensor, Changes]:
+        changes = self.connector.changes(features)
+        tokens = self.connector.seen(changes, features.shape[3])
+        places = ids == self.image
+        embed = self.language_model.get_input_embeddings()  # type: ignore[operator]
+        words: Tensor = embed(ids.masked_fill(places, 0))  # the mark is no word of the model
+        return words.masked_scatter(places[..., None], tokens.to(words.dtype)), changes

@@ -1,0 +1,268 @@
+"""A multi-modal language model from a local folder: no network, and no code from the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_train.systems.mllm import attention_tap, families
+from cc_train.systems.mllm.families import Family
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+PLACE = "CC_TRAIN_MLLM_WEIGHTS"  # names the folder where it is elsewhere than a run says
+GGUF = ".gguf"
+UNREADABLE = "Give a folder that transformers reads"
+_HEADER = 8  # bytes before the JSON of a safetensors file, which say how long it is
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model as it was published, and what belongs to it.
+
+    config: of transformers. tokenizer, questions: of the language model, and of a bridge that reads
+    the prompt as well (None where it does not). processor: of `auto`, else None. mean, std: of its
+    pixels. fingerprint: SHA-256 by which a run knows the model again.
+    """
+
+    family: Family
+    folder: Path
+    config: Any
+    model: nn.Module
+    tokenizer: Any
+    questions: Any
+    processor: Any
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    fingerprint: str
+
+
+def require() -> None:
+    """Raises UserError without transformers or peft."""
+    try:
+        import peft  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"cc-train mllm needs transformers and peft ({error})",
+            "Install them: pip install 'change-captioning-toolkit[mllm]'",
+        ) from None
+    attention_tap.register()
+
+
+def place_of(name_or_folder: str | None) -> Path:
+    """The folder, or the GGUF file, of a model. Raises UserError where there is none.
+
+    name_or_folder: of named weights, or a folder with config.json. The environment's
+    CC_TRAIN_MLLM_WEIGHTS comes first.
+    """
+    elsewhere = os.environ.get(PLACE)
+    if name_or_folder is None and elsewhere is None:
+        raise UserError(
+            "no model is named", "Set model.weights to the folder of one, or to smollm2-135m"
+        )
+    chosen = elsewhere or str(name_or_folder)
+    if weights.is_known(chosen):
+        return weights.fetch(chosen).path
+    place = Path(chosen).expanduser()
+    if place.suffix == GGUF and place.is_file():
+        return place
+    if not (place / "config.json").is_file():
+        raise UserError(
+            f"{place}: no folder of a model (config.json is not there)",
+            f"Set model.weights to a folder as save_pretrained writes it; for a run whose model "
+            f"lies elsewhere now, set {PLACE}",
+        )
+    return place
+
+
+def family_of(config: Any, name: str | None, place: Path) -> Family:
+    """The family of a model. Raises UserError for one that the table does not have.
+
+    name: as the settings give it; None decides by the configuration.
+    """
+    if name is not None:
+        if name in families.FAMILIES:
+            return families.FAMILIES[name]
+        known = ", ".join(families.FAMILIES)
+        raise UserError(
+            f"no family is named {name}; the attention modules of {place}: {_modules(config)}",
+            f"Known families: {known}",
+        )
+    family = families.of_type(config.model_type)
+    if family is not None:
+        return family
+    if getattr(config, "vision_config", None) is None:
+        return families.LM
+    raise UserError(
+        f"{place}: {config.model_type} belongs to no family of ours; its attention modules: "
+        f"{_modules(config)}",
+        "Set model.family=auto, which goes by the processor's chat template",
+    )
+
+
+def read_config(place: Path) -> Any:
+    """The configuration of a folder or of a GGUF file. Raises UserError."""
+    from transformers import AutoConfig
+
+    try:
+        if place.suffix == GGUF:
+            return AutoConfig.from_pretrained(
+                place.parent, gguf_file=place.name, local_files_only=True
+            )
+        return AutoConfig.from_pretrained(place, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
+
+
+def read(
+    place: Path, family_name: str | None, precision: Precision = "float32", device: str = "cpu"
+) -> Base:
+    """The model of a folder, frozen and in evaluation. Raises UserError.
+
+    precision: `auto` is bfloat16 on a GPU and float32 elsewhere.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    config = read_config(place)
+    family = family_of(config, family_name, place)
+    make = AutoModelForCausalLM if family is families.LM else AutoModelForImageTextToText
+    options: dict[str, Any] = {"local_files_only": True, "dtype": dtype(precision, device)}
+    options["attn_implementation"] = attention_tap.IMPLEMENTATION
+    try:
+        if place.suffix == GGUF:
+            model = make.from_pretrained(place.parent, gguf_file=place.name, **options)
+        else:
+            model = make.from_pretrained(place, **options)
+        tokenizer, questions, processor = _words(family, place)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
+    if tokenizer.pad_token_id is None:  # Vicuna and GPT-2 have none
+        tokenizer.pad_token = tokenizer.eos_token
+    mean, std = _pixels(place, family)
+    if family is families.AUTO:
+        family = families.with_language(family, model)
+    model = model.requires_grad_(False).eval()
+    return Base(
+        family,
+        place,
+        model.config,
+        model,
+        tokenizer,
+        questions,
+        processor,
+        mean,
+        std,
+        fingerprint(place),
+    )
+
+
+def dtype(precision: Precision, device: str) -> torch.dtype:
+    """What the frozen weights are held in."""
+    name = ("bfloat16" if device == "cuda" else "float32") if precision == "auto" else precision
+    chosen: torch.dtype = getattr(torch, name)
+    return chosen
+
+
+def empty(config: Any) -> nn.Module:
+    """The network of a configuration without any weights, for its names and sizes."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    has_eyes = getattr(config, "vision_config", None) is not None
+    make = AutoModelForImageTextToText if has_eyes else AutoModelForCausalLM
+    with torch.device("meta"):
+        model: nn.Module = make.from_config(config)
+    return model
+
+
+def fingerprint(place: Path) -> str:
+    """SHA-256 of the configuration and of what every file of weights holds, without reading it all.
+
+    Of safetensors: names, shapes and size; of other files, name and size. A GGUF file has its own.
+    """
+    if place.suffix == GGUF:
+        from cc_prep.storage import sha256
+
+        return sha256(place)
+    digest = hashlib.sha256((place / "config.json").read_bytes())
+    for file in sorted((*place.glob("*.safetensors"), *place.glob("*.bin"))):
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+        if file.suffix == ".safetensors":
+            with file.open("rb") as stream:
+                length = int.from_bytes(stream.read(_HEADER), "little")
+                digest.update(stream.read(min(length, 2**24)))
+    return digest.hexdigest()
+
+
+def _words(family: Family, place: Path) -> tuple[Any, Any, Any]:
+    """The tokenizer, that of the bridge, and the processor of `auto`."""
+    from transformers import AutoProcessor, AutoTokenizer
+
+    if place.suffix == GGUF:
+        return (
+            AutoTokenizer.from_pretrained(
+                place.parent, gguf_file=place.name, local_files_only=True
+            ),
+            None,
+            None,
+        )
+    if family is families.AUTO:
+        processor = AutoProcessor.from_pretrained(place, local_files_only=True)
+        return processor.tokenizer, None, processor
+    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
+    if family.chat and tokenizer.chat_template is None:
+        tokenizer.chat_template = _chat_template(place)
+    questions = None
+    if family.question:
+        questions = AutoTokenizer.from_pretrained(
+            place / "qformer_tokenizer", local_files_only=True
+        )
+    return tokenizer, questions, None
+
+
+def _chat_template(place: Path) -> str | None:
+    """The chat template of a processor, where the tokenizer has none of its own."""
+    file = place / "chat_template.json"
+    try:
+        template = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(template)
+
+
+def _pixels(
+    place: Path, family: Family
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Mean and deviation of the pixels, as the folder's image processor has them."""
+    values: dict[str, Any] = {}
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        try:
+            read = json.loads((place / name).read_text(encoding="utf-8"))
+            values |= read.get("image_processor", read)
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue
+    known = []
+    for name, default in (("image_mean", family.mean), ("image_std", family.std)):
+        value = values.get(name)
+        right = isinstance(value, list) and len(value) == 3
+        known.append(tuple(map(float, value)) if right and value is not None else default)
+    return known[0], known[1]  # type: ignore[return-value]
+
+
+def _modules(config: Any) -> str:
+    try:
+        return ", ".join(families.attention_modules(empty(config))) or "none"
+    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+        return f"not known ({_line(error)})"
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,187 @@
+"""What a multi-modal language model learns from: captions, and where something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cc_prep.errors import UserError
+from cc_train.captioner import CaptionModel
+from cc_train.evaluation.validation import BEST
+from cc_train.layers.caption_loss import caption_loss
+from cc_train.systems.mllm import attention_loss, attention_tap, families
+from cc_train.systems.mllm.attention_tap import Rows, Tap
+from cc_train.systems.mllm.batches import AttentionControl
+from cc_train.systems.mllm.captioner import MllmCaptioner, first_rows
+from cc_train.text import IGNORED
+from cc_train.training.caption_objective import right_words
+
+NO_GRADIENT = (
+    "the attention that is to be controlled has no gradient, so the loss would train nothing"
+)
+
+
+class MllmObjective:
+    """The loss of the next word and, where it is set, that of attention: an `Objective`.
+
+    connector_rate: the learning rate of a connector in units of that of the adapters.
+    """
+
+    phases: tuple[str, ...] = ("model",)
+    best = BEST
+    over: Literal["sum", "batch"] = "sum"
+
+    def __init__(
+        self,
+        network: MllmCaptioner,
+        score: Callable[[CaptionModel], dict[str, float]],
+        control: AttentionControl,
+        weight_decay: float,
+        connector_rate: float,
+        device: str,
+    ) -> None:
+        self.network, self.score, self.control = network.to(device), score, control
+        self.weight_decay, self.connector_rate = weight_decay, connector_rate
+        self.others: dict[str, nn.Module] = {}
+        self.buffers: dict[str, Tensor] = {}
+        self.tap = _tap(network, control)
+        if self.tap is not None:
+            attention_tap.attach(self.tap)
+
+    def groups(self, phase: str) -> list[dict[str, Any]]:
+        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad:
+                place = ".connector." in name, parameter.ndim > 1 and not _is_spared(name)
+                groups.setdefault(place, []).append(parameter)
+        if not groups:
+            raise UserError("nothing is to be trained", "Set a rank of lora above 0")
+        return [
+            {
+                "params": parameters,
+                "weight_decay": self.weight_decay if decays else 0.0,
+                "scale": self.connector_rate if is_new else 1.0,
+            }
+            for (is_new, decays), parameters in groups.items()
+        ]
+
+    def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        counts = {"words": (batch["labels"] != IGNORED).sum()}
+        return counts | ({"masked": batch["has_mask"].sum()} if self.control.is_on else {})
+
+    def chunks(self, batch: Any) -> list[Any]:
+        return [batch]
+
+    def losses(
+        self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        kept = batch["ids"].shape[1] - int(batch["last"].min())
+        if self.tap is not None:
+            self.tap.take()  # what a checkpointed layer left in the last backward pass
+            self.tap.queries = batch["last"][:, None]
+        output = self.network(batch, kept)
+        labels = batch["labels"][:, -kept:]
+        words = denominators["words"]
+        caption = caption_loss(output.logits, labels, 0.0) / words
+        losses = {
+            "total": caption,
+            "caption": caption.detach(),
+            "word_accuracy": right_words(output.logits, labels) / words,
+        }
+        if self.control.is_on:
+            attention, inside = self._attention(batch, output)
+            losses["attention"] = attention.detach() / denominators["masked"]
+            losses["inside"] = inside / denominators["masked"]
+            if bool(batch["has_mask"].any()):
+                share = self.control.weight / denominators["masked"]
+                losses["total"] = losses["total"] + share * attention
+        return losses
+
+    def _attention(self, batch: Mapping[str, Tensor], output: Any) -> tuple[Tensor, Tensor]:
+        """Summed over pairs with a mask: the loss of both images, and the share of attention inside
+        the mask, a mean over the images."""
+        seen = self._looked(batch, output)
+        has_mask, total = batch["has_mask"], output.logits.new_zeros((), dtype=torch.float32)
+        inside = torch.zeros_like(total)
+        if torch.is_grad_enabled() and not seen[0].probabilities.requires_grad:
+            raise UserError(
+                NO_GRADIENT,
+                "Give adapters to the layers before it (lora.vision, lora.bridge, lora.language), "
+                "and do not checkpoint by re-entry",
+            )
+        for rows in seen:
+            chosen = Rows(rows.probabilities[has_mask], rows.scores[has_mask])
+            mask = batch["mask"][has_mask]
+            total = total + attention_loss.control(chosen, mask, self.control.form).sum()
+            share = attention_loss.share_inside(chosen.probabilities.detach(), mask)
+            inside = inside + share.sum() / len(seen)
+        return total, inside
+
+    def _looked(self, batch: Mapping[str, Tensor], output: Any) -> list[Rows]:
+        """Attention over the places of each image, row by row: [B, P] for each."""
+        network = self.network
+        if self.tap is None:  # the connector says itself where it looked
+            return [Rows(one.probabilities[:, 0], one.scores[:, 0]) for one in output.looked]
+        rows = first_rows(self.tap.take())
+        if self.control.where == "llm":
+            places = network.places(batch["ids"])
+            return [attention_loss.of_places(rows, one) for one in places.unbind(1)]
+        before_class = int(network.base.family.reading == "cls")
+        slots = network.shape.slots.to(rows.scores.device) + before_class
+        flat = attention_loss.of_places(rows, slots.expand(len(rows.scores), -1))
+        return [
+            Rows(flat.probabilities[number :: network.shape.images],
+                 flat.scores[number :: network.shape.images])
+            for number in range(network.shape.images)
+        ]  # fmt: skip
+
+    def after_step(self, step: int) -> None:
+        """Nothing to do."""
+
+    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
+        assert isinstance(network, MllmCaptioner)
+        network.maps = False  # nobody looks at them here
+        try:
+            return self.score(network), None
+        finally:
+            network.maps = True
+
+
+def _is_spared(name: str) -> bool:
+    """Whether a parameter does not decay although it is a matrix: what tells tokens apart."""
+    return name.endswith((".position", ".kinds"))
+
+
+def _tap(network: MllmCaptioner, control: AttentionControl) -> Tap | None:
+    """What reads the attention that is controlled; None where there is none, or the connector says
+    it. Raises UserError where it cannot be read.
+    """
+    family = network.base.family
+    if not control.is_on or (family is families.LM and control.where == "vision"):
+        return None
+    if control.where == "llm":
+        if network.shape.tokens is None:
+            raise UserError(
+                f"attention.where=llm: the image tokens of {family.name} are learned queries, "
+                "which have no places",
+                "Set attention.where=vision",
+            )
+        module, _ = families.module_at(network.model, family.language, control.layer)
+        return Tap(module, "rows")
+    if not family.vision:
+        raise UserError(
+            f"attention.where=vision: the vision network of family {family.name} is not known",
+            "Set attention.where=llm",
+        )
+    module, number = families.module_at(network.model, family.vision, control.layer)
+    whole = getattr(network.base.config.vision_config, "fullatt_block_indexes", None)
+    if whole is not None and number not in whole:
+        raise UserError(
+            f"attention.layer={control.layer}: vision layer {number} sees windows alone",
+            f"Set one of {', '.join(map(str, whole))}",
+        )
+    return Tap(module, family.reading)

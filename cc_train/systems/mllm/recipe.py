@@ -1,0 +1,263 @@
+"""`cc-train mllm`: a multi-modal language model and training shards → a captioner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train.captioner import Inputs
+from cc_train.data import feature_statistics, split
+from cc_train.data.stream import Stream, StreamSettings
+from cc_train.evaluation.validation import Validation
+from cc_train.layers import frozen_backbone
+from cc_train.systems.mllm import adapters, families, images, loading
+from cc_train.systems.mllm.adapters import Lora
+from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
+from cc_train.systems.mllm.captioner import Backbone, Generation, MllmCaptioner
+from cc_train.systems.mllm.grid_features import Connector, GridConnector, SeeingLanguageModel
+from cc_train.systems.mllm.images import Geometry
+from cc_train.systems.mllm.loading import Base, Precision
+from cc_train.systems.mllm.objective import MllmObjective
+from cc_train.systems.mllm.prompts import Prompt, Sizes, Writer
+from cc_train.training.runs import Run
+from cc_train.training.settings import Loop
+from cc_train.training.task import Request, Task
+
+IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
+NO_LIMIT = 2**31  # of a context that the configuration does not bound
+
+
+class Model(Section):
+    """The model to adapt. weights: the folder of one, as save_pretrained writes it, or a name of
+    `cc-prep weights list`. family: by its configuration where it is not given. precision: what its
+    frozen weights are held in; auto is bfloat16 on a GPU. image_size: in px, for models that take
+    any. checkpointing: layers compute twice, for less memory. backbone_weights: of `lm`, a file for
+    a backbone whose weights have no name here.
+    """
+
+    weights: str | None = None
+    family: str | None = None
+    precision: Precision = "auto"
+    image_size: int | None = Field(None, ge=14)
+    checkpointing: Literal["none", "non_reentrant", "reentrant"] = "none"
+    backbone_weights: str | None = None
+
+
+class Settings(Section):
+    """All settings of `cc-train mllm`. The defaults are DAVIR's, or where its paper is silent,
+    FINER-MLLM's (docs/mllm.md)."""
+
+    model: Model = Model()
+    lora: Lora = Lora()
+    connector: Connector = Connector()
+    prompt: Prompt = Prompt()
+    attention: AttentionControl = AttentionControl()
+    entity: Entities = Entities()
+    generation: Generation = Generation()
+    validation_split: split.ValidationSplit = split.ValidationSplit()
+    stream: StreamSettings = StreamSettings()
+    loop: Loop = Loop(
+        steps=12000,
+        epochs=20,
+        batch_size=16,
+        learning_rate=1e-5,
+        weight_decay=0.1,
+        warmup_steps=100,
+    )
+
+
+def prepare(settings: Settings, request: Request) -> Task:
+    """A captioner to be trained. Raises UserError."""
+    loading.require()
+    loop = settings.loop
+    _refuse(settings)
+    if request.init is not None:
+        raise UserError("--init: an mllm starts from model.weights", "Leave --init out")
+    place = loading.place_of(settings.model.weights)
+    family = loading.family_of(loading.read_config(place), settings.model.family, place)
+    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
+    about: dict[str, Any] = {"samples": data.about()}
+    if family is families.LM:
+        about["backbone"] = frozen_backbone.about(feature_statistics.first(data.train))
+        about["size"] = [data.first["height"], data.first["width"]]
+    base = loading.read(place, settings.model.family, settings.model.precision, request.device)
+    about["base"] = {"family": base.family.name, "fingerprint": base.fingerprint}
+    backbone = None
+    if family is families.LM:
+        known = about["backbone"]
+        network = frozen_backbone.find(known, settings.model.backbone_weights)
+        backbone = Backbone(network.requires_grad_(False).eval(), known)
+    captioner = make(settings, base, about, backbone)
+    if isinstance(captioner.model, SeeingLanguageModel):
+        statistics = feature_statistics.over(
+            data.train, about["backbone"]["sha256"], request.console
+        )
+        captioner.model.connector.mean.copy_(statistics.mean)
+        captioner.model.connector.std.copy_(statistics.std)
+    _say_sizes(captioner, request)
+    objective = MllmObjective(
+        captioner,
+        Validation(data.valid, request.run, request.ranks),
+        settings.attention,
+        loop.weight_decay,
+        settings.connector.rate,
+        request.device,
+    )
+    batches = MllmBatches(
+        captioner.writer,
+        captioner.inputs.size,
+        settings.attention,
+        settings.entity,
+        control_grid(captioner, settings.attention),
+        captioner.shape.images,
+        captioner.inputs.backbone,
+    )
+    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
+    files = {} if backbone is None else frozen_backbone.files(backbone.network)
+    return Task(objective, stream, len(stream.items), about, files)
+
+
+def control_grid(captioner: MllmCaptioner, control: AttentionControl) -> tuple[int, int] | None:
+    """Rows and columns of the places whose attention is controlled; None where none is."""
+    if not control.is_on:
+        return None
+    return captioner.shape.patches if control.where == "vision" else captioner.shape.tokens
+
+
+def make(
+    settings: Settings, base: Base, about: Mapping[str, Any], backbone: Backbone | None
+) -> MllmCaptioner:
+    """A captioner whose adapters have learned nothing. Raises UserError."""
+    model, shape = base.model, None
+    if base.family is families.LM:
+        assert backbone is not None
+        base.tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
+        image = int(base.tokenizer.convert_tokens_to_ids(IMAGE))
+        model, shape = _with_eyes(settings, base, backbone, image)
+    elif base.processor is not None:
+        shape, image = images.of_processor(base.processor, base.config, settings.model.image_size)
+    else:
+        shape = images.geometry(base.family, base.config, settings.model.image_size)
+        image = _image_token(base)
+    connector = getattr(model, "connector", None)
+    adapters.inject(model, base.family, settings.lora)
+    if connector is not None:
+        connector.requires_grad_(True)
+    if settings.model.checkpointing == "non_reentrant":
+        base.model.gradient_checkpointing_enable(  # type: ignore[operator]
+            gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
+    text = base.config.get_text_config()
+    sizes = Sizes(
+        images=shape.images,
+        places=shape.places,
+        length=settings.generation.max_new_tokens,
+        context=int(getattr(text, "max_position_embeddings", None) or NO_LIMIT),
+    )
+    writer = Writer(base, settings.prompt, sizes, image)
+    writer.question()  # a prompt that cannot be asked is known before any training
+    size = about.get("size") or [shape.size, shape.size]
+    inputs = Inputs((size[0], size[1]))
+    if backbone is not None:
+        inputs = replace(inputs, reads="features", backbone=backbone.known["sha256"])
+    if settings.entity.source == "retrieved":
+        inputs = replace(inputs, entities=settings.entity.k)
+    layer = settings.attention.layer if settings.attention.where == "llm" else -1
+    return MllmCaptioner(base, model, shape, writer, settings.generation, inputs, backbone, layer)
+
+
+def load(run: Run, device: str) -> MllmCaptioner:
+    """The captioner of a run. Raises UserError."""
+    loading.require()
+    try:
+        values = {name: run.settings[name] for name in Settings.model_fields}
+        settings, known = Settings.model_validate(values), run.settings["base"]
+        place = loading.place_of(settings.model.weights)
+        base = loading.read(place, settings.model.family, settings.model.precision, device)
+        if base.fingerprint != known["fingerprint"]:
+            raise UserError(
+                f"{place}: another model than {run.folder} was trained with",
+                f"Restore it, or set {loading.PLACE} to the folder of the right one",
+            )
+        backbone = None
+        if "backbone" in run.settings:
+            of_features = run.settings["backbone"]
+            network = frozen_backbone.read(run.folder, of_features["name"])
+            backbone = Backbone(network.requires_grad_(False).eval(), of_features)
+        captioner = make(settings, base, run.settings, backbone)
+        captioner.load_state_dict(run.tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
+        ) from None
+    if loading.dtype(settings.model.precision, device) == torch.float32:
+        adapters.merge(captioner.model)  # in fewer bits the sum would be another one
+    return captioner.to(device).eval()
+
+
+def _refuse(settings: Settings) -> None:
+    """Raises UserError for settings that do not go together."""
+    if settings.model.checkpointing == "reentrant":
+        raise UserError(
+            "model.checkpointing=reentrant: attention read in such a layer has no gradient",
+            "Set model.checkpointing=non_reentrant",
+        )
+    if settings.loop.ema_decay:
+        raise UserError(
+            "loop.ema_decay: a running average would hold the whole model twice",
+            "Set loop.ema_decay=0",
+        )
+
+
+def _with_eyes(
+    settings: Settings, base: Base, backbone: Backbone, image: int
+) -> tuple[nn.Module, Geometry]:
+    """A language model of text with a connector of its own, which has learned nothing."""
+    channels, rows, columns = backbone.known["grid"]
+    table = base.model.get_input_embeddings().weight  # type: ignore[operator]
+    connector = GridConnector(
+        settings.connector,
+        (channels, rows, columns),
+        table.shape[1],
+        float(table.float().square().mean().sqrt()),
+    )
+    cells = settings.connector.grid
+    # One image for the prompt: what differs between the two.
+    shape = Geometry(
+        size=0,
+        places=connector.tokens,
+        patches=(rows, columns),
+        tokens=(cells, cells),
+        slots=torch.arange(rows * columns),
+        images=1,
+    )
+    return SeeingLanguageModel(base.model, connector, image), shape
+
+
+def _image_token(base: Base) -> int:
+    """The token of an image's place. Raises UserError for a folder that names none."""
+    for name in ("image_token_id", "image_token_index"):  # of version 5, and before
+        number = getattr(base.config, name, None)
+        if number is not None:
+            return int(number)
+    raise UserError(
+        f"{base.folder}: its configuration names no token for the places of images",
+        "Take a folder that was converted for transformers 5",
+    )
+
+
+def _say_sizes(captioner: MllmCaptioner, request: Request) -> None:
+    whole = sum(p.numel() for p in captioner.parameters())
+    trained = sum(p.numel() for p in captioner.parameters() if p.requires_grad)
+    request.console.print(
+        f"{captioner.base.family.name}: {whole / 1e6:,.1f} M parameters, {trained / 1e6:,.2f} M of "
+        f"them trained; {captioner.shape.images * captioner.shape.places} tokens for the images",
+        highlight=False,
+    )

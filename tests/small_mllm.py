@@ -1,0 +1,225 @@
+"""Tiny random models of every family, in folders as save_pretrained writes them; no network."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a name in place of a folder would hang
+
+SENTENCES = (
+    "the red cube moved to the left",
+    "the small sphere is gone",
+    "there is no change",
+    "Describe the change between the before image and the after image. Entity: red cube.",
+    "Before: After:",
+)
+SIZE, PATCH = 56, 14
+QUERIES = 4
+MARKS: dict[str, tuple[str, ...]] = {
+    "instructblip": ("<image>",),
+    "blip2": ("<image>",),
+    "internvl": ("<IMG_CONTEXT>", "<img>", "</img>"),
+    "smolvlm": ("<image>", "<fake_token_around_image>", "<global-img>"),
+    "qwen2_5_vl": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
+    "qwen3_vl": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
+    "lm": (),
+}
+TEXT: dict[str, Any] = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# Wide enough that attention isn't uniform: InstructBLIP's own 1e-10 leaves nothing to control.
+VISION: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": SIZE,
+    "patch_size": PATCH,
+    "initializer_range": 0.2,
+}
+QWEN_VISION: dict[str, Any] = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 4,
+    "patch_size": PATCH,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 48,
+    "initializer_range": 0.2,
+}
+
+
+def tokenizer(marks: tuple[str, ...] = ()) -> Any:
+    """Byte pairs of a few sentences, with Llama's marks and those of a family."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<s>", "</s>", "<unk>", *marks]
+    trainer = trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(SENTENCES, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        additional_special_tokens=list(marks),
+    )
+
+
+def question_tokenizer() -> Any:
+    """Word pieces with BERT's marks, as a Q-Former reads."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=marks, show_progress=False)
+    made.train_from_iterator(SENTENCES, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]",
+    )  # fmt: skip
+
+
+def config(family: str, words: Any, questions: Any) -> Any:
+    """The configuration of a tiny model of a family."""
+    import transformers as hf
+
+    text = {**TEXT, "vocab_size": len(words)}
+    image = words.convert_tokens_to_ids(MARKS[family][0]) if MARKS[family] else None
+    if family in ("instructblip", "blip2"):
+        sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+                 "intermediate_size": 48, "encoder_hidden_size": 32}  # fmt: skip
+        tokens = {"num_query_tokens": QUERIES, "image_token_id": image, "image_token_index": image}
+        if family == "instructblip":
+            return hf.InstructBlipConfig(
+                vision_config=hf.InstructBlipVisionConfig(**VISION),
+                qformer_config=hf.InstructBlipQFormerConfig(vocab_size=len(questions), **sizes),
+                text_config=hf.LlamaConfig(**text),
+                **tokens,
+            )
+        opt = {"vocab_size": len(words), "hidden_size": 48, "word_embed_proj_dim": 48,
+               "ffn_dim": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "dropout": 0.0,
+               "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+        return hf.Blip2Config(
+            vision_config=hf.Blip2VisionConfig(**VISION),
+            qformer_config=hf.Blip2QFormerConfig(**sizes),
+            text_config=hf.OPTConfig(**opt),
+            **tokens,
+        )
+    if family == "internvl":
+        eyes = {**VISION, "model_type": "internvl_vision", "image_size": [SIZE, SIZE],
+                "patch_size": [PATCH, PATCH]}  # fmt: skip
+        return hf.AutoConfig.for_model(
+            "internvl", vision_config=eyes, text_config={**text, "model_type": "qwen2"},
+            image_token_id=image, image_seq_length=4, downsample_ratio=0.5,
+        )  # fmt: skip
+    if family == "smolvlm":
+        return hf.AutoConfig.for_model(
+            "smolvlm", vision_config=VISION, text_config={**text, "model_type": "llama"},
+            scale_factor=2, image_token_id=image, pad_token_id=0,
+        )  # fmt: skip
+    if family == "lm":
+        return hf.LlamaConfig(**text)
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]}
+    eyes = dict(QWEN_VISION)
+    if family == "qwen2_5_vl":
+        eyes |= {"window_size": 56, "fullatt_block_indexes": [1]}
+    else:
+        eyes |= {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+        text |= {"head_dim": 12}
+        rope |= {"mrope_interleaved": True}
+    ids = words.convert_tokens_to_ids(list(MARKS[family]))
+    return hf.AutoConfig.for_model(
+        family, text_config={**text, "rope_parameters": rope}, vision_config=eyes,
+        image_token_id=ids[0], vision_start_token_id=ids[1], vision_end_token_id=ids[2],
+        video_token_id=ids[3],
+    )  # fmt: skip
+
+
+def save(folder: Path, family: str, seed: int = 0) -> Path:
+    """A tiny random model of a family, saved in a folder of its own in `folder`."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    place = folder / family
+    if place.exists():
+        return place
+    words, questions = tokenizer(MARKS[family]), question_tokenizer()
+    torch.manual_seed(seed)
+    make = AutoModelForCausalLM if family == "lm" else AutoModelForImageTextToText
+    model = make.from_config(config(family, words, questions))
+    if family in ("instructblip", "blip2"):  # zeros would see all places alike
+        torch.nn.init.normal_(model.query_tokens, std=0.5)
+    model.save_pretrained(place)
+    words.save_pretrained(place)
+    if family == "instructblip":
+        questions.save_pretrained(place / "qformer_tokenizer")
+    mean = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+    (place / "preprocessor_config.json").write_text(json.dumps(mean))
+    return place
+
+
+def captioner(folder: Path, family: str, **settings: Any) -> Any:
+    """A captioner of a tiny model in evaluation; settings: sections of `recipe.Settings`."""
+    from cc_train.systems.mllm import loading, recipe
+
+    loading.require()
+    model = {"weights": str(save(folder, family)), **settings.pop("model", {})}
+    if family.startswith("qwen"):
+        model["image_size"] = SIZE
+    brief = {"max_new_tokens": 8, "repetition_penalty": 1.0}
+    values = {"model": model, "generation": brief, **settings}
+    chosen = recipe.Settings.model_validate(values)
+    base = loading.read(Path(model["weights"]), None)
+    torch.manual_seed(0)
+    return recipe.make(chosen, base, {}, None).eval()
+
+
+def pairs(count: int = 2, seed: int = 0) -> torch.Tensor:
+    """Noise in the place of images, uint8 [B, 2, H, W, 3]."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, 2, SIZE, SIZE, 3)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any) -> dict[str, Any]:
+    """A batch of a captioner, of noise."""
+    from cc_train.systems.mllm import prompts
+
+    writer = one.writer
+    questions = [writer.question(names) for names in entities]
+    return {
+        "before_after": pairs(len(captions)),
+        **prompts.taught(questions, [writer.caption(text) for text in captions], writer.pad),
+        **writer.bridge(entities, one.shape.images),
+        **more,
+    }
