@@ -36,7 +36,7 @@ class Trouble:
 class ChatServer(ThreadingHTTPServer):
     """troubles: what the next requests get, first to last. seen: how often each pair was answered,
     by the means of its images. bodies, headers: of all requests. hold: requests that come once so
-    many were answered wait until `release`.
+    many were answered get no reply before `release`, and none after it.
     """
 
     daemon_threads = True
@@ -87,9 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
             server.most_under_way = max(server.most_under_way, server.under_way)
             hold = server.hold is not None and server.seen.total() >= server.hold
         try:
-            if hold:
+            if hold:  # until nobody waits for the reply any more
                 server.held.set()
                 server.release.wait(30)
+                trouble = Trouble(broken=True)
             self._reply(body, trouble)
         finally:
             with server.lock:
@@ -110,7 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return self._json({"object": "chat.completion", "choices": [choice]})
 
-    def _json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+    def _json(
+        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         for name, text in {"Content-Length": str(len(content)), **(headers or {})}.items():

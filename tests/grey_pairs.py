@@ -13,7 +13,9 @@ from cc_prep.media.images import encode_image
 SIDE = 32
 
 
-def write(folder: Path, count: int, split: str = "test", dataset: str = "spot", **meta: object) -> str:
+def write(
+    folder: Path, count: int, split: str = "test", dataset: str = "spot", **meta: object
+) -> str:
     """A shard of so many pairs: number n goes from grey 2n to 2n + 1. Returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{split}-000000"

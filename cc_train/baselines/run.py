@@ -8,6 +8,7 @@ and the files of `cc-train evaluate` (`cc_train/evaluation/evaluation.py`).
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from cc_train.evaluation.captions import coco
 from cc_train.training.settings import pick_device
 
 FILE, ANSWERS = "baseline.json", "answers"
+LONGEST_LINE = 100  # of a difference of settings in a message, in characters
 REMEDY = "Give --model FOLDER, or --url URL and --model NAME"
 
 
@@ -174,8 +176,9 @@ def _start(out: Path, record: dict[str, Any]) -> None:
     free = ("url:", "version:", "answers:", "answers.")
     changed = [d for d in differences(before, record) if not d.startswith(free)]
     if changed:
+        lines = [textwrap.shorten(line, LONGEST_LINE, placeholder="…") for line in changed[:5]]
         raise UserError(
-            f"{out} holds the captions of another baseline ({'; '.join(changed[:5])})",
+            f"{out} holds the captions of another baseline ({'; '.join(lines)})",
             "Give another --out",
         )
     storage.write_json(str(place), {**record, "version": __version__})
