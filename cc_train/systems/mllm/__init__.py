@@ -1,0 +1,1 @@
+"""Multi-modal language models as captioners: adapters, attention control, entity prompts."""
