@@ -132,8 +132,8 @@ def estimate(
         the frozen weights. sequence_length: tokens of a pair in the language model, the images'
         places among them. image_size: in px, of models that take any; None for the configuration's.
 
-    Raises UserError for a folder that holds no configuration, for one of no model of images and
-    text, and for an expression that fits no layer.
+    Raises UserError for a folder that holds no configuration, for one of no language model, and for
+    an expression that fits no layer.
     """
     config = read_config(model) if isinstance(model, str | Path) else model
     network = _on_meta(config)
@@ -186,19 +186,23 @@ def read_config(folder: str | Path) -> Any:
 
 
 def _on_meta(config: Any) -> nn.Module:
-    """The network of a configuration, without content."""
-    from transformers import AutoModelForImageTextToText
+    """The network of a configuration, without content.
 
+    One of text alone lies in `language_model`, as in a captioner with eyes of its own.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    sees = getattr(config, "vision_config", None) is not None
+    make = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         with torch.device("meta"):
-            network: nn.Module = AutoModelForImageTextToText.from_config(config)
+            network: nn.Module = make.from_config(config)
     except (ValueError, AttributeError, TypeError) as error:
         raise UserError(
-            f"{getattr(config, 'model_type', config)}: no model that takes images and text "
-            f"({_first_line(error)})",
+            f"{getattr(config, 'model_type', config)}: no language model ({_first_line(error)})",
             "Give the folder of one",
         ) from None
-    return network
+    return network if sees else nn.ModuleDict({"language_model": network})
 
 
 def _ranks(network: nn.Module, lora: Mapping[str, tuple[str, int]]) -> dict[str, int]:

@@ -232,6 +232,17 @@ def test_a_folder_needs_its_config_alone(tmp_path: Path) -> None:
     assert estimate(tmp_path, QWEN) == estimate(str(tmp_path), QWEN) == estimate(config, QWEN)
 
 
+def test_a_model_of_text_alone_is_a_language_model() -> None:
+    """Keeps away: no dry run for a language model that sees features of another network."""
+    config = T.LlamaConfig(vocab_size=50, hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+                           num_attention_heads=2, tie_word_embeddings=True)  # fmt: skip
+    small = estimate(config, {"language": BLIP["language"]})
+    [part] = small.parts
+    assert (part.name, part.trainable) == ("language", 2 * 3 * 8 * (8 + 8))
+    assert part.parameters == 50 * 8 + 2 * (4 * 8 * 8 + 3 * 8 * 16 + 2 * 8) + 8
+    assert small.activations > 0
+
+
 def test_each_part_by_its_names() -> None:
     names = {
         "model.visual.merger.mlp.0": "bridge",
@@ -254,7 +265,7 @@ def test_mistakes_get_a_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     with pytest.raises(UserError, match="no configuration of a model"):
         estimate(tmp_path, {})
-    with pytest.raises(UserError, match="llama: no model that takes images and text"):
-        estimate(T.LlamaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1), {})
+    with pytest.raises(UserError, match="vit: no language model"):
+        estimate(T.ViTConfig(num_hidden_layers=1), {})
     with pytest.raises(UserError, match="no linear layer is named as the vision adapters need"):
         estimate(small_qwen()[0], {"vision": (r"eyes\.\d+", 4)})
