@@ -14,6 +14,7 @@ from cc_prep import __version__
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import page_commands, systems
+from cc_train.baselines import commands as baseline_commands
 from cc_train.sharing import commands as sharing_commands
 
 
@@ -230,5 +231,5 @@ def caption(**options: Any) -> None:
     caption(**options)
 
 
-for _command in (*page_commands.COMMANDS, sharing_commands.export):
+for _command in (*page_commands.COMMANDS, sharing_commands.export, baseline_commands.baseline):
     cli.add_command(_command)

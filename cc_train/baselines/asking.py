@@ -1,0 +1,112 @@
+"""Puts the question about every sample to a model, unless its answer is stored already."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cc_train.baselines import questions
+from cc_train.baselines.answers import Answer, Answers
+from cc_train.baselines.prompts import Wording
+from cc_train.baselines.questions import Question
+from cc_train.data.shard_index import Entry
+
+
+class Model(Protocol):
+    """What answers questions. identity: what of it decides an answer. batch: questions at a time.
+
+    name: what people call it.
+    """
+
+    batch: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]: ...
+
+    def answer(self, questions: Sequence[Question]) -> list[Answer]: ...
+
+    def stop(self) -> None:
+        """Lets threads that wait with a question end with an error."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answer about a sample. stored: it was there already."""
+
+    key: str
+    answer: Answer
+    stored: bool
+
+
+class Asking:
+    """The question about each sample, put to a model by one thread or several.
+
+    wordings: by data set. Samples with the same images and wording are one question.
+    """
+
+    def __init__(
+        self, model: Model, answers: Answers, wordings: Mapping[str | None, Wording]
+    ) -> None:
+        self.model, self.answers, self.wordings = model, answers, wordings
+        self._identity = dict(model.identity)
+        self._locks: dict[str, threading.Lock] = {}
+
+    def all(self, entries: Sequence[Entry], threads: int = 1) -> Iterator[Answered]:
+        """The answers about samples, in their order. Raises UserError and JobFailed.
+
+        With several threads each has a batch of its own. After an error no further question is put;
+        the answers of those under way are stored.
+        """
+        size = self.model.batch
+        batches = [entries[start : start + size] for start in range(0, len(entries), size)]
+        if threads == 1:
+            for batch in batches:
+                yield from self._batch(batch)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for answered in pool.map(self._batch, batches):
+                    yield from answered
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.model.stop()
+                raise
+
+    def _batch(self, entries: Sequence[Entry]) -> list[Answered]:
+        asked = [questions.of(entry, self.wordings[entry.dataset]) for entry in entries]
+        digests = [question.digest(self._identity) for question in asked]
+        locks = [
+            self._locks.setdefault(digest, threading.Lock()) for digest in sorted(set(digests))
+        ]
+        for lock in locks:  # in one order, so that no two threads wait for each other
+            lock.acquire()
+        try:
+            return self._locked(asked, digests)
+        finally:
+            for lock in locks:
+                lock.release()
+
+    def _locked(self, asked: Sequence[Question], digests: Sequence[str]) -> list[Answered]:
+        by_digest, missing = {}, {}
+        for digest, question in zip(digests, asked, strict=True):
+            stored = self.answers.get(digest)
+            if stored is None:
+                missing[digest] = question
+            else:
+                by_digest[digest] = stored
+        if missing:
+            new = self.model.answer(list(missing.values()))
+            for (digest, question), answer in zip(missing.items(), new, strict=True):
+                record = {"model": self.model.name, **self._identity, **question.wording.to_json()}
+                self.answers.put(digest, answer, record)
+                by_digest[digest] = answer
+        return [
+            Answered(question.key, by_digest[digest], digest not in missing)
+            for question, digest in zip(asked, digests, strict=True)
+        ]

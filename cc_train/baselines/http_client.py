@@ -1,0 +1,195 @@
+"""One request to a server: JSON there and back, and what can go wrong as a line or as a pause.
+
+Only the standard library is used. Redirections are not followed: urllib would take the key along to
+wherever they lead.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import json
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from cc_prep.errors import UserError
+
+PATH = "/chat/completions"
+PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
+OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that will not pass
+MOST_BYTES = 10_000_000  # of a reply
+
+
+class Passing(Exception):
+    """A failure that may pass. retry_after: seconds, where the server names them.
+
+    unreachable: the server could not be connected to.
+    """
+
+    def __init__(self, what: str, retry_after: float | None = None, unreachable: bool = False):
+        super().__init__(what)
+        self.what, self.retry_after, self.unreachable = what, retry_after, unreachable
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where requests go. Written out it is the address without query and without key.
+
+    key: sent as `Authorization: Bearer …`; None sends nothing. variable: the environment's name
+    of it.
+    """
+
+    url: str
+    variable: str
+    key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, url: str, variable: str) -> Endpoint:
+        """The endpoint of `--url` and `--key-variable`. Raises UserError."""
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # such as a port that is no number
+            usable = False
+        if not usable:
+            raise UserError(
+                "--url is no address of a server", "Give one such as http://localhost:8000/v1"
+            )
+        if parts.username is not None or parts.password is not None:
+            raise UserError("--url holds a name or a password", f"Put the key into ${variable}")
+        path = parts.path.rstrip("/")
+        path = path if path.endswith(PATH) else path + PATH
+        whole = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+        return cls(whole, variable, _key(variable))
+
+    def __str__(self) -> str:
+        return urlunsplit((*urlsplit(self.url)[:3], "", ""))
+
+    def without_key(self, text: str) -> str:
+        """A text of the server's on one line, the key blackened."""
+        line = " ".join(text.split())[:300]
+        return line.replace(self.key, "…") if self.key else line
+
+
+def _key(variable: str) -> str | None:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        return None
+    if not (key.isascii() and key.isprintable()):
+        raise UserError(f"${variable} holds no key: a header cannot carry it", "Set it again")
+    return key
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None  # the redirection is then an HTTPError
+
+
+def post(endpoint: Endpoint, body: Mapping[str, Any], timeout: float, model: str) -> Any:
+    """The reply to a request, parsed. Raises Passing for what may pass, else UserError.
+
+    timeout: seconds without a byte. model: its name, for messages.
+    """
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if endpoint.key is not None:
+        headers["Authorization"] = f"Bearer {endpoint.key}"
+    data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    request = urllib.request.Request(endpoint.url, data, headers)
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout) as reply:
+            content = reply.read(MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _refused(endpoint, error, model) from None
+    except urllib.error.URLError as error:
+        raise _unreachable(endpoint, error.reason) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Passing(f"the connection broke off ({_reason(error)})") from None
+    try:
+        if len(content) <= MOST_BYTES:
+            return json.loads(content)
+    except ValueError:
+        pass
+    raise UserError(
+        f"{endpoint}: the reply is no JSON",
+        "--url is the address below which the server has /chat/completions",
+    )
+
+
+def _unreachable(endpoint: Endpoint, reason: Any) -> Exception:
+    if isinstance(reason, TimeoutError):
+        return Passing("no reply in time")
+    if isinstance(reason, (ConnectionRefusedError, socket.gaierror)):
+        return Passing(f"cannot be reached ({_reason(reason)})", unreachable=True)
+    if isinstance(reason, (ConnectionError, BrokenPipeError)):
+        return Passing(f"the connection broke off ({_reason(reason)})")
+    return Passing(f"cannot be reached ({_reason(reason)})", unreachable=True)
+
+
+def _reason(error: Any) -> str:
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def _refused(endpoint: Endpoint, error: urllib.error.HTTPError, model: str) -> Exception:
+    """What a status that is no success stands for."""
+    code, words = error.code, _words(endpoint, error)
+    if code in (401, 403):
+        if endpoint.key is None:
+            remedy = f"It wants a key: set {endpoint.variable}, or name another --key-variable"
+        else:
+            remedy = f"Look at the key in {endpoint.variable}"
+        return UserError(f"{endpoint}: not allowed (HTTP {code})", remedy)
+    if code == 404:
+        return UserError(
+            f"{endpoint}: not there (HTTP 404)",
+            f"Look at --url, which often ends in /v1, and whether the server has a model {model!r}",
+        )
+    if code == 429 and any(word in words for word in OUT_OF_MONEY):
+        return UserError(
+            f"{endpoint}: the account is used up (HTTP 429)", "See the provider's page"
+        )
+    if code in PASSING:
+        return Passing(f"HTTP {code}", retry_after(error.headers.get("Retry-After")))
+    if 300 <= code < 400:
+        return UserError(f"{endpoint}: leads elsewhere (HTTP {code})", "Give that address as --url")
+    return UserError(
+        f"{endpoint}: refused (HTTP {code}{': ' if words else ''}{words})",
+        "--set changes what is sent, such as --set max_tokens=null",
+    )
+
+
+def _words(endpoint: Endpoint, error: urllib.error.HTTPError) -> str:
+    """What the body of an error says, on a line."""
+    try:
+        text = error.read(MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+    try:
+        value = json.loads(text)
+        inner = value.get("error", value)
+        parts = [inner] if isinstance(inner, str) else [inner.get("code"), inner.get("message")]
+        text = " ".join(part for part in parts if isinstance(part, str))
+    except (ValueError, AttributeError):
+        pass
+    return endpoint.without_key(text)
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds of a Retry-After header, which gives seconds or a date; None for anything else."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError):
+            return None
+    return max(0.0, seconds) if seconds < float("inf") else None

@@ -1,0 +1,224 @@
+"""A multi-modal LLM in a local folder, through transformers: any with a chat template and images.
+
+Nothing is fetched, and no code in the folder is run. transformers is imported when a model is
+loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import PIL.Image
+import torch
+from pydantic import Field
+
+from cc_prep import storage
+from cc_prep.device_errors import is_out_of_memory
+from cc_prep.errors import UserError
+from cc_prep.media import images
+from cc_prep.settings import Section
+from cc_train.baselines.answers import LENGTH, STOPPED, Answer
+from cc_train.baselines.questions import Question
+
+EXTRA = "pip install 'change-captioning-toolkit[mllm]'"
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+NO_CHAT = "Give a model of its family that was trained to chat, or train one: cc-train mllm"
+
+
+class Generation(Section):
+    """How words are chosen: always the most probable ones, so that asking again changes nothing."""
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 100
+    min_new_tokens: Annotated[int, Field(ge=0)] = 0
+    num_beams: Annotated[int, Field(ge=1)] = 1
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    length_penalty: float = 1.0
+    no_repeat_ngram_size: Annotated[int, Field(ge=0)] = 0
+
+
+class Local:
+    """A model of a folder. batch: pairs that are captioned at a time, which changes memory and
+    time, and answers by rounding alone.
+    """
+
+    def __init__(
+        self, folder: Path, generation: Generation, device: str, precision: Precision, batch: int
+    ) -> None:
+        self.folder, self.generation, self.batch = folder, generation, batch
+        self.device = torch.device(device)
+        self.dtype = _dtype(precision, device)
+        self.weights = digest(folder)
+        self.processor, self.model = _load(folder, self.dtype)
+        self.model.to(self.device)
+        self.image_token = _image_token(self.model, folder)
+        self._checked = False
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of the model decides an answer."""
+        precision = str(self.dtype).removeprefix("torch.")
+        return {
+            "weights": self.weights,
+            "precision": precision,
+            "generation": self.generation.model_dump(),
+        }
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.folder.resolve().name
+
+    def stop(self) -> None:
+        """One thread asks it, and never waits."""
+
+    @torch.inference_mode()
+    def answer(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answers to some questions at a time. Raises UserError for a model that two images do not
+        fit, and where memory does not suffice.
+        """
+        if not self._checked:
+            self._require_two_images(questions[0])
+            self._checked = True
+        try:
+            return self._written(questions)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            remedy = "Use a smaller --batch-size" if self.batch > 1 else "Use --precision bfloat16"
+            raise UserError(f"{self.folder}: memory does not suffice", remedy) from None
+
+    def _written(self, questions: Sequence[Question]) -> list[Answer]:
+        inputs = self._encoded([chat(question) for question in questions])
+        length = inputs["input_ids"].shape[1]
+        settings = self.generation.model_dump()
+        # What the folder says of sampling is not ours to follow.
+        neutral = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        written = self.model.generate(**inputs, **settings, **neutral)[:, length:]
+        ends, whole = _end_tokens(self.model), written.shape[1] < self.generation.max_new_tokens
+        texts = self.processor.batch_decode(written, skip_special_tokens=True)
+        return [
+            Answer(text, STOPPED if whole or ends & set(row) else LENGTH)
+            for text, row in zip(texts, written.tolist(), strict=True)
+        ]
+
+    def _encoded(self, chats: list[list[dict[str, Any]]]) -> Any:
+        """The model's inputs for some chats, padded on the left."""
+        encoded = self.processor.apply_chat_template(
+            chats,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
+            processor_kwargs={"padding": True, "padding_side": "left"},
+        )
+        return encoded.to(self.device, self.dtype)
+
+    def _require_two_images(self, question: Question) -> None:
+        """Raises UserError unless the second image takes places of its own in the prompt."""
+        whole = chat(question)
+        one_image = [{**whole[0], "content": [*whole[0]["content"][:2], whole[0]["content"][-1]]}]
+        try:
+            places = [
+                int((self._encoded([one])["input_ids"] == self.image_token).sum())
+                for one in (one_image, whole)
+            ]
+        except (ValueError, IndexError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.folder}: its processor does not take two images in a chat ({error})",
+                NO_CHAT,
+            ) from None
+        if not 0 < places[0] < places[1]:
+            raise UserError(
+                f"{self.folder}: one image has {places[0]} places in the prompt, two have "
+                f"{places[1]}: its chat template does not take two images",
+                NO_CHAT,
+            )
+
+
+def chat(question: Question) -> list[dict[str, Any]]:
+    """The chat that puts a question, as chat templates take it."""
+    wording = question.wording
+    content = [
+        {"type": "text", "text": wording.before},
+        {"type": "image", "image": _pixels(question.before)},
+        {"type": "text", "text": wording.after},
+        {"type": "image", "image": _pixels(question.after)},
+        {"type": "text", "text": wording.prompt},
+    ]
+    return [{"role": "user", "content": content}]
+
+
+def _pixels(image: bytes) -> PIL.Image.Image:
+    pixels = images.decode_stored(image)
+    assert pixels is not None, "questions hold images"
+    return PIL.Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 of the names and contents of a folder's files, of subfolders and notes not."""
+    lines = [
+        f"{storage.sha256(str(path))} {path.name}"
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.startswith(".") and path.suffix != ".md"
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Processor and model, in evaluation. Raises UserError."""
+    try:
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+    except ImportError:
+        raise UserError("transformers is not installed", f"Run: {EXTRA}") from None
+    try:
+        processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
+        if getattr(processor, "chat_template", None) is None:
+            raise UserError(f"{folder}: its processor has no chat template", NO_CHAT)
+        model = AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{folder}: no model that takes images and text ({first})",
+            "Give a folder with config.json, safetensors and the processor's files",
+        ) from None
+    return processor, model.eval()
+
+
+def require_folder(place: str) -> Path:
+    """The folder of `--model`. Raises UserError if there is no model's folder."""
+    folder = Path(place)
+    if not folder.is_dir():
+        raise UserError(
+            f"--model {place}: no such folder",
+            "Give the local folder of a model, or --url of a server that has one of this name",
+        )
+    if not (folder / "config.json").is_file():
+        raise UserError(f"--model {place}: no config.json in it", "Give the folder of a model")
+    return folder
+
+
+def _image_token(model: Any, folder: Path) -> int:
+    """The id of the token whose places images take. Raises UserError for a model without one."""
+    for name in ("image_token_id", "image_token_index"):
+        token = getattr(model.config, name, None)
+        if isinstance(token, int):
+            return token
+    raise UserError(f"{folder}: config.json names no image_token_id", "Give another model")
+
+
+def _end_tokens(model: Any) -> set[int]:
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    return {ends} if isinstance(ends, int) else set(ends or ())
+
+
+def _dtype(precision: Precision, device: str) -> torch.dtype:
+    if precision == "auto":
+        precision = "float32" if device == "cpu" else "bfloat16"
+    dtype: torch.dtype = getattr(torch, precision)
+    return dtype

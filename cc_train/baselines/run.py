@@ -1,0 +1,197 @@
+"""`cc-train baseline`: the captions of a model that nobody trained on the data, and their scores.
+
+OUT/baseline.json      model, wordings, how words are chosen; how many answers were cut or empty
+OUT/answers/           every answer word for word (`answers.py`), unless --cache names a folder
+and the files of `cc-train evaluate` (`cc_train/evaluation/evaluation.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from cc_prep import __version__, settings, storage
+from cc_prep.errors import UserError
+from cc_prep.formats.provenance import differences
+from cc_train.baselines import local, prompts, server
+from cc_train.baselines.answers import LENGTH, Answer, Answers
+from cc_train.baselines.asking import Asking
+from cc_train.baselines.http_client import Endpoint
+from cc_train.baselines.pace import Pace
+from cc_train.data.shard_index import Entry
+from cc_train.evaluation import evaluation, protocol, protocols, signature
+from cc_train.evaluation.captions import coco
+from cc_train.training.settings import pick_device
+
+FILE, ANSWERS = "baseline.json", "answers"
+LONGEST_LINE = 100  # of a difference of settings in a message, in characters
+REMEDY = "Give --model FOLDER, or --url URL and --model NAME"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command's options, as it describes them."""
+
+    shards: tuple[str, ...]
+    out: str
+    model: str
+    url: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
+    prompt: str | None = None
+    overrides: tuple[str, ...] = ()
+    requests_per_minute: float | None = None
+    threads: int = 1
+    tries: int = server.Patience.tries
+    timeout: float = server.Patience.timeout
+    batch_size: int = 1
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    cache: str | None = None
+    limit: int | None = None
+    protocol: str | None = None
+    as_json: bool = False
+
+
+def baseline(options: Options) -> None:
+    """Captions the samples of shards, scores the captions and prints the scores.
+
+    Raises UserError and JobFailed.
+    """
+    _check(options)
+    entries, items = protocol.items(options.shards)
+    subset = signature.ALL
+    if options.limit is not None and options.limit < len(items):
+        entries, items = entries[: options.limit], items[: options.limit]
+        subset = signature.PREDICTED
+    if options.protocol is not None:
+        protocols.checked(options.protocol, items)  # before anything is asked
+    wordings = {
+        dataset: prompts.of(dataset, options.prompt)
+        for dataset in sorted({entry.dataset for entry in entries}, key=str)
+    }
+    console, out = Console(stderr=True), Path(options.out)
+    model = _local(options) if options.url is None else _server(options)
+    record = _record(model, wordings)
+    _start(out, record)
+    asking = Asking(model, Answers(Path(options.cache or out / ANSWERS)), wordings)
+    answers = _answers(asking, entries, options.threads, console)
+    captions = {key: answer.caption for key, answer in answers.items()}
+    coco.write(out, items, captions)  # there whatever the scores then fail at
+    _finish(out, record, list(answers.values()), console)
+    scores = evaluation.evaluate(items, captions, protocol=options.protocol, subset=subset)
+    evaluation.write(out, scores, items, captions)
+    figures = scores.figures()
+    click.echo(json.dumps(figures, indent=2) if options.as_json else evaluation.table(scores))
+    click.echo(f"files: {out}", err=True)
+
+
+def _answers(
+    asking: Asking, entries: Sequence[Entry], threads: int, console: Console
+) -> dict[str, Answer]:
+    """The answers by the samples' keys; says how many of them were stored."""
+    answered = asking.all(entries, threads)
+    tracked = track(answered, "asking", len(entries), console=console, transient=True)
+    answers, stored = {}, 0
+    for one in tracked:
+        answers[one.key] = one.answer
+        stored += one.stored
+    if stored:
+        console.print(f"{stored} of {len(answers)} answers were stored", highlight=False)
+    return answers
+
+
+def _record(
+    model: local.Local | server.Server, wordings: Mapping[str | None, prompts.Wording]
+) -> dict[str, Any]:
+    """What baseline.json holds of a baseline."""
+    url = {"url": str(model.endpoint)} if isinstance(model, server.Server) else {}
+    texts = {dataset or "default": wording.to_json() for dataset, wording in wordings.items()}
+    return {"model": model.name, **url, **model.identity, "wordings": texts}
+
+
+def _check(options: Options) -> None:
+    """Raises UserError for options that do not go together."""
+    if options.protocol is not None:
+        protocols.get(options.protocol)
+    if options.url is not None:
+        wrong = {
+            "--batch-size": options.batch_size != 1,
+            "--precision": options.precision != "auto",
+            "--device": options.device != "auto",
+        }
+        where = "of a local model, not of --url"
+    else:
+        wrong = {
+            "--requests-per-minute": options.requests_per_minute is not None,
+            "--threads": options.threads != 1,
+        }
+        where = "of --url, not of a local model"
+    for name, given in wrong.items():
+        if given:
+            raise UserError(f"{name} is {where}", f"Leave it out. {REMEDY}")
+
+
+def _server(options: Options) -> server.Server:
+    generation: dict[str, Any] = dict(server.GENERATION)
+    settings.override(generation, options.overrides)
+    sent = {name: value for name, value in generation.items() if value is not None}
+    return server.Server(
+        Endpoint.of(options.url or "", options.key_variable),
+        options.model,
+        sent,
+        Pace(options.requests_per_minute),
+        server.Patience(options.tries, options.timeout),
+    )
+
+
+def _local(options: Options) -> local.Local:
+    folder = local.require_folder(options.model)
+    values: dict[str, Any] = {}
+    settings.override(values, options.overrides)
+    generation = settings.build(local.Generation, values, "--set", "docs/baseline.md")
+    device = pick_device(options.device)
+    return local.Local(folder, generation, device, options.precision, options.batch_size)
+
+
+def _start(out: Path, record: dict[str, Any]) -> None:
+    """Writes what is asked, before anything is. Raises UserError where `out` holds other answers.
+
+    A server's address may change: a model may have moved.
+    """
+    place = out / FILE
+    try:
+        before = storage.read_json(str(place))
+    except FileNotFoundError:
+        before = record
+    except ValueError as error:
+        raise UserError(f"{place}: not JSON ({error})", "Give another --out") from None
+    free = ("url:", "version:", "answers:", "answers.")
+    changed = [d for d in differences(before, record) if not d.startswith(free)]
+    if changed:
+        lines = [textwrap.shorten(line, LONGEST_LINE, placeholder="…") for line in changed[:5]]
+        raise UserError(
+            f"{out} holds the captions of another baseline ({'; '.join(lines)})",
+            "Give another --out",
+        )
+    storage.write_json(str(place), {**record, "version": __version__})
+
+
+def _finish(out: Path, record: dict[str, Any], answers: Sequence[Answer], console: Console) -> None:
+    """Writes and says how many answers are none that their model would have given in full."""
+    cut = sum(answer.ended == LENGTH for answer in answers)
+    empty = sum(not answer.caption for answer in answers)
+    counts = {"pairs": len(answers), "cut": cut, "empty": empty}
+    storage.write_json(str(out / FILE), {**record, "version": __version__, "answers": counts})
+    if cut:
+        note = f"{cut} answers were cut at the limit of tokens: see --set in docs/baseline.md"
+        console.print(note, highlight=False)
+    if empty:
+        console.print(f"{empty} answers are empty, and score 0", highlight=False)

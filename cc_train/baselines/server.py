@@ -1,0 +1,145 @@
+"""A model behind an OpenAI-compatible server: chat completions with two images as data URLs.
+
+The key comes from the environment. It is sent to the named server alone (redirections are refused),
+and stands in no message and no file.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cc_prep.errors import JobFailed, UserError
+from cc_train.baselines import http_client
+from cc_train.baselines.answers import STOPPED, Answer
+from cc_train.baselines.http_client import Endpoint, Passing
+from cc_train.baselines.pace import Pace
+from cc_train.baselines.questions import Question, media_type
+
+GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
+OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
+LONGEST_BREAK = 60.0  # seconds between two tries, unless the server asks for more
+LONGEST_WAIT = 900.0  # seconds; a server that asks for more is not waited for
+AGAIN = "The same command goes on from here"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """tries: of one request. timeout: seconds without a byte after which a request has failed.
+    pause: seconds after the first failure; doubled with each further one.
+    """
+
+    tries: int = 8
+    timeout: float = 120.0
+    pause: float = 1.0
+
+
+class Server:
+    """A model by its name on a server.
+
+    generation: keys of the request besides ours, as the server's documentation has them.
+    """
+
+    batch = 1  # a request is about one pair
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        name: str,
+        generation: Mapping[str, Any],
+        pace: Pace,
+        patience: Patience = Patience(),
+    ) -> None:
+        for key in OURS:
+            if key in generation:
+                raise UserError(f"--set {key}=…: is not to be set", f"Leave {key} out")
+        self.endpoint, self.name, self.generation = endpoint, name, dict(generation)
+        self.pace, self.patience = pace, patience
+        self._reached = False
+        self._random = random.Random()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of the model decides an answer."""
+        return {"model": self.name, "generation": self.generation}
+
+    def answer(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answers to some questions, one request each. Raises UserError and JobFailed."""
+        return [self._answer(question) for question in questions]
+
+    def stop(self) -> None:
+        """Sends no further request."""
+        self.pace.stop()
+
+    def _answer(self, question: Question) -> Answer:
+        body = {"model": self.name, "messages": messages(question), **self.generation}
+        for tried in itertools.count(1):
+            self.pace.wait()
+            try:
+                reply = http_client.post(self.endpoint, body, self.patience.timeout, self.name)
+            except Passing as trouble:
+                self._wait(trouble, tried)
+                continue
+            self._reached = True
+            return parsed(reply, self.endpoint)
+        raise AssertionError("unreachable")
+
+    def _wait(self, trouble: Passing, tried: int) -> None:
+        """Pauses all requests before the next try. Raises UserError and JobFailed for no further
+        one.
+        """
+        if trouble.unreachable and not self._reached:
+            raise UserError(f"{self.endpoint}: {trouble.what}", "Is the server there? See --url")
+        if tried >= self.patience.tries:
+            what = f"{trouble.what}, {tried} times in a row"
+            raise JobFailed(f"{self.endpoint}: {what}. {AGAIN}")
+        if trouble.retry_after is None:
+            doubled = min(LONGEST_BREAK, self.patience.pause * 2 ** (tried - 1))
+            self.pace.pause(doubled * self._random.uniform(0.5, 1.0))
+        elif trouble.retry_after <= LONGEST_WAIT:
+            self.pace.pause(trouble.retry_after)
+        else:
+            minutes = f"{trouble.retry_after / 60:.0f} minutes"
+            raise JobFailed(f"{self.endpoint}: {trouble.what}, asks to wait {minutes}. {AGAIN}")
+
+
+def messages(question: Question) -> list[dict[str, Any]]:
+    """The chat that puts a question, as chat completions take it."""
+    wording = question.wording
+    content = [
+        {"type": "text", "text": wording.before},
+        _image(question.before),
+        {"type": "text", "text": wording.after},
+        _image(question.after),
+        {"type": "text", "text": wording.prompt},
+    ]
+    return [{"role": "user", "content": content}]
+
+
+def _image(image: bytes) -> dict[str, Any]:
+    text = base64.b64encode(image).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type(image)};base64,{text}"}}
+
+
+def parsed(reply: Any, endpoint: object) -> Answer:
+    """The answer in a reply of chat completions. Raises UserError for a reply of another form.
+
+    A refusal is an answer without words.
+    """
+    try:
+        choice = reply["choices"][0]
+        content = choice["message"].get("content")
+        if isinstance(content, list):
+            content = "".join(part["text"] for part in content if part.get("type") == "text")
+        if content is None or isinstance(content, str):
+            return Answer(content or "", str(choice.get("finish_reason") or STOPPED))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        pass
+    raise UserError(
+        f"{endpoint}: the reply holds no chat completion",
+        "--url is the address below which the server has /chat/completions",
+    )

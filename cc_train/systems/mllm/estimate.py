@@ -1,0 +1,343 @@
+"""What training a multi-modal LLM takes in memory, without its weights: `--dry-run`.
+
+The network is made from its configuration on torch's meta device, where tensors have shapes and no
+content. Parameters and what follows from their number are exact. Activations are an estimate:
+
+- Of a layer's tensors those count that its backward pass needs: the output of every linear layer,
+  the product of a gated MLP, the input of every norm (in float32 for an RMSNorm), and of an adapter
+  its input in float32 with its dropout mask. Attention itself keeps no matrix (sdpa).
+- The language model's logits count in the model's precision, in float32, and once more for their
+  logarithms and for their gradients.
+- A part before which nothing is trained keeps nothing: its backward pass is never run.
+- With checkpointing a layer keeps its input alone, and one layer at a time computes the rest again.
+
+What the allocator, CUDA's own libraries and fragmentation take comes on top.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from cc_prep.errors import UserError
+
+GIB = 2**30
+BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+FLOAT32 = BYTES["float32"]  # of adapters, their gradients and their optimizer's state
+ADAM_STATES = 2  # running means of gradients and of their squares
+LOGIT_COPIES = 3  # in float32: the logits, their logarithms, their gradients
+IMAGES = 2  # of a pair
+DEFAULT_IMAGE_SIZE = 224  # in px, of models that take any
+VISION, BRIDGE, LANGUAGE, OTHER = PARTS = ("vision", "bridge", "language", "other")
+# The bridge comes first: Qwen's lies within its vision model.
+_BRIDGE = re.compile(
+    r"(^|\.)(qformer|query_tokens|merger|deepstack_merger_list|connector|multi_modal_projector|"
+    r"language_projection)(\.|$)"
+)
+_VISION = re.compile(r"(^|\.)(vision_model|vision_tower|visual)(\.|$)")
+_LANGUAGE = re.compile(r"(^|\.)(language_model|text_model|lm_head)(\.|$)")
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class PartSize:
+    """A part of a model. parameters: without adapters. trainable: its adapters' parameters."""
+
+    name: str
+    parameters: int
+    trainable: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Sizes of a training, in parameters and bytes.
+
+    weights: of the frozen model. adapters, gradients, optimizer: of what is trained. activations:
+    an estimate, of a step's batch of `batch_size` pairs of `sequence_length` tokens.
+    """
+
+    parts: tuple[PartSize, ...]
+    weights: int
+    adapters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    batch_size: int
+    sequence_length: int
+    precision: str
+    checkpointing: bool
+
+    @property
+    def parameters(self) -> int:
+        """Of the model without adapters."""
+        return sum(part.parameters for part in self.parts)
+
+    @property
+    def trainable(self) -> int:
+        """Of all adapters."""
+        return sum(part.trainable for part in self.parts)
+
+    @property
+    def total(self) -> int:
+        """Bytes of all of it."""
+        return self.weights + self.adapters + self.gradients + self.optimizer + self.activations
+
+    def table(self) -> str:
+        """The sizes as lines of text."""
+        lines = [f"{'part':<12}{'parameters':>14}{'adapters':>12}"]
+        for part in self.parts:
+            lines.append(f"{part.name:<12}{_millions(part.parameters):>14}"
+                         f"{_millions(part.trainable):>12}")  # fmt: skip
+        share = self.trainable / (self.parameters + self.trainable)
+        lines += [
+            f"{'all':<12}{_millions(self.parameters):>14}{_millions(self.trainable):>12}"
+            f"   {100 * share:.3f} % are trained",
+            "",
+        ]
+        kept = "with checkpointing" if self.checkpointing else "without checkpointing"
+        pairs = "1 pair" if self.batch_size == 1 else f"{self.batch_size} pairs"
+        rows = (
+            ("weights", self.weights, self.precision),
+            ("adapters", self.adapters, "float32"),
+            ("gradients", self.gradients, "float32, of the adapters"),
+            ("optimizer", self.optimizer, "AdamW, of the adapters"),
+            ("activations", self.activations,
+             f"estimated: {pairs} of {self.sequence_length} tokens, {kept}"),
+            ("in all", self.total, "and what CUDA's libraries and the allocator take"),
+        )  # fmt: skip
+        lines += [f"{name:<12}{_gib(size):>14}   {about}" for name, size, about in rows]
+        return "\n".join(lines) + "\n"
+
+
+def estimate(
+    model: str | Path | Any,
+    lora: Mapping[str, tuple[str, int]],
+    batch_size: int = 16,
+    precision: Precision = "bfloat16",
+    checkpointing: bool = False,
+    sequence_length: int = 160,
+    image_size: int | None = None,
+) -> Estimate:
+    """The sizes of a training with adapters.
+
+    model: the folder of a model, of which config.json alone is read, or its configuration. lora:
+        by part the layers that get adapters, as a regular expression of their whole names, and the
+        rank; rank 0 is none. batch_size: pairs whose backward pass is run at a time. precision: of
+        the frozen weights. sequence_length: tokens of a pair in the language model, the images'
+        places among them. image_size: in px, of models that take any; None for the configuration's.
+
+    Raises UserError for a folder that holds no configuration, for one of no language model, and for
+    an expression that fits no layer.
+    """
+    config = read_config(model) if isinstance(model, str | Path) else model
+    network = _on_meta(config)
+    ranks = _ranks(network, lora)
+    size = BYTES[precision]
+    trainable = dict.fromkeys(PARTS, 0)
+    for name, rank in ranks.items():
+        layer = network.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        trainable[part_of(name)] += rank * (layer.in_features + layer.out_features)
+    count = dict.fromkeys(PARTS, 0)
+    for name, parameter in network.named_parameters():  # a tied one once
+        count[part_of(name)] += parameter.numel()
+    adapters = FLOAT32 * sum(trainable.values())
+    tokens = _tokens(config, batch_size, sequence_length, image_size)
+    return Estimate(
+        tuple(PartSize(name, count[name], trainable[name]) for name in PARTS if count[name]),
+        weights=size * sum(count.values()),
+        adapters=adapters,
+        gradients=adapters,
+        optimizer=ADAM_STATES * adapters,
+        activations=_activations(network, ranks, tokens, size, checkpointing),
+        batch_size=batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        checkpointing=checkpointing,
+    )
+
+
+def part_of(name: str) -> str:
+    """The part of a model that a module or parameter of this name belongs to, one of PARTS."""
+    for part, pattern in ((BRIDGE, _BRIDGE), (VISION, _VISION), (LANGUAGE, _LANGUAGE)):
+        if pattern.search(name):
+            return part
+    return OTHER
+
+
+def read_config(folder: str | Path) -> Any:
+    """The configuration in a model's folder. Raises UserError."""
+    from transformers import AutoConfig
+
+    if not (Path(folder) / "config.json").is_file():
+        raise UserError(f"{folder}: no config.json in it", "Give the local folder of a model")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{folder}: no configuration of a model ({_first_line(error)})", "Give another folder"
+        ) from None
+
+
+def _on_meta(config: Any) -> nn.Module:
+    """The network of a configuration, without content.
+
+    One of text alone lies in `language_model`, as in a captioner with eyes of its own.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    sees = getattr(config, "vision_config", None) is not None
+    make = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            network: nn.Module = make.from_config(config)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"{getattr(config, 'model_type', config)}: no language model ({_first_line(error)})",
+            "Give the folder of one",
+        ) from None
+    return network if sees else nn.ModuleDict({"language_model": network})
+
+
+def _ranks(network: nn.Module, lora: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """The rank of each linear layer that gets an adapter. Raises UserError."""
+    layers = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    ranks = {}
+    for part, (expression, rank) in lora.items():
+        if rank == 0:
+            continue
+        matched = [name for name in layers if re.fullmatch(expression, name)]
+        if not matched:
+            raise UserError(
+                f"no linear layer is named as the {part} adapters need ({expression})",
+                f"There are such as {', '.join(sorted(layers)[:3])}",
+            )
+        ranks.update(dict.fromkeys(matched, rank))
+    return ranks
+
+
+def _tokens(
+    config: Any, batch_size: int, sequence_length: int, image_size: int | None
+) -> dict[str, int]:
+    """Tokens of a batch that pass through each part."""
+    vision = getattr(config, "vision_config", config)
+    patch = _side(getattr(vision, "patch_size", 14))
+    side = image_size or _side(getattr(vision, "image_size", DEFAULT_IMAGE_SIZE))
+    patches = (side // patch) ** 2
+    queries = getattr(config, "num_query_tokens", None) or patches // _merged(config)
+    images = IMAGES * batch_size
+    language = batch_size * sequence_length
+    return {VISION: images * patches, BRIDGE: images * queries, LANGUAGE: language, OTHER: language}
+
+
+def _side(value: Any) -> int:
+    return int(value[0]) if isinstance(value, list | tuple) else int(value)
+
+
+def _merged(config: Any) -> int:
+    """How many patches become one place of an image."""
+    vision = getattr(config, "vision_config", config)
+    side = getattr(vision, "spatial_merge_size", None) or getattr(config, "scale_factor", None)
+    side = side or 1 / getattr(config, "downsample_ratio", 1.0)
+    return round(side**2)
+
+
+@dataclass
+class _Layer:
+    """Bytes that a layer keeps of a token. whole: all that its backward pass needs. input: of what
+    it is given.
+    """
+
+    whole: int = 0
+    input: int = 0
+
+
+def _activations(
+    network: nn.Module,
+    ranks: Mapping[str, int],
+    tokens: Mapping[str, int],
+    size: int,
+    checkpointing: bool,
+) -> int:
+    """Bytes that a step keeps for its backward pass, by the rules at the head of this module."""
+    layers: dict[tuple[str, str], _Layer] = {}
+    for name, module in network.named_modules():
+        kept = _kept(name, module, ranks, size)
+        if kept:
+            layer = layers.setdefault((part_of(name), _layer_of(name)), _Layer())
+            layer.whole += kept
+            if not layer.input:  # the first is the norm, or the layer, that reads the input
+                layer.input = size * _width(module)
+    trained = {part_of(name) for name in ranks}
+    total, largest = 0, 0
+    for part in _with_backward(trained):
+        for (of, name), layer in layers.items():
+            if of != part:
+                continue
+            if checkpointing and name:
+                total += tokens[part] * layer.input
+                largest = max(largest, tokens[part] * layer.whole)
+            else:
+                total += tokens[part] * layer.whole
+    return total + largest
+
+
+def _with_backward(trained: set[str]) -> Iterator[str]:
+    """The parts through which gradients pass: the first one that is trained, and all after it."""
+    started = False
+    for part in (VISION, BRIDGE, OTHER, LANGUAGE):
+        started = started or part in trained
+        if started:
+            yield part
+
+
+def _kept(name: str, module: nn.Module, ranks: Mapping[str, int], size: int) -> int:
+    """Bytes that a module keeps of a token for the backward pass."""
+    if isinstance(module, nn.Linear):
+        kept = size * module.out_features
+        leaf = name.rpartition(".")[2]
+        if leaf == "lm_head":
+            kept += LOGIT_COPIES * FLOAT32 * module.out_features
+        if leaf == "gate_proj":
+            kept += size * module.out_features  # what the gate is multiplied by
+        if name in ranks:
+            kept += (FLOAT32 + 1) * module.in_features + FLOAT32 * ranks[name]
+        return kept
+    if isinstance(module, nn.LayerNorm):
+        return size * _width(module)
+    if "norm" in type(module).__name__.lower() and hasattr(module, "weight"):
+        return FLOAT32 * _width(module)
+    return 0
+
+
+def _width(module: nn.Module) -> int:
+    """Values of a token that a linear layer or a norm reads."""
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    weight = module.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.numel()
+
+
+def _layer_of(name: str) -> str:
+    """The outermost numbered layer that a module lies in, such as `model.layers.3`; else empty."""
+    match = re.match(r"(.*?\.\d+)\.", f"{name}.")
+    return match[1] if match else ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:,.2f} M"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.2f} GiB" if size >= GIB / 10 else f"{size / 2**20:,.1f} MiB"

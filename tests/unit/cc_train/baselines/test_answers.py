@@ -1,0 +1,66 @@
+"""Answers are stored by all that decides them, and become captions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train.baselines import prompts
+from cc_train.baselines.answers import LENGTH, Answer, Answers
+from cc_train.baselines.questions import Question
+
+QUESTION = Question("k", b"before", b"after", prompts.of("spot"))
+IDENTITY = {"model": "seer", "generation": {"max_tokens": 9}}
+
+
+def test_what_decides_an_answer_is_in_the_digest() -> None:
+    """Keeps away: answers of another prompt, model or order of images that are taken for these."""
+    others = [
+        replace(QUESTION, before=b"after", after=b"before"),
+        replace(QUESTION, before=b"else"),
+        replace(QUESTION, wording=prompts.of("spot", "What?")),
+    ]
+    identities = [{**IDENTITY, "model": "other"}, {**IDENTITY, "generation": {"max_tokens": 10}}]
+    digests = {question.digest(IDENTITY) for question in (QUESTION, *others)}
+    digests |= {QUESTION.digest(identity) for identity in identities}
+    assert len(digests) == 6
+    assert replace(QUESTION, key="other").digest(IDENTITY) == QUESTION.digest(IDENTITY)
+
+
+def test_an_answer_comes_back(tmp_path: Path) -> None:
+    answers, digest = Answers(tmp_path), QUESTION.digest(IDENTITY)
+    assert answers.get(digest) is None
+    answer = Answer("The car \n “left” 🚗", LENGTH)
+    answers.put(digest, answer, IDENTITY)
+    assert Answers(tmp_path).get(digest) == answer
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"answer": 3, "ended": "stop"}'])
+def test_a_damaged_answer_is_named(tmp_path: Path, content: str) -> None:
+    """Keeps away: a traceback, or an empty caption, where a disk lost a file's content."""
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab/abc.json").write_text(content)
+    with pytest.raises(UserError, match=r"abc.json: no stored answer"):
+        Answers(tmp_path).get("abc")
+
+
+@pytest.mark.parametrize(
+    ("text", "caption"),
+    [
+        (" The car\n is gone. ", "The car is gone."),
+        ('"The car is gone."', "The car is gone."),
+        ("“the car is gone”", "the car is gone"),
+        ('"stop" became "go"', '"stop" became "go"'),
+        ("the sign 'stop' is gone", "the sign 'stop' is gone"),
+        ("<think>A car?\nYes.</think>\n\nA car left.", "A car left."),
+        ("<think>A car? I was cut off", ""),
+        ("", ""),
+        ('"', '"'),
+    ],
+)
+def test_captions_of_answers(text: str, caption: str) -> None:
+    """Keeps away: scores that line breaks, marks of thought or quotation marks lower."""
+    assert Answer(text).caption == caption

@@ -1,0 +1,214 @@
+"""`cc-train baseline` from shards to scores: resuming, threads, what is written and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import grey_pairs, pair_samples, tiny_vlm
+from tests.chat_server import KEY, MODEL, ChatServer, Trouble, serving
+from tests.commands import Done, cc_train
+from tests.conftest import ROOT
+
+PAIRS = 6
+
+
+@pytest.fixture
+def chat() -> Iterator[ChatServer]:
+    with serving() as chat:
+        yield chat
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("PATH", "")  # no Java: METEOR's start costs more than all the rest
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return grey_pairs.write(tmp_path_factory.mktemp("shards"), PAIRS)
+
+
+def arguments(chat: ChatServer, shard: str, out: Path, *more: object) -> list[str]:
+    own = ["baseline", "--url", chat.address, "--model", MODEL, "--shards", shard, "--out", out]
+    return [str(part) for part in (*own, *more)]
+
+
+def baseline(chat: ChatServer, shard: str, out: Path, *more: object) -> Done:
+    return cc_train(*arguments(chat, shard, out, *more))
+
+
+def read(place: Path) -> Any:
+    return json.loads(place.read_text("utf-8"))
+
+
+def test_captions_are_scored_like_any_other(chat: ChatServer, shard: str, tmp_path: Path) -> None:
+    """Keeps away: predictions under keys that `evaluate` does not know, or scores of its own."""
+    out = tmp_path / "seer"
+    done = baseline(chat, shard, out, "--json")
+    assert done.returncode == 0, done.stderr
+    scores = read(out / "scores.json")
+    assert scores["groups"]["total"]["BLEU-4"] == pytest.approx(100)
+    assert "subset:all" in scores["signature"]
+    again = cc_train("evaluate", "--predictions", out / "predictions.json", "--shards", shard,
+                     "--out", tmp_path / "again")  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert read(tmp_path / "again/scores.json") == scores == json.loads(done.stdout)
+    compared = cc_train("compare", out, tmp_path / "again", "--json")
+    rows = json.loads(compared.stdout)["groups"]["total"]
+    assert [row["system"] for row in rows] == ["seer", "again"]
+
+
+def test_what_is_right_of_rendered_pairs_is_counted(tmp_path: Path) -> None:
+    """Keeps away: facts that the shards hold and a baseline's scores leave out."""
+    planted = pair_samples.scene(0)[0].meta
+    meta = {name: planted[name] for name in ("kind", "facts", "captions")}
+    shard = grey_pairs.write(tmp_path / "shards", 3, dataset="synth", **meta)
+    true = planted["captions"][0]
+    with serving(lambda before, _: true if before < 3 else "nothing changed") as chat:
+        baseline(chat, shard, tmp_path / "out")
+    facts = read(tmp_path / "out/scores.json")["facts"]
+    assert (facts["changed pairs"]["right"], facts["changed pairs"]["pairs"]) == (2, 3)
+    [exact] = facts["exact by type"].values()
+    assert (exact["right"], exact["pairs"]) == (2, 3)
+
+
+def test_a_killed_run_asks_nothing_again(chat: ChatServer, shard: str, tmp_path: Path) -> None:
+    """Keeps away: answers that are stored at the end, so that a kill costs all of them."""
+    chat.hold = 3
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "cc_train", *arguments(chat, shard, out)]
+    run = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert chat.held.wait(120)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    chat.release.set()
+    assert not (out / "predictions.json").exists()
+    assert chat.seen.total() == 3
+    chat.hold = None
+    done = baseline(chat, shard, out)
+    assert done.returncode == 0, done.stderr
+    assert f"3 of {PAIRS} answers were stored" in done.stderr
+    assert chat.seen == {(2 * n, 2 * n + 1): 1 for n in range(PAIRS)}
+    assert not [path for path in out.rglob("*") if path.name.endswith(".tmp")]
+    captions = {row["image_id"]: row["caption"] for row in read(out / "predictions.json")}
+    assert captions == {
+        f"spot-test-{n:06d}-change": f"from {2 * n} to {2 * n + 1}" for n in range(PAIRS)
+    }
+
+
+def test_threads_ask_at_once_and_each_question_once(chat: ChatServer, tmp_path: Path) -> None:
+    """Keeps away: threads that ask twice for pairs of the same images, and answers out of order."""
+    folder = tmp_path / "shards"
+    shards = [grey_pairs.write(folder / name, 4, name) for name in ("test", "val")]
+    done = baseline(chat, shards[0], tmp_path / "out", "--shards", shards[1], "--threads", 3)
+    assert done.returncode == 0, done.stderr
+    assert set(chat.seen.values()) == {1}
+    assert len(chat.seen) == 4
+    assert chat.most_under_way <= 3
+    rows = read(tmp_path / "out/predictions.json")
+    assert [row["caption"] for row in rows] == [
+        f"from {2 * n} to {2 * n + 1}" for n in range(4)
+    ] * 2
+
+
+def test_threads_stop_at_an_error(chat: ChatServer, tmp_path: Path) -> None:
+    """Keeps away: thousands of requests that are sent after the key was refused."""
+    shard = grey_pairs.write(tmp_path / "shards", 30)
+    chat.troubles = [Trouble(429, {"Retry-After": "0"}), *[Trouble(401)] * 29]
+    done = baseline(chat, shard, tmp_path / "out", "--threads", 2)
+    assert done.returncode == 2
+    assert "not allowed (HTTP 401)" in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert len(chat.bodies) <= 5
+
+
+def test_the_key_is_in_no_file_and_no_line(chat: ChatServer, shard: str, tmp_path: Path) -> None:
+    """Keeps away: a folder of results that is published, with the key in it."""
+    done = baseline(chat, shard, tmp_path / "out")
+    assert chat.headers[0]["Authorization"].endswith(KEY)
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) > PAIRS
+    assert not [path for path in files if KEY in path.read_text("utf-8")]
+    assert KEY not in done.stdout + done.stderr
+
+
+def test_a_trial_is_gone_on_with(chat: ChatServer, shard: str, tmp_path: Path) -> None:
+    """Keeps away: scores of a few pairs that look like scores of all."""
+    baseline(chat, shard, tmp_path / "out", "--limit", 2)
+    assert "pairs:2|" in read(tmp_path / "out/scores.json")["signature"]
+    assert "subset:predicted" in read(tmp_path / "out/scores.json")["signature"]
+    baseline(chat, shard, tmp_path / "out", "--limit", 100)
+    assert "subset:all" in read(tmp_path / "out/scores.json")["signature"]
+    assert set(chat.seen.values()) == {1}
+    assert chat.seen.total() == PAIRS
+
+
+def test_another_baseline_does_not_go_into_the_folder(shard: str, tmp_path: Path) -> None:
+    """Keeps away: a folder whose baseline.json names another prompt than its captions had."""
+    out = tmp_path / "out"
+    with serving() as chat:
+        baseline(chat, shard, out, "--set", "max_tokens=9")
+    with serving() as moved:
+        for change in (["--prompt", "What?"], ["--set", "max_tokens=8"]):
+            done = baseline(moved, shard, out, *change)
+            assert done.returncode == 2
+            assert "holds the captions of another baseline" in done.stderr
+        done = baseline(moved, shard, out, "--set", "max_tokens=9")
+        assert done.returncode == 0, done.stderr
+        assert not moved.bodies
+
+
+def test_empty_and_cut_answers_are_counted(shard: str, tmp_path: Path) -> None:
+    """Keeps away: low scores whose cause, a limit of tokens, nobody sees."""
+    folder = tiny_vlm.smolvlm(tmp_path / "model")
+    done = cc_train("baseline", "--model", folder, "--shards", shard, "--out", tmp_path / "out",
+                    "--set", "max_new_tokens=3", "--batch-size", 4)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = read(tmp_path / "out/baseline.json")
+    assert record["answers"]["pairs"] == record["answers"]["cut"] == PAIRS
+    assert f"{PAIRS} answers were cut at the limit of tokens" in done.stderr
+    assert (record["model"], record["precision"]) == ("model", "float32")
+    with serving(lambda before, _: "" if before < 3 else "a car") as chat:
+        done = baseline(chat, shard, tmp_path / "empty")
+    assert "2 answers are empty, and score 0" in done.stderr
+    assert read(tmp_path / "empty/baseline.json")["answers"]["empty"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--batch-size", "2"], "--batch-size is of a local model"),
+        (["--device", "cpu"], "--device is of a local model"),
+        (["--protocol", "none"], "no protocol is named none"),
+        (["--protocol", "spot-single"], "1,263 pairs are to be scored"),
+        (["--set", "model=x"], "--set model=…: is not to be set"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    chat: ChatServer, shard: str, tmp_path: Path, options: list[str], line: str
+) -> None:
+    """Keeps away: an option that has no effect, and a mistake that shows after hours of asking."""
+    done = baseline(chat, shard, tmp_path / "out", *options)
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert not chat.bodies
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_servers_need_one(shard: str, tmp_path: Path) -> None:
+    for option, value in (("--threads", 2), ("--requests-per-minute", 3)):
+        done = cc_train("baseline", "--model", tmp_path, "--shards", shard, "--out", tmp_path / "o",
+                        option, value)  # fmt: skip
+        assert done.returncode == 2
+        assert f"{option} is of --url" in done.stderr

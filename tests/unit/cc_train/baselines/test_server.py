@@ -1,0 +1,228 @@
+"""Requests to a server: their form, and what becomes of each trouble."""
+
+from __future__ import annotations
+
+import email.utils
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from cc_prep.errors import JobFailed, UserError
+from cc_train.baselines import prompts, server
+from cc_train.baselines.answers import Answer
+from cc_train.baselines.http_client import Endpoint, retry_after
+from cc_train.baselines.pace import Pace
+from cc_train.baselines.questions import Question
+from cc_train.baselines.server import Patience, Server
+from tests.chat_server import KEY, MODEL, ChatServer, Trouble, serving
+
+VARIABLE = "A_KEY_OF_TESTS"
+
+
+def image(grey: int) -> bytes:
+    return bytes(cv2.imencode(".png", np.full((8, 8), grey, np.uint8))[1])
+
+
+QUESTION = Question("k", image(7), image(9), prompts.of("spot"))
+
+
+@pytest.fixture
+def chat() -> Iterator[ChatServer]:
+    with serving() as chat:
+        yield chat
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv(VARIABLE, KEY)
+
+
+def model(chat: ChatServer | None, url: str = "", **options: Any) -> Server:
+    """A server's model that pauses for milliseconds where it is not told how long."""
+    name, tries = options.pop("name", MODEL), options.pop("tries", 4)
+    endpoint = Endpoint.of(url or (chat.address if chat else ""), VARIABLE)
+    generation = options.pop("generation", server.GENERATION)
+    return Server(endpoint, name, generation, Pace(), Patience(tries, 5, 0.001), **options)
+
+
+def test_a_question_is_a_chat_with_two_images(chat: ChatServer) -> None:
+    """Keeps away: images in the wrong order, or a question without its prompt or settings."""
+    generation = {"max_tokens": 30, "seed": 1}
+    assert model(chat, generation=generation).answer([QUESTION]) == [Answer("from 7 to 9", "stop")]
+    [body] = chat.bodies
+    texts = [part["text"] for part in body["messages"][0]["content"] if part["type"] == "text"]
+    assert texts == list(QUESTION.wording.to_json().values())
+    assert {key: body[key] for key in body if key != "messages"} == {"model": MODEL, **generation}
+    assert chat.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_without_a_key_none_is_sent(chat: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    model(chat).answer([QUESTION])
+    assert "Authorization" not in chat.headers[0]
+
+
+PASSING = [
+    Trouble(429, {"Retry-After": "0"}),
+    Trouble(500),
+    Trouble(503, {"Retry-After": "soon"}),
+    Trouble(broken=True),
+]
+
+
+def test_what_may_pass_is_tried_again(chat: ChatServer) -> None:
+    """Keeps away: a run of hours that ends at the first full queue of a provider."""
+    chat.troubles = list(PASSING)
+    assert model(chat, tries=5).answer([QUESTION])[0].text == "from 7 to 9"
+    assert len(chat.bodies) == 5
+
+
+def test_what_does_not_pass_ends_the_run(chat: ChatServer) -> None:
+    chat.troubles = list(PASSING)
+    with pytest.raises(JobFailed, match=r"the connection broke off .*, 4 times in a row"):
+        model(chat).answer([QUESTION])
+    assert len(chat.bodies) == 4
+
+
+def test_the_servers_pause_is_kept(chat: ChatServer) -> None:
+    """Keeps away: requests during a pause that the server asked for, which lengthen it."""
+    chat.troubles = [Trouble(429, {"Retry-After": "0.3"})]
+    start = time.monotonic()
+    model(chat).answer([QUESTION])
+    assert time.monotonic() - start >= 0.3
+
+
+def test_a_pause_of_hours_ends_the_run(chat: ChatServer) -> None:
+    chat.troubles = [Trouble(429, {"Retry-After": "7200"})]
+    with pytest.raises(JobFailed, match="asks to wait 120 minutes"):
+        model(chat).answer([QUESTION])
+
+
+def test_pauses_that_a_header_names() -> None:
+    later = email.utils.formatdate(time.time() + 90, usegmt=True)
+    earlier = email.utils.formatdate(time.time() - 90, usegmt=True)
+    assert retry_after("3.5") == 3.5
+    assert retry_after("-1") == retry_after(earlier) == 0
+    assert 80 < (retry_after(later) or 0) <= 91
+    assert [retry_after(text) for text in (None, "", "soon", "inf", "nan")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("trouble", "line"),
+    [
+        (Trouble(401), r"not allowed \(HTTP 401\). Look at the key in A_KEY_OF_TESTS"),
+        (Trouble(403), r"not allowed \(HTTP 403\)"),
+        (Trouble(404), r"not there \(HTTP 404\). Look at --url, .* has a model 'seer'"),
+        (Trouble(429, body={"error": {"code": "insufficient_quota", "message": "Pay"}}),
+         "the account is used up"),
+        (Trouble(400, body={"error": {"message": f"no images\nwith {KEY}"}}),
+         r"refused \(HTTP 400: no images with …\)"),
+        (Trouble(413, body=b"<html>"), r"refused \(HTTP 413: <html>\)"),
+        (Trouble(307, {"Location": "http://127.0.0.1:1/v1"}), r"leads elsewhere \(HTTP 307\)"),
+        (Trouble(302, {"Location": "http://127.0.0.1:1/v1"}), r"leads elsewhere \(HTTP 302\)"),
+        (Trouble(200, body=b"<html>"), "the reply is no JSON"),
+        (Trouble(200, body={"choices": []}), "the reply holds no chat completion"),
+        (Trouble(200, body={"choices": [{"message": {"content": 3}}]}), "no chat completion"),
+    ],
+    ids=lambda value: str(value.status) if isinstance(value, Trouble) else "",
+)  # fmt: skip
+def test_a_users_mistake_gets_a_line_and_one_request(
+    chat: ChatServer, trouble: Trouble, line: str
+) -> None:
+    """Keeps away: retries of what never passes, and a key in a message or sent elsewhere."""
+    chat.troubles = [trouble]
+    with pytest.raises(UserError, match=line) as caught:
+        model(chat).answer([QUESTION])
+    assert len(chat.bodies) == 1
+    assert KEY not in str(caught.value)
+
+
+def test_a_missing_key_is_asked_for(chat: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    chat.troubles = [Trouble(401)]
+    with pytest.raises(UserError, match="It wants a key: set A_KEY_OF_TESTS"):
+        model(chat).answer([QUESTION])
+
+
+def test_no_route_is_said_at_once() -> None:
+    """Keeps away: minutes of retries where an address is mistyped."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(UserError, match=rf"127.0.0.1:{port}/v1/chat/completions: cannot be reach"):
+        model(None, f"http://127.0.0.1:{port}/v1").answer([QUESTION])
+
+
+def test_a_server_that_was_there_is_waited_for() -> None:
+    """Keeps away: a run that ends because the server was started anew meanwhile."""
+    with serving() as chat:
+        asked = model(chat, tries=3)
+        asked.answer([QUESTION])
+    with pytest.raises(JobFailed, match=r"cannot be reached .*, 3 times in a row"):
+        asked.answer([QUESTION])
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000", "ftp://a/v1", "http://", "http://a:b/v1", "http://[/v1"]
+)
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(UserError, match="no address of a server"):
+        Endpoint.of(url, VARIABLE)
+
+
+def test_an_endpoint_shows_no_secret() -> None:
+    """Keeps away: a key in baseline.json, in a message or in a traceback."""
+    endpoint = Endpoint.of("https://host/openai/v1/?api-version=1&token=t", VARIABLE)
+    assert endpoint.url == "https://host/openai/v1/chat/completions?api-version=1&token=t"
+    assert str(endpoint) == "https://host/openai/v1/chat/completions"
+    assert KEY not in repr(endpoint)
+    assert str(Endpoint.of(str(endpoint), VARIABLE)) == str(endpoint)
+    with pytest.raises(UserError, match=r"^--url holds a name or a password"):
+        Endpoint.of("https://me:secret@host/v1", VARIABLE)
+
+
+@pytest.mark.parametrize("key", ["sk-\nsecret", "schlüssel"])
+def test_a_key_that_no_header_carries_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Keeps away: http.client's error, which prints the header with the key."""
+    monkeypatch.setenv(VARIABLE, key)
+    with pytest.raises(UserError, match="holds no key") as caught:
+        Endpoint.of("http://host/v1", VARIABLE)
+    assert key not in str(caught.value)
+
+
+def test_refusals_and_parts_are_answers() -> None:
+    def reply(content: Any) -> Any:
+        return {"choices": [{"message": {"content": content}, "finish_reason": "length"}]}
+
+    parts = [{"type": "text", "text": "a "}, {"type": "other"}, {"type": "text", "text": "b"}]
+    assert server.parsed(reply(parts), "") == Answer("a b", "length")
+    assert server.parsed(reply(None), "") == Answer("", "length")
+
+
+def test_keys_of_ours_are_not_set(chat: ChatServer) -> None:
+    with pytest.raises(UserError, match="--set stream=…: is not to be set"):
+        model(chat, generation={"stream": True})
+
+
+def test_a_pause_holds_for_all_threads(chat: ChatServer) -> None:
+    """Keeps away: other threads that go on sending while the server has asked for a pause."""
+    chat.troubles = [Trouble(429, {"Retry-After": "0.4"})]
+    asked = model(chat)
+    first = threading.Thread(target=asked.answer, args=([QUESTION],))
+    first.start()
+    while not chat.bodies:
+        time.sleep(0.005)
+    time.sleep(0.1)
+    start = time.monotonic()
+    asked.answer([QUESTION])
+    assert time.monotonic() - start >= 0.2
+    first.join()
