@@ -15,6 +15,7 @@ from cc_prep.synth import dataset
 from cc_train import Captioner
 from tests.commands import cc_train as command
 from tests.conftest import write_video
+from tests.small_captioner import SIZE, Talkative
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,14 @@ def test_lists_of_pairs_keep_their_order_whatever_the_batch(
     assert [one.text for one in captions] == [captioner(*pair).text for pair in pairs]
     assert [one.text for one in captions[1:]] == ["nothing changed"] * 2
     assert captioner([]) == []
+
+
+def test_a_mask_comes_with_the_caption(scene: tuple[Path, Path, Path]) -> None:
+    """Of a system that says where something changed: class ids, at the size of its images."""
+    caption = Captioner(Talkative(), Path())(*scene[:2])
+    assert caption.mask is not None
+    assert (caption.mask.dtype, caption.mask.shape) == (np.uint8, SIZE)
+    assert set(np.unique(caption.mask)) == {0, 1, 2}
 
 
 def test_beams_are_ranked(captioner: Captioner, scene: tuple[Path, Path, Path]) -> None:
