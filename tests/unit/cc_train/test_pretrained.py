@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 
 import cc_train
 from cc_prep.errors import UserError
@@ -99,6 +100,28 @@ def test_what_is_no_pair_of_images_is_one_line(
     with pytest.raises(UserError, match=message) as error:
         captioner(*images)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("numbers", [{"beams": 0}, {"batch_size": 0}, {"beams": -1}])
+def test_numbers_below_one_are_one_line(captioner: Captioner, numbers: dict[str, int]) -> None:
+    """Keeps away: an IndexError of beam search, a ValueError of range()."""
+    [(name, number)] = numbers.items()
+    with pytest.raises(UserError, match=f"{name}={number}. Give 1 or more"):
+        captioner([(GREY, GREY)], **numbers)
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:1", ""])
+def test_a_device_that_we_do_not_know_is_one_line(device: str) -> None:
+    """Keeps away: captions by the CPU, or another GPU, whatever was asked for."""
+    with pytest.raises(UserError, match=f"device={device}: not known. Give auto, cpu, cuda"):
+        Captioner.from_pretrained("captioner-mini", device=device)
+
+
+def test_a_gpu_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: the remedy of a training, --set, in a program."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"torch finds no GPU\. Give cpu or auto"):
+        Captioner.from_pretrained("captioner-mini", device="cuda")
 
 
 def test_a_frame_of_a_video_is_an_image(captioner: Captioner, tmp_path: Path) -> None:
