@@ -68,6 +68,7 @@ def evaluate(
     """Scores a run on shards, or predictions against references. Raises UserError."""
     if protocol_name is not None:
         protocols.get(protocol_name)
+    uncaptioned = coco.read_uncaptioned(references) if references else []
     if predictions:
         if run is not None or (references is None) == (not shards):
             raise UserError(
@@ -79,9 +80,12 @@ def evaluate(
         items = coco.with_types(items, types) if types else items
         items = coco.with_facts(items, facts) if facts else items
         count = len(items)
-        captions, items = coco.matched(predicted, items, predicted_only)
+        captions, items = coco.matched(predicted, items, predicted_only, uncaptioned)
         if len(items) < count:
             click.echo(f"{count - len(items)} pairs without a prediction left out", err=True)
+        if len(captions) < len(predicted):
+            surplus = len(predicted) - len(captions)
+            click.echo(f"{surplus} predictions of pairs without captions left out", err=True)
         place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
         subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
         scores = evaluation.evaluate(items, captions, protocol=protocol_name, subset=subset)
@@ -96,7 +100,7 @@ def evaluate(
         scores, captions = protocol.score(
             captioner, entries, items, beams, console, place, protocol_name
         )
-    evaluation.write(place, scores, items, captions)
+    evaluation.write(place, scores, items, captions, uncaptioned)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
 

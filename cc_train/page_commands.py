@@ -137,11 +137,14 @@ def zoo() -> None:
 @click.option("--weights", metavar="PLACE", help="Where RUN's weights are for others.")
 @click.option("--note", default="", help="A sentence below the table.")
 @click.option("--with-references", is_flag=True, help="Keep the references: they may be public.")
+@click.option("--captions", metavar="FILE", help="What was scored; only its SHA-256 is kept.")
+@click.option("--captions-at", metavar="PLACE", help="Where the authors publish that file.")
 @click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
 def zoo_add(**options: Any) -> None:
     """Adds a row: EVALUATION is a folder that `cc-train evaluate` wrote.
 
     With --run the row is one that we trained; without it, captions of others that we re-scored.
+    Their captions are copied, unless --captions names the file and --captions-at its place.
 
     \b
     Example:
@@ -151,6 +154,28 @@ def zoo_add(**options: Any) -> None:
     from cc_train.report.zoo_page import add
 
     click.echo(add(**options))
+
+
+@zoo.command("check")
+@click.argument("name")
+@click.option("--captions", metavar="FILE", required=True, help="The file that the row names.")
+@click.option("--references", metavar="FILE", help="As cc-prep references writes them.")
+@click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
+def zoo_check(name: str, captions: str, references: str | None, folder: str) -> None:
+    """Computes the figures of a row again, from captions that the zoo does not hold.
+
+    \b
+    Example:
+      cc-train zoo check ddla-spot --captions ddla_rerun_predfile.json --references spot.json
+    """
+    from pathlib import Path
+
+    from cc_train.report import zoo_rows
+
+    place = None if references is None else Path(references)
+    figures = zoo_rows.check(Path(folder), name, Path(captions), place)
+    listed = ", ".join(f"{measure} {figure:.2f}" for measure, figure in figures.items())
+    click.echo(f"{name}: {listed}, as in the zoo")
 
 
 @zoo.command("page")

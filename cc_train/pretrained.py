@@ -100,10 +100,14 @@ class Captioner:
         arrays [H, W, 3] RGB or [H, W] grey, PIL images. Both images of a pair have one size; they
         are resized to `inputs.size`. In place of both, `before` may be a list of such pairs.
         beams: 1 is greedy; more fills `Caption.beams`. batch_size: pairs that go through the
-        network at once.
+        network at once. A mask, where the system gives one, has `inputs.size`.
 
-        Raises UserError for what is no image, and for a pair whose images differ in size.
+        Raises UserError for what is no image, for a pair whose images differ in size, and for
+        numbers below 1.
         """
+        for name, number in (("beams", beams), ("batch_size", batch_size)):
+            if number < 1:
+                raise UserError(f"{name}={number}", "Give 1 or more")
         if after is not None:
             return self._captions([(before, after)], beams)[0]  # type: ignore[list-item]
         pairs = _listed(before)

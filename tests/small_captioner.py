@@ -22,7 +22,7 @@ class Talkative:
         maps = np.zeros((len(WORDS), 2, 2), np.float32)
         maps[range(len(WORDS)), (0, 0, 1), (0, 1, 0)] = 1
         mask = np.zeros(SIZE, np.uint8)
-        mask[4:8, 4:8] = 1
+        mask[4:8, 4:8], mask[8:10, 4:8] = 1, 2
         text = " ".join(WORDS)
         ranked = tuple((f"{text} {rank}", -float(rank)) for rank in range(beams))
         if beams > 1:

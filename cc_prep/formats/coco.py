@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+WITHOUT_CAPTIONS = "without_captions"
+
 
 def image_ids(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """The id of each sample by its JSON: the official one, or else its key.
@@ -19,16 +21,22 @@ def image_ids(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def references(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """COCO's annotation format of samples by their JSON, those without captions left out.
+    """COCO's annotation format of samples by their JSON.
 
-    Kind and change type stand beside each image: `cc-train evaluate` scores by them.
+    Kind and change type stand beside each image: `cc-train evaluate` scores by them. The ids of
+    samples without captions are in a list of their own, since the official scripts fail on an image
+    without annotations.
     """
-    with_captions = [meta for meta in facts if meta.get("captions")]
+    metas = list(facts)
+    with_captions = [meta for meta in metas if meta.get("captions")]
     names = image_ids(with_captions)
+    named = zip(image_ids(metas), metas, strict=True)
+    uncaptioned = [name for name, meta in named if not meta.get("captions")]
     return {
         "info": {"description": "made by the change captioning toolkit"},
         "licenses": [],
         "type": "captions",
+        **({WITHOUT_CAPTIONS: uncaptioned} if uncaptioned else {}),
         "images": [
             {
                 "id": name,

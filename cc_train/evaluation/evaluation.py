@@ -146,11 +146,18 @@ def swap_check(
 
 
 def write(
-    out: Path, result: Evaluation, items: Sequence[Item], predictions: Mapping[str, str]
+    out: Path,
+    result: Evaluation,
+    items: Sequence[Item],
+    predictions: Mapping[str, str],
+    uncaptioned: Sequence[Item] = (),
 ) -> None:
-    """Writes all files of an evaluation into the folder `out`, which it makes."""
+    """Writes all files of an evaluation into the folder `out`, which it makes.
+
+    uncaptioned: pairs without references, which references.json then lists.
+    """
     coco.write(out, items, predictions)
-    coco.write_references(out / "references.json", items)
+    coco.write_references(out / "references.json", [*items, *uncaptioned])
     storage.write_json(str(out / SCORES), result.figures())
     item_scores = result.groups[TOTAL].items
     lines = [

@@ -6,8 +6,9 @@ score: it checks that what is scored is what its name says, and the signature th
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -31,8 +32,10 @@ class Protocol(Section):
     prepare: the command that writes its references from the raw files.
     pairs: how many are scored. groups: how many of them are in each group of the results.
     references_a_pair: least and most. references: how many in all; None where they are not known.
-    digest: SHA-256 of the references, see `signature.digest`; None where the official files were
-    not at hand. left_open: what papers do not say, or do in different ways, and what holds here.
+    digest: SHA-256 of the references, see `signature.digest`; None where the official captions were
+    not at hand. pairs_digest: SHA-256 of the ids of the pairs and of the groups above that each is
+    in, see `pairs_digest`; None where `digest` says it too. left_open: what papers do not say, or
+    do in different ways, and what holds here.
     """
 
     revision: int = Field(ge=1)
@@ -44,6 +47,7 @@ class Protocol(Section):
     references_a_pair: Annotated[tuple[int, int], Field(strict=False)]
     references: int | None = None
     digest: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    pairs_digest: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     left_open: Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -89,8 +93,28 @@ def checked(name: str, items: Sequence[Item]) -> str:
         advice = f"Write the references with: {protocol.prepare}; or score without --protocol"
         return UserError(f"--protocol {name}: {what}", advice)
 
+    _require_pairs(protocol, items, differs)
+    _require_references(protocol, items, differs)
+    return f"{name}@{protocol.revision}"
+
+
+def _require_pairs(
+    protocol: Protocol, items: Sequence[Item], differs: Callable[[str], UserError]
+) -> None:
     if len(items) != protocol.pairs:
         raise differs(f"{protocol.pairs:,} pairs are to be scored, here are {len(items):,}")
+    sizes = Counter(group for item in items for group in item.groups)
+    for group, size in protocol.groups.items():
+        if sizes[group] != size:
+            raise differs(f"{size:,} pairs are {group!r}, here {sizes[group]:,}")
+    known = protocol.pairs_digest
+    if known is not None and pairs_digest(items, protocol.groups) != known:
+        raise differs("the pairs, by their ids and groups, are not those of the official split")
+
+
+def _require_references(
+    protocol: Protocol, items: Sequence[Item], differs: Callable[[str], UserError]
+) -> None:
     least, most = protocol.references_a_pair
     for item in items:
         if not least <= len(item.references) <= most:
@@ -99,13 +123,14 @@ def checked(name: str, items: Sequence[Item]) -> str:
     count = sum(len(item.references) for item in items)
     if protocol.references is not None and count != protocol.references:
         raise differs(f"{protocol.references:,} references are official, here are {count:,}")
-    sizes = Counter(group for item in items for group in item.groups)
-    for group, size in protocol.groups.items():
-        if sizes[group] != size:
-            raise differs(f"{size:,} pairs are {group!r}, here {sizes[group]:,}")
     if protocol.digest is not None and _digest(items) != protocol.digest:
         raise differs("the references, or their ids, are not the official ones")
-    return f"{name}@{protocol.revision}"
+
+
+def pairs_digest(items: Sequence[Item], groups: Collection[str]) -> str:
+    """SHA-256 of official ids, each with those of `groups` that it is in; the order is no part."""
+    lines = ["\t".join((item.name, *sorted(set(item.groups) & set(groups)))) for item in items]
+    return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _digest(items: Sequence[Item]) -> str:

@@ -44,8 +44,11 @@ def _protocols() -> Iterator[str]:
         "`--protocol NAME` checks that the pairs and references that are scored are those below,",
         "and writes the name and its revision into the signature. All are of the official",
         "test split, and of the same measures: those of [Evaluation](captioner.md#evaluation).",
+        "Where the official captions were at hand, their digest is checked. Elsewhere the digest",
+        "of the ids and groups of the pairs is, and how many references each pair has; the digest",
+        "of the references then stands in the signature alone, where other references show.",
         "",
-        "| protocol | pairs | references | official references known by digest |",
+        "| protocol | pairs | references | checked by digest |",
         "|---|---|---|---|",
     )
     listed = protocols.read()
@@ -53,7 +56,8 @@ def _protocols() -> Iterator[str]:
         least, most = one.references_a_pair
         each = f"{least} a pair" if least == most else f"{least} to {most} a pair"
         count = each if one.references is None else f"{one.references:,}, {each}"
-        yield f"| `{name}` | {one.pairs:,} | {count} | {'yes' if one.digest else 'no'} |"
+        by_digest = "pairs and references" if one.digest else "pairs"
+        yield f"| `{name}` | {one.pairs:,} | {count} | {by_digest} |"
     yield ""
     for name, one in listed.items():
         yield from (f"**`{name}`** (revision {one.revision}): {one.title}.", "")

@@ -27,7 +27,8 @@ Each row says how it is known:
 
 - **trained by us**: we trained it. Settings, log and captions lie in its folder, with the SHA-256
   of the weights.
-- **re-scored by us**: others trained it and hand on their captions, which we scored.
+- **re-scored by us**: others trained it and published their captions, which we scored. Captions
+  without a licence are not copied: the row has the SHA-256 of their file.
 - **reported**: a paper says so (PUBLISHED). We did not measure it.
 
 BLEU-4 and CIDEr of the rows marked ✓ were computed again from their captions when this page was
@@ -50,11 +51,18 @@ def add(
     weights: str | None,
     note: str,
     with_references: bool,
+    captions: str | None,
+    captions_at: str | None,
     folder: str,
 ) -> Path:
     """Adds a row: `cc-train zoo add`. Raises UserError."""
     if weights is not None and run is None:
         raise UserError("--weights without --run", "Give the training that they are of")
+    if (captions is None) != (captions_at is None):
+        raise UserError("--captions and --captions-at go together", "Give both, or neither")
+    published = None
+    if captions is not None and captions_at is not None:
+        published = (Path(captions), captions_at)
     row = ZooRow(
         system=system,
         kind="re-scored" if run is None else "trained",
@@ -64,7 +72,7 @@ def add(
     )
     trained = None if run is None else runs.locate(run)
     return zoo_rows.add(
-        Path(folder), name, row, Path(evaluation), trained, weights, with_references
+        Path(folder), name, row, Path(evaluation), trained, weights, with_references, published
     )
 
 
@@ -99,7 +107,9 @@ def _table(
     if not entries and not reported:
         yield from ("No row yet.", "")
         return
-    shown = list(zoo_rows.measures(list(entries))) if entries else list(scorer.ORDER[3:])
+    tables = [entry.scores["groups"][evaluation.TOTAL] for entry in entries]
+    tables += [row.groups[evaluation.TOTAL] for _, row in reported]
+    shown = [name for name in scorer.ORDER if any(name in table for table in tables)]
     facts = any(entry.scores.get("facts") for entry in entries)
     names = ["system", "known by", "pairs", *(["told apart", "exact"] if facts else []), *shown]
     yield f"| {' | '.join([*names, 'references', 'files'])} |"
@@ -149,6 +159,13 @@ def _below(entries: Sequence[Entry]) -> Iterator[str]:
         if weights is not None:
             place = f"at {weights.place}" if weights.place else "are not handed on"
             text += f" Weights {place}: {weights.bytes:,} bytes, SHA-256 `{weights.sha256[:16]}…`."
+        if row.captions is not None:
+            digest = row.captions.sha256[:16]
+            text += (
+                f" Captions at {row.captions.place}, SHA-256 `{digest}…`; from a copy of the file, "
+                f"`cc-train zoo check {entry.name} --captions FILE --references FILE` computes the "
+                "figures again."
+            )
         yield text + (f" {row.note}" if row.note else "")
     if entries:
         yield ""

@@ -2,14 +2,14 @@
 
 ZOO/<name>/row.yaml           what the row says of itself, see `ZooRow`
 ZOO/<name>/scores.json        as `cc-train evaluate` wrote it, with its signature
-ZOO/<name>/predictions.json   the captions
+ZOO/<name>/predictions.json   the captions, unless others published them without a licence
 ZOO/<name>/settings.json, log.jsonl    of the training, where we trained
 ZOO/references/<digest>.json  references that may be handed on, by the digest of the signature
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -41,12 +41,19 @@ class Weights(Section):
     place: str | None = None
 
 
+class Captions(Section):
+    """A file of captions that is not handed on. place: where its authors publish it."""
+
+    place: str
+    sha256: str
+
+
 class ZooRow(Section):
     """What a row says of itself.
 
     kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it
     stands in; a name of published.yaml, or the title of other data. command: what leads to the row
-    from raw files.
+    from raw files. captions: None where they lie beside the row.
     """
 
     system: str
@@ -55,6 +62,7 @@ class ZooRow(Section):
     command: str
     note: str = ""
     weights: Weights | None = None
+    captions: Captions | None = None
 
 
 @dataclass(frozen=True)
@@ -81,21 +89,28 @@ def add(
     run: Path | None = None,
     weights: str | None = None,
     with_references: bool = False,
+    captions: tuple[Path, str] | None = None,
 ) -> Path:
     """Writes a row and returns its folder.
 
     evaluated: a folder of `cc-train evaluate`. run: the training, for its settings, log and the
     digest of its weights. weights: where others find these. with_references: keep the references
-    too. Raises UserError where a file is missing, or the zoo has the name.
+    too. captions: the file that was scored and where it is published; then the row has its digest
+    in place of the captions. Raises UserError where a file is missing or is not what was scored,
+    or the zoo has the name.
     """
     target = zoo / name
     if target.exists():
         raise UserError(f"{target}: is there already", "Give another --name, or remove it")
     scores = _scores(evaluated / SCORES)
-    files: dict[str, Any] = {
-        SCORES: values_without_folders(scores),
-        PREDICTIONS: _json(evaluated / PREDICTIONS),
-    }
+    files: dict[str, Any] = {SCORES: values_without_folders(scores)}
+    if captions is None:
+        files[PREDICTIONS] = _json(evaluated / PREDICTIONS)
+    else:
+        theirs, published = captions
+        digest = _sha256(theirs)
+        rescored(theirs, evaluated / "references.json", scores, str(theirs), CHECKED)
+        row = row.model_copy(update={"captions": Captions(place=published, sha256=digest)})
     if run is not None:
         model = runs.best_model(run)[0]
         about = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=weights)
@@ -141,25 +156,81 @@ def _entry(folder: Path) -> Entry:
 
 def _check(folder: Path, scores: Mapping[str, Any]) -> bool:
     """Whether the references are there, and the captions have the scores against them."""
-    signed = signature.parse(scores["signature"])
-    place = folder.parent / REFERENCES / f"{_digest(signed)}.json"
-    if not place.exists():
+    place = _references(folder, scores)
+    if not place.exists() or not (folder / PREDICTIONS).exists():
         return False
-    items = coco.read_references(str(place))
-    captions, items = coco.matched(coco.read_predictions([str(folder / PREDICTIONS)]), items)
-    again = evaluation.evaluate(items, captions, CHECKED)
-    different = again.signature.differences(signed)
-    for name in CHECKED:
-        figure = again.groups[evaluation.TOTAL].corpus[name]
+    rescored(folder / PREDICTIONS, place, scores, str(folder), CHECKED)
+    return True
+
+
+def check(zoo: Path, name: str, captions: Path, references: Path | None) -> Mapping[str, float]:
+    """Scores the captions of a row again, from the file that others publish; the measures.
+
+    references: None where the zoo has them. Raises UserError for another file, or other scores.
+    """
+    folder = zoo / name
+    if not (folder / ROW).exists():
+        raise UserError(f"{folder}: no row", "Give the name of a folder of the zoo")
+    entry = _entry(folder)
+    published = entry.row.captions
+    if published is not None and _sha256(captions) != published.sha256:
+        raise UserError(
+            f"{captions}: not the file that was scored, SHA-256 {published.sha256[:16]}…",
+            f"It is at {published.place}",
+        )
+    if references is None:
+        references = _references(folder, entry.scores)
+        if not references.exists():
+            raise UserError(
+                f"{zoo} does not have the references of {name}",
+                "Write them with cc-prep references, and name the file with --references",
+            )
+    total = entry.scores["groups"][evaluation.TOTAL]
+    measures = [name for name in scorer.ORDER if name in total]
+    return rescored(captions, references, entry.scores, str(folder), measures)
+
+
+def rescored(
+    predictions: Path,
+    references: Path,
+    scores: Mapping[str, Any],
+    what: str,
+    measures: Sequence[str],
+) -> Mapping[str, float]:
+    """The measures of captions, computed again, × 100; those that cannot be here are left out.
+
+    scores: the content of scores.json. Raises UserError where the two differ; what: is named then.
+    """
+    items = coco.read_references(str(references))
+    captions, items = coco.matched(
+        coco.read_predictions([str(predictions)]),
+        items,
+        uncaptioned=coco.read_uncaptioned(str(references)),
+    )
+    again = evaluation.evaluate(items, captions, measures)
+    different = again.signature.differences(signature.parse(scores["signature"]))
+    figures = again.groups[evaluation.TOTAL].corpus
+    for name, figure in figures.items():
         stored = scores["groups"][evaluation.TOTAL].get(name)
         if stored is None or abs(figure - stored) > ROUNDING * max(1.0, abs(figure)):
             different.append(f"{name} {figure:.2f} for {stored}")
     if different:
         raise UserError(
-            f"{folder}: its captions do not have its scores: {', '.join(different)}",
+            f"{what}: its captions do not have its scores: {', '.join(different)}",
             "Evaluate them again, and make the row anew",
         )
-    return True
+    return figures
+
+
+def _references(folder: Path, scores: Mapping[str, Any]) -> Path:
+    """Where the zoo keeps the references of a row, if it does."""
+    return folder.parent / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
+
+
+def _sha256(file: Path) -> str:
+    if not file.is_file():
+        raise UserError(f"{file}: no such file", "Give the file of captions that was scored")
+    return storage.sha256(file)
 
 
 def _digest(signed: Signature) -> str:
@@ -188,10 +259,3 @@ def _json(place: Path) -> Any:
         raise UserError(f"{place}: no such file", "Evaluate first: cc-train evaluate") from None
     except ValueError as error:
         raise UserError(f"{place}: not JSON ({error})", "Make it anew") from None
-
-
-def measures(entries: list[Entry]) -> Iterator[str]:
-    """The measures of captions that any of the rows has, in their order."""
-    for name in scorer.ORDER:
-        if any(name in entry.scores["groups"][evaluation.TOTAL] for entry in entries):
-            yield name

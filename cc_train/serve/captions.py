@@ -18,7 +18,8 @@ from cc_train.report import attention, strips
 
 MOST_BEAMS = 10
 SHOWN_SIDE = 320  # px of a picture with heat
-MASK_COLOUR = (255, 40, 0, 150)  # RGBA
+COLOURS = ((255, 40, 0), (0, 110, 255), (255, 190, 0), (150, 60, 220), (0, 150, 90))  # of classes
+OPACITY = 150  # of 255
 
 
 class CaptionService:
@@ -54,6 +55,7 @@ class CaptionService:
             "confidence": greedy.confidence,
             "beams": [{"caption": text, "score": score} for text, score in ranked],
             "mask": None if greedy.mask is None else _mask(greedy.mask),
+            "regions": [] if greedy.mask is None else _regions(greedy.mask),
             "imagined": [] if frames is None else [url(frame) for frame in frames],
             **_heat(greedy, before, after),
         }
@@ -89,9 +91,30 @@ def _small(image: np.ndarray) -> np.ndarray:
 def _mask(mask: np.ndarray) -> str:
     """A picture that lies over the image: coloured where something changed, else transparent."""
     picture = np.zeros((*mask.shape, 4), np.uint8)
-    picture[mask != 0] = MASK_COLOUR
+    for class_id in _classes(mask):
+        picture[mask == class_id] = (*_colour(class_id), OPACITY)
     encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGBA2BGRA))[1]
     return data_url(encoded.tobytes(), "png")
+
+
+def _regions(mask: np.ndarray) -> list[dict[str, Any]]:
+    """The classes of change in a mask: id, colour in the picture, share of the image, 0 to 1."""
+    return [
+        {
+            "class": class_id,
+            "colour": "#{:02x}{:02x}{:02x}".format(*_colour(class_id)),
+            "share": float((mask == class_id).mean()),
+        }
+        for class_id in _classes(mask)
+    ]
+
+
+def _classes(mask: np.ndarray) -> list[int]:
+    return [int(class_id) for class_id in np.unique(mask) if class_id != 0]
+
+
+def _colour(class_id: int) -> tuple[int, int, int]:
+    return COLOURS[(class_id - 1) % len(COLOURS)]
 
 
 def url(image: np.ndarray) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from pydantic import Field
@@ -12,6 +12,9 @@ from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train.training.experiment_loggers import Name
 from cc_train.training.optim import Optimizer, Schedule
+
+Device = Literal["auto", "cpu", "cuda"]
+DEVICES = get_args(Device)
 
 
 class Loop(Section):
@@ -41,7 +44,7 @@ class Loop(Section):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     tf32: bool = False
     compile: bool = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     threads: int = Field(0, ge=0)
     loader_workers: int = Field(0, ge=0)
     seed: int = Field(0, ge=0, lt=2**32)
@@ -109,14 +112,17 @@ class Loop(Section):
         return self.decay_steps or 1, self.decay_ratio or 0.1
 
 
-def pick_device(device: str) -> str:
+def pick_device(device: str, remedy: str = "Give cpu or auto") -> str:
     """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError.
 
-    Where it is `cuda`, float32 is float32 there from now on: see `set_tf32`.
+    Where it is `cuda`, float32 is float32 there from now on: see `set_tf32`. remedy: for a user
+    who wants a GPU that is not there.
     """
+    if device not in DEVICES:
+        raise UserError(f"device={device}: not known", f"Give {', '.join(DEVICES)}")
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
-        raise UserError("device=cuda: torch finds no GPU", "Say --set loop.device=cpu")
+        raise UserError("device=cuda: torch finds no GPU", remedy)
     if not available or device == "cpu":
         return "cpu"
     set_tf32(False)  # torch's own default has convolutions in TF32, and products not

@@ -127,19 +127,24 @@ def _first_sentence(sentences: Any) -> Any:
 
 
 def matched(
-    predictions: Mapping[str, str], items: Sequence[Item], predicted_only: bool = False
+    predictions: Mapping[str, str],
+    items: Sequence[Item],
+    predicted_only: bool = False,
+    uncaptioned: Sequence[Item] = (),
 ) -> tuple[dict[str, str], list[Item]]:
     """Predictions by the items' own ids, and the items that they are of.
 
-    A name of a pair is its key, its official id, or an alias that no other pair has. Raises
-    UserError for a prediction of no pair, for two of one, and, unless `predicted_only`, for a pair
-    without.
+    A name of a pair is its key, its official id, or an alias that no other pair has. uncaptioned:
+    pairs without references, whose predictions are left out. Raises UserError for a prediction of
+    no pair, for two of one, and, unless `predicted_only`, for a pair without.
     """
-    names = _names(items)
+    names, not_scored = _names(items), _names(uncaptioned)
     captions: dict[str, str] = {}
     unknown = []
     for name, caption in predictions.items():
         id = names.get(name) or names.get(_without_prefix(name))
+        if id is None and (name in not_scored or _without_prefix(name) in not_scored):
+            continue
         if id is None:
             unknown.append(name)
         elif id in captions:
@@ -206,6 +211,17 @@ def read_references(place: str) -> list[Item]:
     if not captioned:
         raise UserError(f"{place}: not one reference caption in it", "Give a captioned split")
     return items(captioned)
+
+
+def read_uncaptioned(place: str) -> list[Item]:
+    """The pairs that a file of `cc-prep references` lists as without captions; none of others."""
+    content = _json(place)
+    if not isinstance(content, dict) or "annotations" not in content:
+        return []
+    listed = content.get(coco.WITHOUT_CAPTIONS, [])
+    if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
+        raise UserError(f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids", "Make it anew")
+    return items([{"key": id} for id in listed])
 
 
 def with_types(items: Sequence[Item], place: str) -> list[Item]:

@@ -39,7 +39,10 @@ def score(
     captions, known = _predictions(predictions), _references(references)
     names = {id: id for id in known}
     if isinstance(references, str | os.PathLike):
-        captions, items = coco.matched(captions, coco.read_references(os.fspath(references)))
+        place = os.fspath(references)
+        captions, items = coco.matched(
+            captions, coco.read_references(place), uncaptioned=coco.read_uncaptioned(place)
+        )
         known = {item.id: item.references for item in items}
         names = {item.id: item.name for item in items}
     tokens = scorer.tokenised(known, captions)

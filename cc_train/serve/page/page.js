@@ -146,9 +146,10 @@ function result(value) {
   heat(value);
   show($("#masked"), value.mask !== null);
   if (value.mask !== null) {
-    $("#masked .over").replaceChildren(
-      make("img", { src: pair.after.url, alt: "after" }),
-      make("img", { src: value.mask, alt: "what changed in it" }));
+    $("#masked .images").replaceChildren(...SIDES.map((side) => make("div", { className: "over" },
+      make("img", { src: pair[side].url, alt: side }),
+      make("img", { src: value.mask, alt: `where it changed, over ${side}` }))));
+    $("#masked .note").replaceChildren(...regions(value.regions));
   }
   show($("#imagined"), value.imagined.length > 0);
   $("#imagined .strip").replaceChildren(...value.imagined.map(
@@ -157,6 +158,18 @@ function result(value) {
   $("#ranked tbody").replaceChildren(...value.beams.map((beam) => make("tr", {},
     make("td", { textContent: beam.caption || "(nothing)" }),
     make("td", { textContent: beam.score.toFixed(2), className: "number" }))));
+}
+
+// A mask of one class is simply what changed; of several, each has its colour.
+function regions(listed) {
+  if (listed.length === 0) return ["Nowhere: the mask is empty."];
+  const share = (region) => `${(100 * region.share).toFixed(1)} % of the image`;
+  if (listed.length === 1 && listed[0].class === 1) return [share(listed[0])];
+  return listed.map((region) => {
+    const colour = make("i");
+    colour.style.background = region.colour;
+    return make("span", {}, colour, `class ${region.class}: ${share(region)}`);
+  });
 }
 
 function heat(value) {

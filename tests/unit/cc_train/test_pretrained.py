@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 
 import cc_train
 from cc_prep.errors import UserError
@@ -15,6 +16,7 @@ from cc_prep.synth import dataset
 from cc_train import Captioner
 from tests.commands import cc_train as command
 from tests.conftest import write_video
+from tests.small_captioner import SIZE, Talkative
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,14 @@ def test_lists_of_pairs_keep_their_order_whatever_the_batch(
     assert captioner([]) == []
 
 
+def test_a_mask_comes_with_the_caption(scene: tuple[Path, Path, Path]) -> None:
+    """Of a system that says where something changed: class ids, at the size of its images."""
+    caption = Captioner(Talkative(), Path())(*scene[:2])
+    assert caption.mask is not None
+    assert (caption.mask.dtype, caption.mask.shape) == (np.uint8, SIZE)
+    assert set(np.unique(caption.mask)) == {0, 1, 2}
+
+
 def test_beams_are_ranked(captioner: Captioner, scene: tuple[Path, Path, Path]) -> None:
     caption = captioner(*scene[:2], beams=3)
     assert len(caption.beams) == 3
@@ -90,6 +100,28 @@ def test_what_is_no_pair_of_images_is_one_line(
     with pytest.raises(UserError, match=message) as error:
         captioner(*images)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("numbers", [{"beams": 0}, {"batch_size": 0}, {"beams": -1}])
+def test_numbers_below_one_are_one_line(captioner: Captioner, numbers: dict[str, int]) -> None:
+    """Keeps away: an IndexError of beam search, a ValueError of range()."""
+    [(name, number)] = numbers.items()
+    with pytest.raises(UserError, match=f"{name}={number}. Give 1 or more"):
+        captioner([(GREY, GREY)], **numbers)
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda:1", ""])
+def test_a_device_that_we_do_not_know_is_one_line(device: str) -> None:
+    """Keeps away: captions by the CPU, or another GPU, whatever was asked for."""
+    with pytest.raises(UserError, match=f"device={device}: not known. Give auto, cpu, cuda"):
+        Captioner.from_pretrained("captioner-mini", device=device)
+
+
+def test_a_gpu_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: the remedy of a training, --set, in a program."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"torch finds no GPU\. Give cpu or auto"):
+        Captioner.from_pretrained("captioner-mini", device="cuda")
 
 
 def test_a_frame_of_a_video_is_an_image(captioner: Captioner, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,16 @@ from tests.conftest import ROOT
 def levir(pairs: int = 1929, references: int = 5) -> list[coco.Item]:
     captions = tuple(f"house {n}" for n in range(references))
     return [coco.Item(f"test_{i}.png", captions) for i in range(pairs)]
+
+
+def clevr_dc() -> list[coco.Item]:
+    """The official test pairs of CLEVR-DC: 800 of each of six blocks of 8,000."""
+    groups = [*[("semantic change",)] * 5, ("no change",)]
+    return [
+        coco.Item(f"{8000 * block + 7200 + i:06d}.png", ("a cube moved",), groups[block])
+        for block in range(6)
+        for i in range(800)
+    ]
 
 
 def test_every_protocol_is_of_a_published_data_set() -> None:
@@ -37,14 +48,36 @@ def test_a_protocol_counts_from_one() -> None:
 
 
 def test_the_right_pairs_pass() -> None:
-    assert protocols.checked("levir-cc", levir()) == "levir-cc@1"
+    assert protocols.checked("clevr-dc", clevr_dc()[::-1]) == "clevr-dc@1"
+
+
+def test_as_many_pairs_of_another_split_are_refused() -> None:
+    """Keeps away: a training pair for a test pair, or a changed pair that counts as unchanged, in
+    a data set whose captions we could not take the digest of.
+    """
+    items = clevr_dc()
+    trained_on = [replace(items[0], id="000000.png"), *items[1:]]
+    exchanged = [
+        replace(items[0], groups=items[-1].groups),
+        *items[1:-1],
+        replace(items[-1], groups=items[0].groups),
+    ]
+    for others in (trained_on, exchanged):
+        with pytest.raises(UserError, match="clevr-dc: the pairs, by their ids and groups"):
+            protocols.checked("clevr-dc", others)
+
+
+def test_every_protocol_knows_its_pairs() -> None:
+    for name, protocol in protocols.read().items():
+        assert protocol.digest or protocol.pairs_digest, name
 
 
 @pytest.mark.parametrize(
     ("name", "items", "what"),
     [
         ("levir-cc", levir(1928), "1,929 pairs are to be scored, here are 1,928"),
-        ("levir-cc", levir(references=4), "test_0.png has 4 references in place of 5"),
+        ("levir-cc", levir(), "the pairs, by their ids and groups, are not those of the official"),
+        ("spot-single", levir(1263, 12), "test_0.png has 12 references in place of 1 to 11"),
         ("image-editing", levir(495, 3), "the references, or their ids, are not the official"),
         ("clevr-dc", levir(4800), "4,000 pairs are 'semantic change', here 0"),
         ("spot-single", levir(1263, 1), "2,100 references are official, here are 1,263"),
@@ -75,7 +108,7 @@ def test_references_are_known_by_their_digest(monkeypatch: pytest.MonkeyPatch) -
     """Of a protocol of two pairs; the order and the punctuation of captions do not matter."""
     items = [coco.Item(f"{i}.png", ("a red car left", "one car is gone")) for i in range(2)]
     content = protocols.get("levir-cc").model_dump()
-    content |= {"pairs": 2, "references_a_pair": (2, 2), "references": 4}
+    content |= {"pairs": 2, "references_a_pair": (2, 2), "references": 4, "pairs_digest": None}
     lines = [f"{i}.png\ta red car left\tone car is gone" for i in range(2)]
     content["digest"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     small = protocols.Protocol.model_validate(content)

@@ -108,4 +108,53 @@ def test_our_page_is_up_to_date() -> None:
     assert page == zoo_page.render(ROOT / "zoo", ROOT / "docs"), (
         "cc-train zoo page --out docs/zoo.md"
     )
-    assert page.count("trained by us ✓") == len(list((ROOT / "zoo").glob("*/row.yaml"))) > 0
+    rows = [yaml.safe_load(row.read_text()) for row in (ROOT / "zoo").glob("*/row.yaml")]
+    kinds = [row["kind"] for row in rows]
+    assert page.count("| trained by us ✓ |") == kinds.count("trained") > 0
+    assert page.count("| re-scored by us |") == kinds.count("re-scored") > 0
+
+
+def test_every_column_of_a_reported_row_stays(tmp_path: Path) -> None:
+    """Keeps away: a row of ours without SPICE, which took the papers' SPICE off the page."""
+    add(tmp_path / "zoo", evaluated(tmp_path / "e"))
+    text = zoo_page.render(tmp_path / "zoo", tmp_path)
+    [reported] = [
+        line
+        for line in text.splitlines()
+        if line.startswith("| SCORER+CBR | reported") and "table 12" in line
+    ]
+    assert "| 38.9 | 18.4 |" in reported
+
+
+def test_captions_without_a_licence_are_not_copied(tmp_path: Path) -> None:
+    """The row has the digest of the published file, and anybody with the file checks it."""
+    zoo, file = tmp_path / "zoo", tmp_path / "published.json"
+    place = evaluated(tmp_path / "e")
+    file.write_text(json.dumps(CAPTIONS))
+    published = ("--captions", file, "--captions-at", "theirs/work, sents.json")
+    assert "go together" in add(zoo, place, *published[:2]).stderr
+    assert "no such file" in add(zoo, place, "--captions", "x", *published[2:]).stderr
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({**CAPTIONS, "k0": "the red cube moved"}))
+    refused = add(zoo, place, "--captions", other, *published[2:])
+    assert "its captions do not have its scores: BLEU-4" in refused.stderr
+    assert not (zoo / "theirs").exists()
+    done = add(zoo, place, *published)
+    assert done.returncode == 0, done.stderr
+    text = "".join(one.read_text() for one in (zoo / "theirs").iterdir())
+    assert "cube" not in text
+    assert "dog" not in text
+    assert "Captions at theirs/work, sents.json, SHA-256" in zoo_page.render(zoo, tmp_path)
+
+    def check(*more: object) -> Done:
+        return cc_train("zoo", "check", "theirs", "--zoo", zoo, *more)
+
+    references = ("--references", place / "references.json")
+    right = check("--captions", file, *references)
+    assert right.returncode == 0, right.stderr
+    assert right.stdout.endswith("as in the zoo\n")
+    assert "CIDEr" in right.stdout
+    assert "not the file that was scored" in check("--captions", other, *references).stderr
+    missing = check("--captions", file)
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+    assert "does not have the references of theirs" in missing.stderr

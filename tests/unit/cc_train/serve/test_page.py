@@ -154,7 +154,13 @@ def test_heat_mask_and_imagined_frames(page: Tab) -> None:
         drawn = "[...document.querySelectorAll('#result img')].every(one => one.naturalWidth > 0)"
         assert page.wait_for(drawn)
         assert page.run("document.querySelectorAll('.strip img').length") == 3
-        assert page.run("document.querySelectorAll('#masked img').length") == 2
+        assert page.run("document.querySelectorAll('#masked img').length") == 4
+        assert page.run("$('#masked .note').innerText") == (
+            "class 1: 6.3 % of the imageclass 2: 3.1 % of the image"
+        )
+        colour = page.run("getComputedStyle($('#masked .note i:first-child')).backgroundColor")
+        assert colour == "rgb(255, 40, 0)"
+        assert page.run("regions([])") == ["Nowhere: the mask is empty."]
         page.run("$('#tab-collect').click()")
         assert "--collect DIR" in page.run("$('#collect').innerText")
         server.shutdown()

@@ -84,6 +84,10 @@ def test_a_caption_with_all_that_is_known_of_it(server: Server) -> None:
     assert before != after != value["words"][0]["images"][1]
     mask = images.decode(base64.b64decode(value["mask"].partition(",")[2]), "mask")
     assert mask.shape[:2] == SIZE
+    assert value["regions"] == [
+        {"class": 1, "colour": "#ff2800", "share": 16 / 256},
+        {"class": 2, "colour": "#006eff", "share": 8 / 256},
+    ]
     assert len(value["imagined"]) == 3
     first = images.decode(base64.b64decode(value["imagined"][0].partition(",")[2]), "first")
     assert first.shape == (*SIZE, 3)

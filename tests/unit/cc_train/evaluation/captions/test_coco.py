@@ -18,7 +18,7 @@ from cc_prep.formats import coco as reference_files
 from cc_prep.formats.sequences import pair_meta
 from cc_prep.manifest import Manifest
 from cc_train.evaluation import evaluation
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, scorer, scoring
 from tests import miniatures
 from tests.commands import cc_train
 from tests.conftest import ROOT, golden
@@ -252,3 +252,29 @@ def test_captions_of_each_id(tmp_path: Path, content: Any) -> None:
 def test_what_is_no_reference_file(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_references(tmp_path, content)
+
+
+def test_predictions_of_pairs_without_captions(tmp_path: Path) -> None:
+    """Keeps away: published predictions of Spot-the-Diff, which are of all 1,270 test pairs, 7 of
+    them without a caption, were refused; and a file that the official scripts fail on.
+    """
+    metas = [
+        {"key": "spot-test-7-change", "image_id": "7.png", "captions": ["a car left"]},
+        {"key": "spot-test-8-change", "image_id": "8.png", "captions": []},
+    ]
+    place, theirs = tmp_path / "references.json", tmp_path / "theirs.json"
+    place.write_text(json.dumps(reference_files.references(metas)))
+    assert COCO(str(place)).getImgIds() == ["7.png"]
+    theirs.write_text(json.dumps({"7": "a car left", "8": "a car left"}))
+    files = ("--predictions", theirs, "--references", place)
+    done = cc_train("evaluate", *files, "--out", tmp_path / "scores")
+    assert done.returncode == 0, done.stderr
+    assert "1 predictions of pairs without captions left out" in done.stderr
+    again = coco.read_uncaptioned(str(tmp_path / "scores/references.json"))
+    assert [item.name for item in again] == ["8.png"]
+    assert list(scoring.score(theirs, place, measures=["CIDEr"]).items) == ["7.png"]
+    theirs.write_text(json.dumps({"7": "a car left", "9": "a car left"}))
+    assert "of no pair of the references, such as '9'" in cc_train("evaluate", *files).stderr
+    place.write_text(json.dumps({"annotations": [], coco.coco.WITHOUT_CAPTIONS: 3}))
+    with pytest.raises(UserError, match="is no list of ids"):
+        coco.read_uncaptioned(str(place))
