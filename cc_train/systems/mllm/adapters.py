@@ -97,4 +97,4 @@ def merge(model: nn.Module) -> None:
 
     for module in list(model.modules()):
         if isinstance(module, LoraLayer):
-            module.merge()  # type: ignore[attr-defined]
+            module.merge()
