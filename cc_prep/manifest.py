@@ -217,6 +217,8 @@ class Manifest(Section):
     root: str
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
     split_file: str | None = None
+    # Its content stands in the provenance, by digest.
+    exclude: str | None = Field(default=None, exclude=True)
     # Whether a data set may name images elsewhere: what is no word of the user is not trusted.
     outside_root: bool = Field(default=False, exclude=True)
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224

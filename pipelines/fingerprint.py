@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cc_prep import storage, weights
+from cc_prep.datasets import exclusions
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
@@ -38,8 +39,11 @@ def fingerprint(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
     for section in SECTIONS_WITH_WEIGHTS:
         if section in settings and settings[section]["weights"] is not None:
             settings[section]["weights"] = _weights_identity(settings[section]["weights"])
-    split = split_file.description(manifest)
-    return settings if split is None else {**settings, "split": split}
+    described = {
+        "split": split_file.description(manifest),
+        "exclude": exclusions.description(manifest),
+    }
+    return {**settings, **{name: one for name, one in described.items() if one is not None}}
 
 
 def with_absolute_paths(manifest: Manifest) -> Manifest:

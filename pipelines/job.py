@@ -157,6 +157,8 @@ def _locked(
     }
     state.write_plan(planned)
     account.write(planned, record)
+    if _excluded(spec):
+        console.print(f"excluded: {_excluded(spec)}", highlight=False, soft_wrap=True)
     if len(todo) < len(plan):
         console.print(f"{len(plan) - len(todo)} of {len(plan)} shards are done already",
                       highlight=False)  # fmt: skip
@@ -278,9 +280,19 @@ def _print_plan(spec: JobSpec, options: Options, pool: Pool, console: Console) -
     }
     if spec.compute is not None:
         rows["compute"] = _compute(spec.compute, todo, pool)
+    if _excluded(spec):
+        rows["excluded"] = _excluded(spec)
     for name, value in rows.items():
         console.print(f"{name:8} {value}", highlight=False, soft_wrap=True)
     console.print("nothing was written (--dry-run)", highlight=False)
+
+
+def _excluded(spec: JobSpec) -> str:
+    """How many pairs of the data are left out, and by which file; empty for none."""
+    excluded = spec.settings.get("exclude")
+    if not excluded:
+        return ""
+    return f"{sum(excluded['pairs'].values()):,} pairs of the data, by {excluded['file']}"
 
 
 def _compute(compute: estimates.Compute, todo: Sequence[Shard], pool: Pool) -> str:

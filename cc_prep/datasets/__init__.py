@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cc_prep import caption_normalization, storage
 from cc_prep import manifest as manifests
+from cc_prep.datasets import exclusions
 from cc_prep.datasets.layouts import (
     clevr_change,
     clevr_dc,
@@ -98,7 +99,7 @@ def open(
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
-    """All pairs of a split. Raises UserError."""
+    """The pairs of a split but those that the manifest excludes. Raises UserError."""
     if split not in manifest.splits:
         raise UserError(
             f"{manifest.source}: no split {split!r}", f"It has: {', '.join(manifest.splits)}"
@@ -106,6 +107,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     pairs_of_split = [
         _with_mask_classes(manifest, pair) for pair in reader(manifest).pairs(manifest, split)
     ]
+    pairs_of_split = exclusions.apply(manifest, split, pairs_of_split)
     check_inside(manifest, pairs_of_split)
     steps = manifest.captions.normalise
     if not steps:

@@ -22,6 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from cc_prep.datasets.every_image import read_every_image
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
+from cc_prep.media.images import resize
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 
@@ -88,11 +89,14 @@ def _hashes(
 ) -> tuple[dict[str, int], list[str]]:
     """The hash of every image that can be read, by its reference, and the others' faults."""
 
-    def look(pixels: np.ndarray) -> int:
-        bits = imagehash.phash(Image.fromarray(pixels)).hash.reshape(-1)
-        return int("".join("01"[bool(bit)] for bit in bits), 2)
+    return read_every_image(manifest, pairs, perceptual_hash, HASH_SIDE, progress)
 
-    return read_every_image(manifest, pairs, look, HASH_SIDE, progress)
+
+def perceptual_hash(pixels: np.ndarray) -> int:
+    """64 bits of an image uint8 [H, W, 3], which nearly the same image has nearly all of."""
+    image = Image.fromarray(resize(pixels, HASH_SIDE))
+    bits = imagehash.phash(image).hash.reshape(-1)
+    return int("".join("01"[bool(bit)] for bit in bits), 2)
 
 
 def _alike(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.records import CHANGE, ImagePair
 
+FEW = 3  # pairs that a line names with what is wrong
 SHOWN = 5  # characters, or pairs, that a line names
 
 
@@ -57,6 +59,17 @@ def of_images(
     leaks = [sorted(splits.values()) for splits in splits_of.values() if len(splits) > 1]
     faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
     return notes, faults
+
+
+def of_audit(findings: Iterable[Exclusion]) -> Iterator[str]:
+    """A line for each reason and split: how many pairs, and some of them with what is wrong."""
+    details: dict[tuple[str, str], dict[tuple[str, str, str], str]] = defaultdict(dict)
+    for one in findings:
+        details[one.split, one.reason].setdefault(one.pair, f"{one.id} ({one.detail})")
+    for (split, reason), of_pairs in details.items():
+        listed = [*of_pairs.values()]
+        rest = f", and {len(listed) - FEW} more" if len(listed) > FEW else ""
+        yield f"{split}: {len(listed)} pairs with a {reason}: {', '.join(listed[:FEW])}{rest}"
 
 
 def _named(groups: list[list[str]]) -> str:

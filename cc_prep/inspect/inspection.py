@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from cc_prep import datasets
+from cc_prep.datasets import exclusions
 from cc_prep.datasets.every_image import read_every_image
-from cc_prep.inspect import data_warnings
+from cc_prep.datasets.exclusions import Exclusion
+from cc_prep.errors import RejectedPair
+from cc_prep.inspect import audit, data_warnings
 from cc_prep.manifest import Manifest
+from cc_prep.media import masks
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 
 
 @dataclass
 class Inspection:
-    """Counts over all splits, what is odd (notes) and what is wrong (faults), each one line."""
+    """Counts over all splits, what is odd (notes) and what is wrong (faults), each one line.
+
+    masks: pairs by what their masks show. excluded: pairs of each split that the manifest leaves
+    out. audit: pairs with labels that cannot all be right, by reason; findings has each of them.
+    """
 
     dataset: str
     splits: dict[str, int] = field(default_factory=dict)
@@ -28,11 +38,16 @@ class Inspection:
     change_types: dict[str, int] = field(default_factory=dict)
     captions: dict[str, float] = field(default_factory=dict)
     image_sizes: dict[str, int] = field(default_factory=dict)
+    masks: dict[str, int] = field(default_factory=dict)
+    excluded: dict[str, int] = field(default_factory=dict)
+    audit: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    findings: list[Exclusion] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """All but the findings, of which there may be thousands."""
+        return {name: value for name, value in asdict(self).items() if name != "findings"}
 
 
 def inspect(
@@ -43,8 +58,8 @@ def inspect(
 ) -> Inspection:
     """Reads every annotation and decodes every image once.
 
-    limit: look at the images of at most so many pairs of a split. progress is told how many images
-    of how many are done. Raises UserError if the data set is not there.
+    limit: look at the images and masks of at most so many pairs of a split. progress is told how
+    many images of how many are done. Raises UserError if the data set is not there.
     """
     inspection = Inspection(manifest.name)
     pairs = {split: datasets.pairs(manifest, split) for split in splits}
@@ -60,8 +75,20 @@ def inspect(
     inspection.faults += list(_caption_faults(all_pairs))
     for split, listed in pairs.items():
         inspection.notes += data_warnings.of_captions(split, listed)
+    inspection.excluded = dict((exclusions.description(manifest) or {"pairs": {}})["pairs"])
     examined = [pair for listed in pairs.values() for pair in listed[:limit]]
-    _look_at_images(manifest, examined, inspection, progress)
+    hashes = _look_at_images(manifest, examined, inspection, progress)
+    classes = _look_at_masks(manifest, examined, inspection)
+    inspection.findings = [
+        *audit.contradictions(all_pairs, classes),
+        *audit.near_duplicates(examined, hashes),
+        *audit.shared_captions(all_pairs, classes),
+    ]
+    inspection.audit = {
+        reason: len({one.pair for one in inspection.findings if one.reason == reason})
+        for reason in audit.REASONS
+    }
+    inspection.notes += data_warnings.of_audit(inspection.findings)
     return inspection
 
 
@@ -70,18 +97,47 @@ def _look_at_images(
     pairs: list[ImagePair],
     inspection: Inspection,
     progress: Progress,
-) -> None:
-    def look(pixels: np.ndarray) -> tuple[str, str]:
+) -> dict[str, int]:
+    """Notes what the images show; the perceptual hash of each by its reference."""
+    from cc_prep.datasets import splitting  # which brings SciPy
+
+    def look(pixels: np.ndarray) -> tuple[str, str, int]:
         size = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        return size, hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size
+        digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size
+        return size, digest, splitting.perceptual_hash(pixels)
 
     results, unreadable = read_every_image(manifest, pairs, look, None, progress)
     inspection.faults += unreadable
-    inspection.image_sizes = dict(Counter(size for size, _ in results.values()).most_common())
-    digests = {reference: digest for reference, (_, digest) in results.items()}
+    inspection.image_sizes = dict(Counter(size for size, _, _ in results.values()).most_common())
+    digests = {reference: digest for reference, (_, digest, _) in results.items()}
     notes, faults = data_warnings.of_images(pairs, digests)
     inspection.notes += notes
     inspection.faults += faults
+    return {reference: value for reference, (_, _, value) in results.items()}
+
+
+def _look_at_masks(
+    manifest: Manifest, pairs: list[ImagePair], inspection: Inspection
+) -> dict[str, frozenset[int]]:
+    """Notes what the masks show; the classes in those of each pair that has some, by key."""
+
+    def look(pair: ImagePair) -> frozenset[int] | RejectedPair | None:
+        try:
+            return masks.classes(manifest.root, pair)
+        except RejectedPair as error:
+            return error
+
+    known: dict[str, frozenset[int]] = {}
+    counts: Counter[str] = Counter()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for pair, outcome in zip(pairs, pool.map(look, pairs), strict=True):
+            if isinstance(outcome, RejectedPair):
+                inspection.faults.append(str(outcome))
+            elif outcome is not None:
+                known[pair.key] = outcome
+                counts.update([pair.mask_classes[i - 1] for i in sorted(outcome)] or ["empty"])
+    inspection.masks = dict(counts.most_common())
+    return known
 
 
 def _caption_figures(pairs: list[ImagePair]) -> dict[str, float]:

@@ -57,6 +57,18 @@ def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
     return Masks(union, before, after)
 
 
+def classes(root: str, pair: ImagePair) -> frozenset[int] | None:
+    """The classes of change in a pair's masks; None where it has none. Raises RejectedPair."""
+    if pair.mask is pair.mask_before is pair.mask_after is None:
+        return None
+    places = [storage.resolve(root, reference) for reference in pair.masks]
+    ids = [read(place, pair.mask_values) for place in places]
+    if pair.land_cover and pair.mask is None and len(ids) == 2:
+        before, after = ids[0], fitted(ids[1], *ids[0].shape)
+        ids = [np.where(before == after, 0, cover) for cover in (before, after)]
+    return frozenset(int(value) for mask in ids for value in np.unique(mask) if value)
+
+
 def read(reference: str, values: Values = ()) -> np.ndarray:
     """The mask at a path or URL as class ids uint8 [H, W].
 

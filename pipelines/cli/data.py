@@ -127,6 +127,21 @@ def init(name: str, root: str, out: str | None) -> None:
 @dataset_options
 @splits_option
 @click.option("--limit", type=click.IntRange(1), help="Decode images of so many pairs a split.")
+@click.option(
+    "--write-exclusions",
+    "exclusion_file",
+    metavar="FILE",
+    help="Write the pairs whose labels cannot be right; `exclude: FILE` leaves them out.",
+)
+@click.option(
+    "--reason",
+    "reasons",
+    multiple=True,
+    type=click.Choice(["contradiction", "near duplicate", "shared caption"]),
+    default=["contradiction", "near duplicate"],
+    show_default=True,
+    help="Which of them are written (repeatable).",
+)
 @json_option
 def inspect(
     dataset: str,
@@ -134,21 +149,35 @@ def inspect(
     overrides: tuple[str, ...],
     splits: tuple[str, ...],
     limit: int | None,
+    exclusion_file: str | None,
+    reasons: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Prints what DATASET holds and everything wrong with it (exit code 1 if anything is).
 
+    The notes name labels that cannot all be right: flags, captions and masks that contradict each
+    other, near duplicates across splits, captions shared by pairs with different changes.
+
     \b
-    Example:
+    Examples:
       cc-prep inspect clevr --root /data/clevr
+      cc-prep inspect levir_mci --write-exclusions levir_mci.csv
+      cc-prep build levir_mci --out out/levir_mci --set exclude=levir_mci.csv
     """
     from cc_prep import manifest
+    from cc_prep.datasets import exclusions
     from cc_prep.inspect import inspection
 
     settings = manifest.load(dataset, overrides, root)
     with progress_bar("reading images") as progress:
         result = inspection.inspect(settings, splits or settings.splits, limit, progress)
     figures = result.to_json()
+    if exclusion_file is not None:
+        listed = [one for one in result.findings if one.reason in reasons]
+        if settings.exclude is not None:  # what is left out already was not looked at
+            listed += exclusions.read(settings.exclude)
+        count = exclusions.write(exclusion_file, listed)
+        click.echo(f"{exclusion_file}: {count} pairs", err=True)
     if as_json:
         click.echo(json.dumps(figures, ensure_ascii=False))
     else:

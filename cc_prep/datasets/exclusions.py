@@ -1,0 +1,108 @@
+"""Pairs that are left out, with reasons: a CSV file that `exclude` in a manifest names.
+
+    split,id,kind,reason,detail
+    train,train_000216,no_change,contradiction,kind no_change; the mask shows a change
+
+`cc-prep inspect --write-exclusions FILE` writes it. A row takes a pair of its split, id and kind
+out; delete rows to keep their pairs. The file's path is relative to the current folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
+
+FIELDS = ["split", "id", "kind", "reason", "detail"]
+
+
+@dataclass(frozen=True, order=True)
+class Exclusion:
+    """A pair, by split, id and kind, and why it is left out."""
+
+    split: str
+    id: str
+    kind: str
+    reason: str
+    detail: str
+
+    @property
+    def pair(self) -> tuple[str, str, str]:
+        """Which pair it is."""
+        return self.split, self.id, self.kind
+
+
+def write(place: str, exclusions: Iterable[Exclusion]) -> int:
+    """Writes the file, a row a pair and reason, in order; how many pairs it leaves out."""
+    rows = sorted({*exclusions})
+    buffer = io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
+    table.writerows([FIELDS, *map(astuple, rows)])
+    storage.write_bytes(place, buffer.getvalue().encode("utf-8", "surrogatepass"))
+    return len({row.pair for row in rows})
+
+
+def read(place: str) -> list[Exclusion]:
+    """The rows of the file. Raises UserError."""
+    return _parsed(place, _content(place))
+
+
+def apply(manifest: Manifest, split: str, pairs: Sequence[ImagePair]) -> list[ImagePair]:
+    """The pairs of a split without those that the manifest excludes.
+
+    Raises UserError for a row that names no pair of the split.
+    """
+    if manifest.exclude is None:
+        return list(pairs)
+    left_out = {row.pair for row in read(manifest.exclude) if row.split == split}
+    unknown = sorted(left_out - {(split, pair.id, pair.kind) for pair in pairs})
+    if unknown:
+        raise UserError(
+            f"{manifest.exclude}: {len(unknown)} rows name no pair of {manifest.name}, such as "
+            f"{', '.join(unknown[0])}",
+            "Write it anew: cc-prep inspect … --write-exclusions FILE",
+        )
+    return [pair for pair in pairs if (split, pair.id, pair.kind) not in left_out]
+
+
+def description(manifest: Manifest) -> dict[str, Any] | None:
+    """The file's name and digest, and how many pairs of each split it leaves out; None without."""
+    if manifest.exclude is None:
+        return None
+    content = _content(manifest.exclude)
+    left_out = {row.pair for row in _parsed(manifest.exclude, content)}
+    counts = Counter(split for split, _, _ in left_out)
+    return {
+        "file": manifest.exclude.rpartition("/")[2],
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "pairs": dict(sorted(counts.items())),
+    }
+
+
+def _content(place: str) -> bytes:
+    try:
+        return storage.read_bytes(place)
+    except OSError:
+        raise UserError(f"exclude: no file {place}", "Look at the path") from None
+
+
+def _parsed(place: str, content: bytes) -> list[Exclusion]:
+    try:
+        text = content.decode("utf-8-sig", "surrogatepass")
+        header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        if header != FIELDS or any(len(row) != len(FIELDS) for row in rows):
+            raise ValueError
+    except (ValueError, csv.Error):
+        raise UserError(
+            f"{place}: no list of exclusions", f"Its columns are {','.join(FIELDS)}"
+        ) from None
+    return [Exclusion(*row) for row in rows]

@@ -1,0 +1,157 @@
+"""Labels that cannot all be right are found, and those that can are left in peace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cc_prep import datasets, manifest
+from cc_prep.datasets import exclusions
+from cc_prep.inspect import audit
+from cc_prep.inspect.inspection import inspect
+from cc_prep.records import Facts, ImagePair, Looks
+from cc_prep.synth.captions import NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, SENTENCES
+from tests.conftest import Command
+from tests.miniatures import levir_mci
+
+LEVIR = (
+    "the scene is the same as before .",
+    "there is no difference .",
+    "the two scenes seem identical .",
+    "no change has occurred .",
+    "almost nothing has changed .",
+)
+OTHERS = (
+    "I see no differences between the two images",
+    "There appears to be no difference",
+    "nothing appears to have changed",
+    "there are no differences",
+    "no visible changes in the scene",
+    "The images are identical",
+)
+
+
+@pytest.mark.parametrize("caption", [*NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, *LEVIR, *OTHERS])
+def test_sentences_of_no_change(caption: str) -> None:
+    assert audit.says_nothing_changed(caption)
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        *(one.format(it="red cube", new="blue") for kind in SENTENCES.values() for one in kind),
+        "no changes in the forest but a road was built",
+        "nothing else changed",
+        "the car is no longer there",
+        "there is no tree any more",
+        "the scene is darker",
+        "a house looks the same as its neighbour and is new",
+        "there is no difference except for a new road",
+        "",
+    ],
+)
+def test_sentences_of_a_change(caption: str) -> None:
+    """Keeps away: a changed pair that is left out because one of its sentences has a "no"."""
+    assert not audit.says_nothing_changed(caption)
+
+
+def pair(number: int, kind: str = "change", split: str = "train", **fields: object) -> ImagePair:
+    record = ImagePair("d", split, str(number), kind, f"{number}b.png", f"{number}a.png")
+    return replace(record, **{"captions": ("a road appears",), **fields})  # type: ignore[arg-type]
+
+
+def test_contradictions() -> None:
+    same = ("nothing changed",)
+    pairs = [
+        pair(0),
+        pair(1, "no_change", captions=same),
+        pair(2, captions=same),
+        pair(3, "no_change"),
+        pair(4, captions=("nothing changed", "a road appears")),
+        pair(5, "no_change", captions=same),
+        pair(6),
+        pair(7, "no_change", captions=()),
+        pair(8, captions=()),
+    ]
+    seen = {0: {1}, 1: set(), 5: {2}, 6: set(), 7: {1}}
+    classes = {pairs[i].key: frozenset(ids) for i, ids in seen.items()}
+    details = {one.id: one.detail for one in audit.contradictions(pairs, classes)}
+    unchanged, changed = (f"the captions say that {x} changed" for x in ("nothing", "something"))
+    assert details == {
+        "2": f"kind change; {unchanged}",
+        "3": f"kind no_change; {changed}",
+        "4": "1 of 2 captions say that nothing changed",
+        "5": f"kind no_change; {unchanged}; the mask shows a change",
+        "6": f"kind change; {changed}; the mask is empty",
+        "7": "kind no_change; the mask shows a change",
+    }
+
+
+def test_near_duplicates_across_splits() -> None:
+    """Keeps away: a fixed camera's before image as a duplicate, and a smaller test split."""
+    pairs = [pair(0), pair(1), pair(2), pair(3, split="test"), pair(4, split="test")]
+    hashes = {"0b.png": 0, "0a.png": 255, "1b.png": 0, "1a.png": 2**60 - 1, "2b.png": 2**63,
+              "3b.png": 15, "3a.png": 255, "4b.png": 31, "4a.png": 255, "2a.png": 1}  # fmt: skip
+    [found] = audit.near_duplicates(pairs, hashes)
+    assert (found.split, found.id, found.reason) == ("train", "0", "near duplicate")
+    assert found.detail == "looks like d-test-3-change"
+    within = [replace(one, split="train") for one in pairs]
+    assert list(audit.near_duplicates(within, hashes)) == []
+
+
+def test_shared_captions() -> None:
+    """Keeps away: a sentence that many pairs with the same kind of change have, as wrong."""
+    cube = Looks("red", "cube", "metal", "large", (0.1, 0.2))
+    moved = replace(cube, place=(0.9, 0.2))
+    pairs = [
+        pair(0, change_type="move", captions=("It moved", "x")),
+        pair(1, change_type="add", captions=("it  moved",)),
+        pair(2, captions=("b",), facts=Facts("drop", cube)),
+        pair(3, captions=("b",), facts=Facts("drop", moved)),
+        pair(4, captions=("c",), facts=Facts("drop", cube)),
+        pair(5, captions=("c",), facts=Facts("drop", replace(cube, color="blue"))),
+        pair(6, captions=("d",)),
+        pair(7, captions=("d",)),
+        pair(8, captions=("e",)),
+        pair(9, captions=("e",)),
+        pair(10, captions=("e",)),
+    ]
+    sets = {6: {1}, 7: {1, 2}, 8: {1}, 9: {2}, 10: set()}
+    classes = {pairs[i].key: frozenset(ids) for i, ids in sets.items()}
+    listed = [(one.id, one.detail) for one in audit.shared_captions(pairs, classes)]
+    assert listed == [
+        ("0", "it moved"), ("1", "it moved"), ("4", "c"), ("5", "c"),
+        *((str(number), "e") for number in (8, 9, 10)),
+    ]  # fmt: skip
+
+
+def test_from_the_audit_to_a_smaller_data_set(tmp_path: Path, prepare: Command) -> None:
+    """Keeps away: a list that the manifest does not take, and a second audit that shortens it."""
+    settings = levir_mci(tmp_path / "data")
+    label = np.zeros((32, 32), np.uint8)
+    label[3, 3] = 128
+    Image.fromarray(label).save(tmp_path / "data/images/train/label/train_000000.png")
+    result = inspect(settings, settings.splits)
+    assert result.masks == {"road": 3, "building": 2, "empty": 1}
+    assert result.audit == {"contradiction": 2, "near duplicate": 0, "shared caption": 4}
+    kinds = "kind no_change; the captions say that something changed; the mask shows a change"
+    assert f"train: 1 pairs with a contradiction: train_000000 ({kinds})" in result.notes
+    file = tmp_path / "out.csv"
+    data = ("levir_mci", "--root", tmp_path / "data")
+    done = prepare("inspect", *data, "--write-exclusions", file)
+    assert done.returncode == 0, done.stderr
+    assert f"{file}: 2 pairs" in done.stderr
+    assert {row.id for row in exclusions.read(str(file))} == {"train_000000", "test_000002"} | {
+        one.id for one in result.findings if one.reason == audit.CONTRADICTION
+    }
+    again = tmp_path / "again.csv"
+    excluding = (*data, "--set", f"exclude={file}")
+    done = prepare("inspect", *excluding, "--write-exclusions", again, "--reason", "shared caption")
+    assert done.returncode == 1, "the split val has no pairs left"
+    assert {*exclusions.read(str(again))} >= {*exclusions.read(str(file))}
+    smaller = manifest.load("levir_mci", [f"exclude={file}"], root=str(tmp_path / "data"))
+    assert [one.id for one in datasets.pairs(smaller, "train")] == ["train_000003"]
