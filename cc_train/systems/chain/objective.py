@@ -137,7 +137,8 @@ class ChainObjective(CaptionObjective):
         network, weights = self.network, self.weights
         features, first, second = batch["features"], batch["first"], batch["second"]
         longest = int((batch["labels"] != IGNORED).sum(1).max())
-        batch = {**batch, **{name: batch[name][:, :longest] for name in ("ids", "labels")}}
+        cut = {name: batch[name][:, :longest] for name in ("ids", "labels")}
+        batch = {**batch, **cut, "sentences": batch["ids"]}
         images = network.encoder.images(features)
         changes = network.encoder(images[first], images[second])
         facts = fact_losses.losses(network.encoder, changes, images, batch, denominators)
@@ -204,8 +205,8 @@ class ChainObjective(CaptionObjective):
         batch: Mapping[str, Tensor],
         counts: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        weights, module, ids = self.weights, self.consistency, batch["ids"]
-        is_word = ids != self.network.text.marks.pad
+        weights, module = self.weights, self.consistency
+        is_word = self.network.is_word(batch["ids"])
         zero = turn.states.sum() * 0
         parts = dict.fromkeys(("pointing", "contrast", "agreement"), zero)
         if weights.pointing:
@@ -219,9 +220,7 @@ class ChainObjective(CaptionObjective):
             parts["pointing"] = pointing / counts["pointed"]
         if weights.contrast:
             vectors = module.embedded(look.seen, turn.regions.evidence, turn.states, is_word)
-            length = self.network.length  # the same on all ranks
-            sentences = F.pad(ids, (0, length - ids.shape[1]), value=self.network.text.marks.pad)
-            parts["contrast"] = consistency.contrast(*vectors, sentences, self.ranks)
+            parts["contrast"] = consistency.contrast(*vectors, batch["sentences"], self.ranks)
         if weights.agreement:
             said = module.changed(turn.states[:, 0])[:, 0]  # before any word is heard
             truth = F.binary_cross_entropy_with_logits(
