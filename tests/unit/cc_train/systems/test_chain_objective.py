@@ -183,7 +183,7 @@ def test_feedback_goes_the_ways_that_it_is_said_to() -> None:
         look, first = one.glance(features()[:2])
         memory = one.attended(look, first)
         states = torch.randn(2, 4, 48, requires_grad=True)
-        ids = torch.full((2, 4), 5)
+        ids = torch.full((2, 4), len(WORDS) - 1)
         again = one.refine(look, first, states, ids)
         gradient = torch.autograd.grad(again.masks.sum(), states, allow_unused=True)[0]
         assert (gradient is not None and bool(gradient.any())) == masks_hear, feedback
