@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cc_prep import caption_normalization, settings
 from cc_prep.errors import UserError
@@ -22,6 +22,12 @@ from cc_prep.settings import Section
 from cc_prep.steps.confidence import Strategy
 
 Positive = Annotated[int, Field(ge=1)]
+# One value of a mask or several: a number, or a colour.
+MaskValue = Annotated[int, Field(ge=0, le=255)] | Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
+MaskValues = Annotated[
+    tuple[MaskValue, ...],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)),
+]
 NONE = "none"  # in place of weights: the step is left out
 
 
@@ -44,6 +50,62 @@ class Table(Section):
     """Where the `table` layout's table is, if it is not `pairs.*` in the root."""
 
     file: str | None = None
+
+
+class Levir(Section):
+    """Where the `levir_cc` layout has its parts; `{split}` stands for the split.
+
+    mask, mask_before, mask_after: folders that need not be there; null for none.
+    """
+
+    captions: str = "LevirCCcaptions.json"
+    before: str = "images/{split}/A"
+    after: str = "images/{split}/B"
+    mask: str | None = "images/{split}/label"
+    mask_before: str | None = None
+    mask_after: str | None = None
+
+
+class Masks(Section):
+    """What the pixels of masks mean.
+
+    classes: the values of each class by its name: numbers of 0 to 255, or colours as `#rrggbb`.
+    The order of the names is that of the class ids. Without classes each value but 0 is `change`.
+    unchanged: the values of what did not change. land_cover: mask_before and mask_after are maps of
+    what covers the ground; where both have the same class, nothing changed.
+    """
+
+    classes: dict[str, MaskValues] = Field(default_factory=dict)
+    unchanged: MaskValues = (0,)
+    land_cover: bool = False
+
+    @model_validator(mode="after")
+    def _one_kind_of_value(self) -> Masks:
+        listed = [value for values in (*self.classes.values(), self.unchanged) for value in values]
+        if self.classes and len({isinstance(value, str) for value in listed}) > 1:
+            raise ValueError("classes and unchanged are numbers, or all of them are colours")
+        if len(set(listed)) < len(listed):
+            raise ValueError("a value stands for two classes")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes 1 … K."""
+        return tuple(self.classes) or ("change",)
+
+    @property
+    def values(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """(pixel, class id); none without classes."""
+        if not self.classes:
+            return ()
+        ids = ((0, self.unchanged), *enumerate(self.classes.values(), 1))
+        return tuple((_pixel(value), number) for number, values in ids for value in values)
+
+
+def _pixel(value: int | str) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,)
+    return tuple(int(value[start : start + 2], 16) for start in (1, 3, 5))
 
 
 class Interpolate(Section):
@@ -134,6 +196,8 @@ class Manifest(Section):
     video: Video = Video()
     captions: Captions = Captions()
     table: Table = Table()
+    levir: Levir = Levir()
+    masks: Masks = Masks()
     interpolate: Interpolate = Interpolate()
     score: Score = Score()
     keyframes: Keyframes = Keyframes()

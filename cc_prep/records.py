@@ -36,6 +36,7 @@ DIGEST_FIELDS = (
     "mask_after",
     "mask_values",
     "mask_classes",
+    "land_cover",
     "truth",
     "image_id",
     "facts",
@@ -118,8 +119,11 @@ class ImagePair:
     mask: an image of where something changed, where the data set has one. mask_before: of what
         vanished, as it stands in the before image; mask_after: of what appeared, as it stands in
         the after image. EMPTY_MASK stands for one that is zero everywhere.
-    mask_values: (value of a mask's pixel, class id); without them each value but 0 is class 1.
+    mask_values: (a mask's pixel, class id), where a pixel is the value of its first channel or a
+        colour of three; without them each value but 0 is class 1.
     mask_classes: the names of the classes 1 … K of the masks.
+    land_cover: mask_before and mask_after are maps of what covers the ground: where both have the
+        same class, nothing changed.
     truth: true frames in between, as (time in (0, 1), image), where the data set has them.
     image_id: the pair's id in the data set's official reference file, where there is one.
     facts: what truly changed, where the data set was rendered.
@@ -136,8 +140,9 @@ class ImagePair:
     mask: str | None = None
     mask_before: str | None = None
     mask_after: str | None = None
-    mask_values: tuple[tuple[int, int], ...] = ()
+    mask_values: tuple[tuple[tuple[int, ...], int], ...] = ()
     mask_classes: tuple[str, ...] = CHANGE_CLASS
+    land_cover: bool = False
     truth: tuple[tuple[float, str], ...] = ()
     image_id: str | None = None
     facts: Facts | None = None
@@ -169,7 +174,7 @@ class ImagePair:
                 **value,
                 "captions": tuple(value["captions"]),
                 "truth": truth,
-                "mask_values": tuple((int(old), int(new)) for old, new in value["mask_values"]),
+                "mask_values": tuple((tuple(pixel), i) for pixel, i in value["mask_values"]),
                 "mask_classes": tuple(value["mask_classes"]),
                 "facts": None if facts is None else Facts.from_json(facts),
             }

@@ -172,6 +172,15 @@ def _training(system: systems.System) -> click.Command:
     metavar="NAME",
     help="Check that what is scored is the named protocol's: spot-single, levir-cc, …",
 )
+@click.option(
+    "--mask-predictions", metavar="DIR", help="Score these masks, PNGs of class ids, of any system."
+)
+@click.option("--mask-references", metavar="DIR", help="The true masks, under the same names.")
+@click.option(
+    "--classes",
+    type=click.IntRange(2, 255),
+    help="Of masks, the unchanged one included; default: 2 or 3, by their values.",
+)
 @click.option("--out", metavar="DIR", help="Where the files go; default: RUN/evaluation.")
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
@@ -185,6 +194,7 @@ def evaluate(**options: Any) -> None:
     Their shards hold the facts; for --references give them with --facts.
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
     The last line is the signature of the scores: with another one they are not comparable.
+    Masks are scored too where captioner and shards have them; --mask-predictions takes anybody's.
 
     \b
     Examples:
@@ -193,6 +203,7 @@ def evaluate(**options: Any) -> None:
       cc-train evaluate --predictions theirs.json --references test.json \\
           --facts data/synth/facts.json
       cc-train evaluate --predictions theirs.json --references spot.json --protocol spot-single
+      cc-train evaluate --mask-predictions theirs --mask-references labels --classes 3
     """
     from cc_train.commands import evaluate
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
@@ -17,6 +18,8 @@ from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation import evaluation, protocol, protocols, signature
 from cc_train.evaluation.captions import coco
+from cc_train.evaluation.masks import files as mask_files
+from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.predict import BATCH, predict
 from cc_train.pretrained import Captioner
 from cc_train.report import overlays
@@ -65,8 +68,16 @@ def evaluate(
     beams: int,
     device: str,
     as_json: bool,
+    mask_predictions: str | None = None,
+    mask_references: str | None = None,
+    classes: int | None = None,
 ) -> None:
     """Scores a run on shards, or predictions against references. Raises UserError."""
+    if mask_predictions is not None or mask_references is not None or classes is not None:
+        if run is not None or shards or predictions or references is not None:
+            raise UserError("masks and captions are both to be scored", "Score one at a time")
+        _score_mask_files(mask_predictions, mask_references, classes, out, as_json)
+        return
     if protocol_name is not None:
         protocols.get(protocol_name)
     if predictions:
@@ -100,6 +111,24 @@ def evaluate(
     evaluation.write(place, scores, items, captions)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
+
+
+def _score_mask_files(
+    predictions: str | None,
+    references: str | None,
+    classes: int | None,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Prints the scores of masks, and writes them into `out` if it is given. Raises UserError."""
+    if predictions is None or references is None:
+        raise UserError(
+            "--mask-predictions and --mask-references belong together", "Give both folders"
+        )
+    figures = mask_files.score(predictions, references, classes).figures()
+    if out is not None:
+        storage.write_json(str(Path(out) / evaluation.SCORES), {"masks": figures})
+    click.echo(json.dumps(figures, indent=2) if as_json else segmentation.table(figures))
 
 
 def caption(

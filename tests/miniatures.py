@@ -9,6 +9,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from cc_prep import manifest
 from cc_prep.manifest import Manifest
@@ -80,6 +81,53 @@ def levir(root: Path) -> Manifest:
     return manifest.load("levir", root=str(root))
 
 
+def levir_mci(root: Path) -> Manifest:
+    """Labels as the archive has them: grey values 0, 128 and 255, in all pairs."""
+    levir(root)
+    for number, split in enumerate(("train", "val", "test", "train")):
+        label = np.zeros((SIDE, SIDE), np.uint8)
+        if number % 2:
+            label[4:12, 4:20], label[20:28, 8:16] = 128, 255
+        place = root / f"images/{split}/label/{split}_{number:06d}.png"
+        place.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(place), label)
+    return manifest.load("levir_mci", root=str(root))
+
+
+def whu_cdc(root: Path) -> Manifest:
+    levir(root)
+    (root / "LevirCCcaptions.json").rename(root / "whuCCcaptions.json")
+    for number, split in enumerate(("train", "val", "test", "train")):
+        label = np.zeros((SIDE, SIDE), np.uint8)
+        label[4:12, 4:20] = number % 2
+        place = root / f"images/{split}/label/{split}_{number:06d}.png"
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(label.astype(bool)).save(place)  # one bit a pixel
+    return manifest.load("whu_cdc", root=str(root))
+
+
+def second_cc(root: Path) -> Manifest:
+    """White where nothing changed, else what covers the ground: trees become buildings."""
+    rows = []
+    for number, split in enumerate(("train", "val", "test", "train")):
+        name = f"{number:05d}_0_0.png"
+        sentences = [{"raw": f" caption {i} .", "tokens": ["caption", str(i)]} for i in range(5)]
+        rows.append(
+            {"filename": name, "split": split, "filepath": split, "changeflag": number % 2,
+             "sentences": sentences}
+        )  # fmt: skip
+        for at, (side, colour) in enumerate((("A", (0, 255, 0)), ("B", (128, 0, 0)))):
+            image(root / split / "rgb" / side / name, 10 * number + at)
+            cover = np.full((SIDE, SIDE, 3), 255, np.uint8)
+            if number % 2:
+                cover[8:24, 8:24] = colour
+            place = root / split / "sem" / side / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(cover).save(place)
+    write(root / "SECOND-CC-AUG.json", {"images": rows})
+    return manifest.load("second_cc", root=str(root))
+
+
 def clevr(root: Path) -> Manifest:
     names = [f"{i:06d}.png" for i in range(4)]
     for i, name in enumerate(names):
@@ -134,6 +182,9 @@ MAKERS: dict[str, Callable[[Path], Manifest]] = {
     "spot": spot,
     "edit": edit,
     "levir": levir,
+    "levir_mci": levir_mci,
+    "second_cc": second_cc,
+    "whu_cdc": whu_cdc,
     "own": own,
     "folders": folders,
 }

@@ -103,7 +103,9 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         raise UserError(
             f"{manifest.source}: no split {split!r}", f"It has: {', '.join(manifest.splits)}"
         )
-    pairs_of_split = reader(manifest).pairs(manifest, split)
+    pairs_of_split = [
+        _with_mask_classes(manifest, pair) for pair in reader(manifest).pairs(manifest, split)
+    ]
     check_inside(manifest, pairs_of_split)
     steps = manifest.captions.normalise
     if not steps:
@@ -112,6 +114,19 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         replace(p, captions=caption_normalization.normalize(p.captions, steps))
         for p in pairs_of_split
     ]
+
+
+def _with_mask_classes(manifest: Manifest, pair: ImagePair) -> ImagePair:
+    """The pair with what its manifest says of the pixels of masks, if it has any."""
+    if pair.mask is pair.mask_before is pair.mask_after is None:
+        return pair
+    settings = manifest.masks
+    return replace(
+        pair,
+        mask_values=settings.values,
+        mask_classes=settings.names,
+        land_cover=settings.land_cover,
+    )
 
 
 def check_inside(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:

@@ -6,18 +6,17 @@ import re
 from dataclasses import dataclass, field
 
 from cc_prep import datasets, manifest, storage
-from cc_prep.datasets.layouts import annotation_files, table
+from cc_prep.datasets.layouts import annotation_files, levir_cc, table
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 
 USUAL_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
-# The manifest that a layout's own starts from.
+# The manifest that a layout's own starts from; that of the LEVIR family depends on the data.
 TEMPLATES = {
     "clevr_change": "clevr",
     "clevr_dc": "clevr_dc",
     "spot_the_diff": "spot",
     "image_editing": "edit",
-    "levir_cc": "levir",
     "table": "own",
     "folders": "own",
     "video": "video",
@@ -91,7 +90,8 @@ def _described(name: str, root: str, layout: str) -> Recognised:
 
 def _with(layout: str, values: dict[str, str]) -> str:
     """The layout's own manifest with other values of top-level keys."""
-    text = manifest.text_of(TEMPLATES[layout])
+    root = values["root"]
+    text = manifest.text_of(levir_cc.template(root) if layout == "levir_cc" else TEMPLATES[layout])
     head, body = f"# {layout} in {values['root']}, as `cc-prep init` found it.\n", text
     while body.startswith("#"):
         body = body.partition("\n")[2]

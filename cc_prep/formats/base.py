@@ -44,16 +44,23 @@ class ShardFormat:
         return f"{shard}.{self.extension}"
 
 
-def read_rows(data: bytes, schema: pa.Schema | None, place: str) -> list[dict[str, Any]]:
+def read_rows(
+    data: bytes, schema: pa.Schema | None, place: str, optional: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """The rows of a Parquet table, of any schema if None is given.
 
+    optional: columns of the schema that older tables lack; they are None there.
     Raises DamagedShard, which names `place`, for what is no such table.
     """
     # No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
     # the process (seen once in 200 reads). So neither read_table, which prefetches.
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-        table = table if schema is None else table.cast(schema)
+        if schema is not None:
+            for field in (schema.field(name) for name in optional):
+                if field.name not in table.column_names:
+                    table = table.append_column(field, pa.nulls(len(table), field.type))
+            table = table.cast(schema)
         table_rows: list[dict[str, Any]] = table.to_pylist()
     except Exception as error:  # damage makes pyarrow raise nearly any type of its own and others
         reason = str(error).partition("\n")[0] or type(error).__name__

@@ -14,11 +14,12 @@ import numpy as np
 
 from cc_prep.formats import tar
 from cc_prep.media import images
-from cc_prep.records import FrameSequence
+from cc_prep.records import CHANGE_CLASS, FrameSequence
 
 UNION, BEFORE, AFTER = NAMES = ("mask.png", "mask_before.png", "mask_after.png")
 CLASSES = "mask_classes"
-MOST_CLASSES = 255
+MOST_CLASSES = 254
+OLD_CHANGE = 255  # in the masks of training shards of version 3
 
 
 def encode(sequence: FrameSequence) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -36,6 +37,15 @@ def encode(sequence: FrameSequence) -> tuple[dict[str, Any], dict[str, bytes]]:
             assert mask.max() <= len(classes), f"class {mask.max()} of {classes}"
             members[name] = images.encode_image(mask, "png", 0)
     return {CLASSES: list(classes)}, members
+
+
+def with_classes(meta: dict[str, Any], members: Mapping[str, bytes]) -> dict[str, Any]:
+    """The JSON of a training sample, with the classes of its mask also where version 3 wrote it.
+
+    That knew one mask, 255 where something changed, and named no classes.
+    """
+    is_old = CLASSES not in meta and UNION in members and not {BEFORE, AFTER} & members.keys()
+    return {**meta, CLASSES: list(CHANGE_CLASS)} if is_old else meta
 
 
 def check(key: str, meta: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
@@ -69,6 +79,8 @@ def decode(key: str, name: str, data: bytes | None, meta: Mapping[str, Any]) -> 
         raise tar.DamagedShard(f"{key}.{name}: {size}, not {width}×{height}")
     ids = np.ascontiguousarray(pixels[..., 0])
     count = len(meta[CLASSES])
-    if ids.max() > count or (pixels != ids[..., None]).any():
+    if count == 1:
+        ids = np.where(ids == OLD_CHANGE, 1, ids)
+    if ids.max() > count or (pixels != pixels[..., :1]).any():
         raise tar.DamagedShard(f"{key}.{name}: other values than the class ids 0 to {count}")
     return ids

@@ -70,7 +70,7 @@ class StoredSequence:
         try:
             fields = {name: self.meta[name] for name in PAIR_FIELDS}
             classes = self.meta.get(mask_members.CLASSES, CHANGE_CLASS)
-            masks = {"mask_values": (), "mask_classes": classes}
+            masks = {"mask_values": (), "mask_classes": classes, "land_cover": False}
             return ImagePair.from_json({**fields, **masks, "truth": ()})
         except (KeyError, TypeError, ValueError):
             raise tar.DamagedShard(f"{self.key}: its .json does not describe a pair") from None

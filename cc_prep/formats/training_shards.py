@@ -198,6 +198,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         for name, data in members.items()
         if name[0] == "f" and name[1:3].isdigit()
     }
+    meta = mask_members.with_classes(meta, members)
     mask_members.check(key, meta, members)
     masks = [members.get(name) for name in mask_members.NAMES]
     return TrainingSample(key, meta, tokens, scores, pictures, features, *masks)
@@ -276,7 +277,8 @@ def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) 
 
 def read_index(folder: str) -> list[dict[str, Any]]:
     """The rows of the index. Raises FileNotFoundError, and DamagedShard for no such table."""
-    return base.read_rows(storage.read_bytes(storage.join(folder, INDEX)), INDEX_SCHEMA, INDEX)
+    data = storage.read_bytes(storage.join(folder, INDEX))
+    return base.read_rows(data, INDEX_SCHEMA, INDEX, optional=(mask_members.CLASSES,))
 
 
 def lookup(folder: str, key: str) -> TrainingSample | None:

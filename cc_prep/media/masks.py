@@ -13,6 +13,7 @@ from cc_prep.errors import Reason, RejectedPair
 from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK, ImagePair
 
+Values = Sequence[tuple[tuple[int, ...], int]]
 LOSSY = (".jpg", ".jpeg")
 HALF = 127  # of a lossy mask: values around an edge are neither of the two
 
@@ -36,7 +37,8 @@ def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
     """The masks that a pair names, in the size of its frames. Raises RejectedPair.
 
     Where the data set has the two sides and no union, it is made of them: where both have a class,
-    it is that of the after image.
+    it is that of the after image. Of maps of land cover, places of the same class on both sides
+    count as unchanged.
     """
 
     def read_one(reference: str | None) -> np.ndarray | None:
@@ -48,41 +50,52 @@ def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
 
     union, before, after = map(read_one, (pair.mask, pair.mask_before, pair.mask_after))
     if union is None and before is not None and after is not None:
+        if pair.land_cover:
+            same = before == after
+            before, after = np.where(same, 0, before), np.where(same, 0, after)
         union = np.where(after > 0, after, before)
     return Masks(union, before, after)
 
 
-def read(reference: str, values: Sequence[tuple[int, int]] = ()) -> np.ndarray:
+def read(reference: str, values: Values = ()) -> np.ndarray:
     """The mask at a path or URL as class ids uint8 [H, W].
 
-    values: (value of a pixel in the first channel, class id), each value that is not 0 among them.
+    values: (pixel, class id), where a pixel is the value of its first channel or a colour of three.
     Without them a pixel that is not 0 in some channel is of class 1; in JPEG, which changes
     values, one above half. Raises RejectedPair for what `images.read` rejects and for a value that
     is not known.
     """
     pixels = images.read(reference)
     if values:
-        return class_ids(pixels[..., 0], values, reference)
+        return class_ids(pixels, values, reference)
     is_lossy = reference.lower().endswith(LOSSY) or images.FRAME in reference
     return (pixels.max(axis=2) > (HALF if is_lossy else 0)).astype(np.uint8)
 
 
-def class_ids(pixels: np.ndarray, values: Sequence[tuple[int, int]], name: str) -> np.ndarray:
-    """Class ids uint8 [H, W] of pixels uint8 [H, W].
+def class_ids(pixels: np.ndarray, values: Values, name: str) -> np.ndarray:
+    """Class ids uint8 [H, W] of pixels uint8 [H, W, 3].
 
-    values: (value of a pixel, class id); the value 0 is class 0 unless they say otherwise. Raises
-    RejectedPair, which names `name`, for a value that is not among them.
+    values: (pixel, class id), all of one channel or all of three. Raises RejectedPair, which names
+    `name`, for a pixel that is not among them.
     """
-    id_of_value = np.full(256, -1, np.int16)
-    id_of_value[0] = 0
-    for value, class_id in values:
-        id_of_value[value] = class_id
-    ids = id_of_value[pixels]
-    if ids.min() < 0:
-        unknown = int(pixels[ids < 0][0])
-        known = ", ".join(str(value) for value in sorted({0, *(value for value, _ in values)}))
-        raise RejectedPair(Reason.UNREADABLE_MASK, f"{name}: the value {unknown}, not {known}")
-    return ids.astype(np.uint8)
+    channels = len(values[0][0])
+    codes = _codes(pixels[..., :channels])
+    known = _codes(np.array([pixel for pixel, _ in values]))
+    order = np.argsort(known)
+    places = np.searchsorted(known[order], codes).clip(max=len(known) - 1)
+    unknown = known[order][places] != codes
+    if unknown.any():
+        pixel_text = ", ".join(map(str, pixels[unknown][0][:channels]))
+        listed = "; ".join(", ".join(map(str, pixel)) for pixel, _ in values)
+        raise RejectedPair(
+            Reason.UNREADABLE_MASK, f"{name}: a pixel ({pixel_text}), not of {listed}"
+        )
+    return np.array([class_id for _, class_id in values], np.uint8)[order][places]
+
+
+def _codes(pixels: np.ndarray) -> np.ndarray:
+    """One number int64 [...] for each pixel [..., channels]."""
+    return pixels.astype(np.int64) @ (256 ** np.arange(pixels.shape[-1]))
 
 
 def fitted(mask: np.ndarray, height: int, width: int) -> np.ndarray:

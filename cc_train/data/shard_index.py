@@ -30,8 +30,8 @@ class Entry:
 
     shard: the path or URL of the tar. offset, bytes: the range of the tar that its members take.
     height, width: of its frames, in px. tokenizer_sha256: digest of the VQGAN that made its tokens.
-    mask_classes: names of the classes of its masks; empty without masks. A key that the JSON lacks
-    is None.
+    mask_classes: names of the classes of its masks; none where it has no mask. Another key that the
+    JSON lacks is None.
     """
 
     key: str
@@ -50,9 +50,9 @@ class Entry:
     frames: int | None = None
     height: int | None = None
     width: int | None = None
-    mask_classes: tuple[str, ...] = ()
     tokenizer: str | None = None
     tokenizer_sha256: str | None = None
+    mask_classes: tuple[str, ...] = ()
 
     @property
     def scene(self) -> str:
@@ -62,12 +62,8 @@ class Entry:
     def meta(self) -> dict[str, Any]:
         """The part of the sample's JSON that the index holds, and its key; reads nothing."""
         known = {name: getattr(self, name) for name, _ in INDEX_META}
-        return {
-            "key": self.key,
-            **known,
-            "captions": list(self.captions),
-            "mask_classes": list(self.mask_classes),
-        }
+        lists = {"captions": list(self.captions), "mask_classes": list(self.mask_classes)}
+        return {"key": self.key, **known, **lists}
 
     def read(self) -> TrainingSample:
         """The sample, read from its shard. Raises DamagedShard and FileNotFoundError."""
@@ -153,8 +149,7 @@ def _tokenizer_words(name: str | None, sha256: str | None) -> str:
 def _entry(shard: str, row: Mapping[str, Any]) -> Entry:
     """The sample of a row of the index."""
     known = {name: row[name] for name, _ in INDEX_META}
-    for name in ("captions", "mask_classes"):
-        known[name] = tuple(known[name] or ())
+    known |= {name: tuple(known[name] or ()) for name in ("captions", "mask_classes")}
     return Entry(row["key"], shard, row["offset"], row["bytes"], **known)
 
 

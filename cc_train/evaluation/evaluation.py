@@ -3,8 +3,9 @@
 DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the official scripts
                        want them (and sc_results.json, nsc_results.json for CLEVR-Change)
 DIR/references.json    COCO's annotation format
-DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group, what
-                       was left out, the conventions, the signature
+DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group,
+                       scores of predicted masks (`masks`), what was left out, the conventions, the
+                       signature
 DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
                        changed (`facts`) and whether the caption is right (`outcomes`, `exact`)
 DIR/table.md           facts and corpus scores as tables
@@ -25,6 +26,8 @@ from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 from cc_train.evaluation.captions.scorer import Scores
 from cc_train.evaluation.fact_scores import FactScores
 from cc_train.evaluation.facts import Verdict, judge
+from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.masks.segmentation import MaskScores
 from cc_train.evaluation.signature import Signature
 from cc_train.training import runs
 
@@ -48,7 +51,8 @@ class Evaluation:
 
     groups: by group, `total` first. counts: pairs by group. swapped: what `swap_check` gives of the
         captions of (after, before); None if they were not made. verdicts: by the ids of the items
-        that have facts. signature: what the scores depend on besides the captions.
+        that have facts. masks: of predicted masks, where captioner and
+        samples have them. signature: what the scores depend on besides the captions.
     """
 
     signature: Signature
@@ -56,6 +60,7 @@ class Evaluation:
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    masks: MaskScores | None = None
 
     @property
     def facts(self) -> FactScores | None:
@@ -71,6 +76,7 @@ class Evaluation:
                 name: {"pairs": self.counts[name], **scores.corpus}
                 for name, scores in self.groups.items()
             },
+            **({} if self.masks is None else {"masks": self.masks.figures()}),
             "left_out": self.groups[TOTAL].left_out,
             "conventions": scorer.CONVENTIONS,
             "signature": self.signature.line,
@@ -189,6 +195,8 @@ def table(result: Evaluation) -> str:
     for group, scores in result.groups.items():
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
+    if result.masks is not None:
+        lines.append(f"\n{segmentation.table(result.masks.figures())}".rstrip())
     for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")
     if result.swapped:

@@ -16,6 +16,7 @@ from cc_train.evaluation import evaluation, protocols
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
+from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.predict import predict
 
 
@@ -48,19 +49,32 @@ def score(
     """
     if named is not None:
         protocols.checked(named, items)  # before the captions, which take long
-    captions = _captions(captioner, entries, beams, False, console)
+    masks = SampleMasks()
+    captions = _captions(captioner, entries, beams, False, console, masks)
     if place is not None:
         coco.write(place, items, captions)
     scores = evaluation.evaluate(items, captions, protocol=named)
+    scores.masks = masks.scores
     swapped = _captions(captioner, entries, beams, True, console)
     scores.swapped = evaluation.swap_check(items, captions, swapped)
     return scores, captions
 
 
 def _captions(
-    captioner: CaptionModel, entries: Sequence[Entry], beams: int, swapped: bool, console: Console
+    captioner: CaptionModel,
+    entries: Sequence[Entry],
+    beams: int,
+    swapped: bool,
+    console: Console,
+    masks: SampleMasks | None = None,
 ) -> dict[str, str]:
+    """Captions by key of samples; `masks` counts the masks that come with them."""
     title = "captioning swapped pairs" if swapped else "captioning"
     captions = predict(captioner, entries, beams, swapped)
     tracked = track(captions, title, len(entries), console=console, transient=True)
-    return {key: caption.text for key, caption in tracked}
+    texts = {}
+    for entry, (key, caption) in zip(entries, tracked, strict=True):
+        texts[key] = caption.text
+        if masks is not None:
+            masks.add(entry, caption)
+    return texts

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cc_prep.formats import training_shards
 from tests.commands import cc_train
 from tests.conftest import ROOT, Command
 from tests.miniatures import MAKERS
@@ -77,7 +78,14 @@ def test_from_raw_files_to_a_captioner(
     assert scores["groups"]["total"]["pairs"] > 0
 
 
-@pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir"])
+MASK_CLASSES = {
+    "levir_mci": ["road", "building"],
+    "second_cc": ["low vegetation", "ground", "tree", "water", "building", "playground"],
+    "whu_cdc": ["building"],
+}
+
+
+@pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir", *MASK_CLASSES])
 def test_from_raw_files_to_scorer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prepare: Command
 ) -> None:
@@ -94,3 +102,8 @@ def test_from_raw_files_to_scorer(
     scores = json.loads((tmp_path / "out/scorer/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0
     assert (tmp_path / "out/scorer/report.html").exists()
+    [shard] = (tmp_path / "out/shards").glob("train-*.tar")
+    for sample in training_shards.read(str(shard)):
+        assert sample.meta.get("mask_classes") == MASK_CLASSES.get(name)
+        if name in MASK_CLASSES:
+            assert sample.mask().any() == (sample.meta["kind"] == "change")

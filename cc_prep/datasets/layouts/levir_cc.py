@@ -1,9 +1,18 @@
-"""LEVIR-CC (Liu et al., TGRS 2022): satellite images, some of which nothing has changed in.
+"""The LEVIR family: satellite images with five sentences a pair, and masks where there are any.
 
-    images/{train,val,test}/A/train_000016.png   before; B: after (256 × 256)
+LEVIR-CC (Liu et al., TGRS 2022) and LEVIR-MCI, which adds `label` (Change-Agent, TGRS 2024):
+
+    images/{train,val,test}/A/train_000016.png   before; B: after; label: 0, 128 road, 255 building
     LevirCCcaptions.json   {"images": [{"filename", "split", "changeflag", "sentences": [{"raw"}]}]}
 
-`changeflag` 0 makes a pair one without change.
+WHU-CDC has the same folders, `whuCCcaptions.json` and labels of buildings alone. SECOND-CC has
+maps of land cover in place of labels:
+
+    {train,val,test}/rgb/A/NAME.png, rgb/B       before, after
+    {train,val,test}/sem/A/NAME.png, sem/B       white where nothing changed, else a colour a class
+    SECOND-CC-AUG.json                           as LevirCCcaptions.json
+
+`levir` and `masks` of the manifest say which. `changeflag` 0 makes a pair one without change.
 """
 
 from __future__ import annotations
@@ -12,62 +21,88 @@ from collections import Counter
 from typing import Any
 
 from cc_prep import storage
-from cc_prep.datasets.layouts import annotation_files
+from cc_prep.datasets.layouts import annotation_files, masks
 from cc_prep.datasets.layouts.annotation_files import Images, first_folder
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 
 LAYOUT = "LEVIR-CC"
-FILE = "LevirCCcaptions.json"
-WANTED = f"Put LEVIR-CC there ({FILE}, images/), or name its folder with --root"
+FILES = ("LevirCCcaptions.json", "SECOND-CC-AUG.json", "whuCCcaptions.json")
+FOLDERS = ("images/", "train/rgb/", "val/rgb/", "test/rgb/")
+WANTED = (
+    "Put the data set there ({m.levir.captions}, {m.levir.before}), or name its folder with --root"
+)
 
 
 def parts(root: str) -> dict[str, bool]:
     """Whether each part of the layout is there."""
-    return annotation_files.parts(root, [["images/"], [FILE]])
+    return annotation_files.parts(root, [FOLDERS, FILES])
+
+
+def template(root: str) -> str:
+    """The name of the manifest that fits the data in `root`."""
+    if storage.exists(storage.join(root, "SECOND-CC-AUG.json")):
+        return "second_cc"
+    if storage.exists(storage.join(root, "whuCCcaptions.json")):
+        return "whu_cdc"
+    labels = (storage.join(root, f"images/{split}/label") for split in ("train", "val", "test"))
+    return "levir_mci" if any(map(storage.is_folder, labels)) else "levir"
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
-    sides = [first_folder(manifest.root, [f"images/{split}/{s}"], LAYOUT) for s in "AB"]
-    images = Images(manifest.root, sides)
+    places = manifest.levir
+    sides = [
+        first_folder(manifest.root, [pattern.replace("{split}", split)], LAYOUT)
+        for pattern in (places.before, places.after)
+    ]
+    mask_folders = [
+        pattern and pattern.replace("{split}", split)
+        for pattern in (places.mask, places.mask_before, places.mask_after)
+    ]
+    images = Images(manifest.root, [*sides, *filter(None, mask_folders)])
     image_pairs = []
-    for row in _rows(manifest.root):
+    for row in _rows(manifest):
         if row["split"] == split:
             stem = row["filename"].rpartition(".")[0] or row["filename"]
             before, after = (images.of(f"{side}/{stem}") for side in sides)
-            sentences = [str(one["raw"]).strip() for one in row["sentences"]]
-            image_pairs.append(
-                ImagePair(
-                    dataset=manifest.name,
-                    split=split,
-                    id=stem,
-                    kind=CHANGE if row["changeflag"] else NO_CHANGE,
-                    before=before,
-                    after=after,
-                    captions=tuple(one for one in sentences if one),
-                    image_id=row["filename"],
-                )
+            pair = ImagePair(
+                dataset=manifest.name,
+                split=split,
+                id=stem,
+                kind=CHANGE if row["changeflag"] else NO_CHANGE,
+                before=before,
+                after=after,
+                captions=tuple(filter(None, map(_sentence, row["sentences"]))),
+                image_id=row["filename"],
             )
-    return image_pairs
+            references = (
+                images.paths.get(f"{folder}/{stem}") if folder else None for folder in mask_folders
+            )
+            image_pairs.append(masks.with_masks(pair, *references))
+    return masks.with_empty(image_pairs)
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Files twice, empty sentences, and splits that no manifest split names."""
-    rows = _rows(manifest.root)
+    rows, file = _rows(manifest), manifest.levir.captions
     counts = Counter((row["split"], row["filename"]) for row in rows)
     problems = [
-        f"{FILE}: {name} of {split} is there twice" for (split, name), n in counts.items() if n > 1
+        f"{file}: {name} of {split} is there twice" for (split, name), n in counts.items() if n > 1
     ]
-    empty = sum(not str(one["raw"]).strip() for row in rows for one in row["sentences"])
+    empty = sum(not _sentence(one) for row in rows for one in row["sentences"])
     if empty:
-        problems.append(f"{FILE}: {empty} empty sentences, left out")
+        problems.append(f"{file}: {empty} empty sentences, left out")
     unknown = {row["split"] for row in rows} - set(manifest.splits)
-    return problems + [f"{FILE}: split {split} is not in the manifest" for split in sorted(unknown)]
+    return problems + [f"{file}: split {split} is not in the manifest" for split in sorted(unknown)]
 
 
-def _rows(root: str) -> list[dict[str, Any]]:
-    place = storage.join(root, FILE)
+def _sentence(entry: dict[str, Any]) -> str:
+    return str(entry["raw"]).strip()
+
+
+def _rows(manifest: Manifest) -> list[dict[str, Any]]:
+    place = storage.resolve(manifest.root, manifest.levir.captions)
     entries: list[dict[str, Any]] = annotation_files.read_json(place, dict, LAYOUT).get("images")
     rows = entries if isinstance(entries, list) else []
     checks = {

@@ -89,6 +89,8 @@ def test_readme_lists_every_key_with_its_default() -> None:
         "video.": manifest.Video,
         "captions.": manifest.Captions,
         "table.": manifest.Table,
+        "levir.": manifest.Levir,
+        "masks.": manifest.Masks,
         "interpolate.": manifest.Interpolate,
         "score.": manifest.Score,
         "keyframes.": manifest.Keyframes,

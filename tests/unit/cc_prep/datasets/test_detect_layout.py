@@ -19,6 +19,9 @@ LAYOUTS = {
     "spot": "spot_the_diff",
     "edit": "image_editing",
     "levir": "levir_cc",
+    "levir_mci": "levir_cc",
+    "second_cc": "levir_cc",
+    "whu_cdc": "levir_cc",
     "own": "table",
     "folders": "folders",
 }
@@ -37,6 +40,7 @@ def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
     assert again.root == str(tmp_path / "data of mine")
     # The settings of the reference come along.
     assert again.train == known.train
+    assert (again.levir, again.masks) == (known.levir, known.masks)
 
 
 def test_videos_are_recognised(tmp_path: Path) -> None:

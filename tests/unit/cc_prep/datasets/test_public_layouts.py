@@ -7,15 +7,31 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from cc_prep import datasets, manifest
 from cc_prep.datasets.layouts import clevr_dc as clevr_dc_reader
 from cc_prep.errors import UserError
 from cc_prep.inspect.inspection import inspect
+from cc_prep.manifest import Manifest
+from cc_prep.media import masks
 from cc_prep.records import EMPTY_MASK
 from tests.conftest import ROOT
-from tests.miniatures import MAKERS, clevr_dc, edit, folders, image, levir, spot, write
+from tests.miniatures import (
+    MAKERS,
+    clevr_dc,
+    edit,
+    folders,
+    image,
+    levir,
+    levir_mci,
+    second_cc,
+    spot,
+    whu_cdc,
+    write,
+)
 
 REAL = ROOT.parent / "shared" / "realdata"  # no licence: read where it stands, never copied
 
@@ -65,6 +81,46 @@ def test_levir_cc(tmp_path: Path) -> None:
     ]
     assert pairs[0].after == "images/train/B/train_000000.png"
     assert pairs[0].captions[0] == "caption 0 ."
+    assert inspect(settings, settings.splits).faults == []
+
+
+def loaded_masks(settings: Manifest, split: str) -> list[tuple[np.ndarray, ...]]:
+    return [masks.of_pair(settings.root, pair, 32, 32) for pair in datasets.pairs(settings, split)]
+
+
+def test_levir_mci(tmp_path: Path) -> None:
+    """Keeps away: roads and buildings in one class, or in the other's."""
+    settings = levir_mci(tmp_path)
+    unchanged, changed = datasets.pairs(settings, "train")
+    assert changed.mask == "images/train/label/train_000003.png"
+    assert changed.mask_classes == unchanged.mask_classes == ("road", "building")
+    empty, mask = (union for union, before, after in loaded_masks(settings, "train"))
+    assert not empty.any()
+    assert (mask[5, 5], mask[22, 10], mask[0, 0]) == (1, 2, 0)
+    (tmp_path / unchanged.mask).unlink()
+    assert datasets.pairs(settings, "train")[0].mask == EMPTY_MASK
+
+
+def test_whu_cdc(tmp_path: Path) -> None:
+    settings = whu_cdc(tmp_path)
+    assert datasets.pairs(settings, "train")[1].mask_classes == ("building",)
+    assert [union.sum() for union, _, _ in loaded_masks(settings, "train")] == [0, 8 * 16]
+    assert inspect(settings, settings.splits).faults == []
+
+
+def test_second_cc(tmp_path: Path) -> None:
+    """Keeps away: what was there as what came, and the cover of a brightened copy as unknown."""
+    settings = second_cc(tmp_path)
+    assert [pair.id for pair in datasets.pairs(settings, "train")] == ["00000_0_0", "00003_0_0"]
+    names = datasets.pairs(settings, "train")[1].mask_classes
+    empty, (union, before, after) = loaded_masks(settings, "train")
+    assert not np.any(empty)
+    assert names[before[10, 10] - 1] == "tree"
+    assert names[after[10, 10] - 1] == names[union[10, 10] - 1] == "building"
+    cover = tmp_path / "train/sem/A/00003_0_0.png"
+    brighter = np.asarray(Image.open(cover)).astype(int) + 80
+    Image.fromarray(brighter.clip(0, 255).astype(np.uint8)).save(cover)
+    assert np.array_equal(loaded_masks(settings, "train")[1].before, before)
     assert inspect(settings, settings.splits).faults == []
 
 
@@ -199,14 +255,16 @@ def test_what_is_odd_is_noted(tmp_path: Path) -> None:
     assert f"1 images are in several splits: {' = '.join(sorted(keys))}" in inspection.faults
 
 
-PUBLIC = ["clevr", "clevr_dc", "spot", "edit", "levir"]
+PUBLIC = ["clevr", "clevr_dc", "spot", "edit", "levir", "levir_mci", "second_cc", "whu_cdc"]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign", "row"])
 def test_damaged_annotations(tmp_path: Path, name: str, damage: str) -> None:
     settings = MAKERS[name](tmp_path)
-    names = ("train", "LevirCCcaptions", "captions", "change_captions")
+    names = (
+        "train", "LevirCCcaptions", "SECOND-CC-AUG", "whuCCcaptions", "captions", "change_captions"
+    )  # fmt: skip
     [file] = [f for f in tmp_path.rglob("*.json") if f.stem in names]
     if damage == "missing":
         file.unlink()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from cc_prep.formats import tar, training_shards
@@ -151,6 +152,33 @@ def test_masks_that_do_not_fit(name: str, data: bytes, message: str) -> None:
     assert message in fault
 
 
+def test_masks_of_shards_of_version_3() -> None:
+    """Keeps away: shards that took days, and whose masks can no longer be read."""
+    meta = json.loads(sample(None, None)["json"])
+    old = encode_image(np.where(MASK > 0, 255, 0).astype(np.uint8), "png", 0)
+    decoded = training_shards.decode(
+        "k", {**sample(None, None), "json": json.dumps(meta).encode(), "mask.png": old}
+    )
+    assert np.array_equal(decoded.mask(), MASK > 0)
+    assert decoded.meta["mask_classes"] == ["change"]
+    assert decoded.mask_before() is None
+
+
+def test_an_index_of_version_3(tmp_path: Path) -> None:
+    """Keeps away: a table without a column as damage; it knows of no masks."""
+    with training_shards.write_shard(str(tmp_path / "train-000000.tar")) as (writer, written):
+        writer.add(PAIR.key, sample())
+    training_shards.write_index(str(tmp_path), {"train-000000": written.index})
+    table = pq.read_table(tmp_path / training_shards.INDEX).drop_columns(["mask_classes"])
+    pq.write_table(table, tmp_path / training_shards.INDEX)
+    [row] = training_shards.read_index(str(tmp_path))
+    assert row["mask_classes"] is None
+    assert row["captions"] == ["it moved", "moved"]
+    pq.write_table(table.drop_columns(["captions"]), tmp_path / training_shards.INDEX)
+    with pytest.raises(tar.DamagedShard):
+        training_shards.read_index(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "members",
     [
@@ -158,7 +186,7 @@ def test_masks_that_do_not_fit(name: str, data: bytes, message: str) -> None:
         changed("mask_classes", []),
         changed("mask_classes", "road"),
         changed("mask_classes", [1, 2]),
-        changed("mask_classes", ["x"] * 256),
+        changed("mask_classes", ["x"] * 255),
         {name: data for name, data in sample().items() if name != "mask.png"},
         {**sample(None, None), "mask_after.png": sample()["mask_after.png"]},
     ],

@@ -14,7 +14,8 @@ from cc_prep.media import masks
 from cc_prep.records import EMPTY_MASK
 from tests.fakes import pair
 
-LEVIR = ((128, 1), (255, 2))
+LEVIR = (((0,), 0), ((128,), 1), ((255,), 2))
+COLOURS = (((255, 255, 255), 0), ((128, 0, 0), 2), ((0, 128, 0), 1))
 
 
 def written(path: Path, values: object, mode: str = "L") -> str:
@@ -51,7 +52,7 @@ def test_values_are_classes(tmp_path: Path, mode: str) -> None:
 def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:
     """Keeps away: a smoothed or damaged label whose classes nobody said."""
     place = written(tmp_path / "m.png", squares(255, 0, 77))
-    with pytest.raises(RejectedPair, match="the value 77, not 0, 128, 255") as caught:
+    with pytest.raises(RejectedPair, match=r"a pixel \(77\), not of 0; 128; 255") as caught:
         masks.read(place, LEVIR)
     assert caught.value.reason is Reason.UNREADABLE_MASK
 
@@ -65,6 +66,29 @@ def test_the_union_is_made_of_the_sides(tmp_path: Path) -> None:
     assert np.array_equal(union, squares(0, 1, 2, 2))
     assert np.array_equal(before, squares(0, 1, 1, 0))
     assert np.array_equal(after, squares(0, 0, 2, 2))
+
+
+def test_colours_are_classes(tmp_path: Path) -> None:
+    """Keeps away: two colours of one class because they share a channel."""
+    pixels = squares(0, 1, 2, 0)[..., None] * 0 + np.array(
+        [[[255, 255, 255]] * 16 + [[128, 0, 0]] * 16 + [[0, 128, 0]] * 16 + [[255, 255, 255]] * 16],
+        np.uint8,
+    )
+    place = written(tmp_path / "m.png", pixels, "RGB")
+    assert np.array_equal(masks.read(place, COLOURS), squares(0, 2, 1, 0))
+    with pytest.raises(RejectedPair, match=r"a pixel \(128, 0, 0\), not of 255, 255, 255"):
+        masks.read(place, COLOURS[:1])
+
+
+def test_the_same_cover_on_both_sides_is_no_change(tmp_path: Path) -> None:
+    """Keeps away: a map of land cover whose every pixel counts as changed."""
+    written(tmp_path / "b.png", squares(0, 128, 128, 255))
+    written(tmp_path / "a.png", squares(128, 128, 255, 255))
+    record = replace(pair(0), mask_before="b.png", mask_after="a.png", mask_values=LEVIR)
+    union, before, after = masks.of_pair(str(tmp_path), replace(record, land_cover=True), 32, 64)
+    assert np.array_equal(union, squares(1, 0, 2, 0))
+    assert np.array_equal(before, squares(0, 0, 1, 0))
+    assert np.array_equal(after, squares(1, 0, 2, 0))
 
 
 def test_masks_that_are_empty_or_not_known(tmp_path: Path) -> None:

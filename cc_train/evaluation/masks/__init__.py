@@ -1,0 +1,1 @@
+"""Predicted change masks against the true ones."""

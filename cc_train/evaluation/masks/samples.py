@@ -1,0 +1,51 @@
+"""Masks that a captioner predicts for samples of training shards, against the samples' own."""
+
+from __future__ import annotations
+
+from cc_prep.errors import UserError
+from cc_prep.formats.tar import DamagedShard
+from cc_prep.media.masks import fitted
+from cc_train.captioner import Caption
+from cc_train.data.shard_index import ADVICE, Entry
+from cc_train.evaluation.masks.segmentation import MaskCounter, MaskScores
+
+
+class SampleMasks:
+    """Counts the masks of captions of samples, as far as both have one."""
+
+    def __init__(self) -> None:
+        self.counter: MaskCounter | None = None
+
+    def add(self, entry: Entry, caption: Caption) -> None:
+        """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
+
+        Raises UserError for a sample that cannot be read, whose classes are not those of the
+        samples before it, or for which a class is predicted that its data does not have.
+        """
+        if caption.mask is None or not entry.mask_classes:
+            return
+        try:
+            reference = entry.read().mask()
+        except (DamagedShard, FileNotFoundError) as error:
+            raise UserError(f"{entry.shard}: {error}", ADVICE) from None
+        if reference is None:
+            return
+        if self.counter is None:
+            self.counter = MaskCounter(entry.mask_classes)
+        if self.counter.classes != entry.mask_classes:
+            classes = " and ".join(", ".join(c) for c in (self.counter.classes, entry.mask_classes))
+            raise UserError(
+                f"{entry.key}: masks of other classes ({classes})", "Score each data set by itself"
+            )
+        prediction = fitted(caption.mask, *reference.shape)
+        if prediction.max() > len(entry.mask_classes):
+            raise UserError(
+                f"{entry.key}: class {prediction.max()} is predicted, of {len(entry.mask_classes)}",
+                "Score the captioner on data with the classes that it was trained on",
+            )
+        self.counter.add(reference, prediction)
+
+    @property
+    def scores(self) -> MaskScores | None:
+        """Of what was counted so far; None if nothing was."""
+        return None if self.counter is None else self.counter.scores

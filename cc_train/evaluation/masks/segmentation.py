@@ -1,0 +1,171 @@
+"""How well predicted change masks agree with the true ones.
+
+One confusion matrix is counted over all pixels of a split; no figure is a mean over images. With
+TP, FP and FN of a class, IoU = TP / (TP + FP + FN), precision = TP / (TP + FP), recall = TP / (TP +
+FN), F1 = 2 TP / (2 TP + FP + FN). The conventions of LEVIR-MCI and of binary change detection:
+
+mIoU          mean of IoU over all classes, the unchanged one included
+mIoU-change   the same over the classes of change alone
+precision, recall, F1, IoU-any   of "changed at all": all classes of change as one
+mF1           mean of F1 over the classes of change
+false alarms  share of the unchanged pairs in which some change is predicted
+
+All are × 100. A class that is neither in the references nor in the predictions has no figures, and
+no mean counts it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+UNCHANGED = "unchanged"
+MIOU, MIOU_CHANGE, FALSE_ALARMS = "mIoU", "mIoU-change", "false alarms"
+# Of "changed at all", in the order in which they are printed.
+ANY = {"F1": "F1", "precision": "precision", "recall": "recall", "IoU-any": "IoU"}
+
+
+def confusion(reference: np.ndarray, prediction: np.ndarray, classes: int) -> np.ndarray:
+    """How many pixels of each true class were given each class, int64 [K + 1, K + 1].
+
+    reference, prediction: class ids uint8 [H, W], 0 unchanged and 1 … K. classes: K.
+    """
+    assert reference.shape == prediction.shape, (reference.shape, prediction.shape)
+    count = classes + 1
+    pairs = reference.astype(np.int64) * count + prediction
+    matrix: np.ndarray = np.bincount(pairs.ravel(), minlength=count * count)
+    return matrix.reshape(count, count)
+
+
+@dataclass(frozen=True)
+class MaskScores:
+    """What was counted over a split.
+
+    classes: names of the classes of change 1 … K. matrix: int64 [K + 1, K + 1], pixels by true and
+    predicted class. pairs: how many masks. unchanged: of how many nothing changed; alarmed: in how
+    many of these some change was predicted.
+    """
+
+    classes: tuple[str, ...]
+    matrix: np.ndarray
+    pairs: int
+    unchanged: int
+    alarmed: int
+
+    @property
+    def iou(self) -> dict[str, float]:
+        """IoU × 100 of each class by its name, `unchanged` first; NaN of one that is nowhere."""
+        return {
+            name: measures["IoU"]
+            for name, measures in zip(
+                (UNCHANGED, *self.classes), self._of_each_class(), strict=True
+            )
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """What scores.json holds; None for a figure of 0 / 0."""
+        of_class = self._of_each_class()
+        ious = [measures["IoU"] for measures in of_class]
+        whole = int(self.matrix.sum())
+        any_true = whole - int(self.matrix[0].sum())
+        any_predicted = whole - int(self.matrix[:, 0].sum())
+        of_any = _measures(int(self.matrix[1:, 1:].sum()), any_true, any_predicted)
+        figures = {
+            MIOU: _mean(ious),
+            MIOU_CHANGE: _mean(ious[1:]),
+            "IoU": self.iou,
+            **{name: of_any[measure] for name, measure in ANY.items()},
+            "mF1": _mean([measures["F1"] for measures in of_class[1:]]),
+            "classes": dict(zip(self.classes, of_class[1:], strict=True)),
+            FALSE_ALARMS: 100 * _ratio(self.alarmed, self.unchanged),
+            "pairs": self.pairs,
+            "unchanged pairs": self.unchanged,
+        }
+        return {name: _finite(value) for name, value in figures.items()}
+
+    def _of_each_class(self) -> list[dict[str, float]]:
+        right, true, predicted = (
+            np.diag(self.matrix),
+            self.matrix.sum(axis=1),
+            self.matrix.sum(axis=0),
+        )
+        return [_measures(*map(int, counts)) for counts in zip(right, true, predicted, strict=True)]
+
+
+class MaskCounter:
+    """Counts the masks of a split one after the other."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = tuple(classes)
+        count = len(self.classes) + 1
+        self.matrix = np.zeros((count, count), np.int64)
+        self.pairs = self.unchanged = self.alarmed = 0
+
+    def add(self, reference: np.ndarray, prediction: np.ndarray) -> None:
+        """Counts one pair's masks, class ids uint8 [H, W] of one size."""
+        self.matrix += confusion(reference, prediction, len(self.classes))
+        self.pairs += 1
+        if not reference.any():
+            self.unchanged += 1
+            self.alarmed += bool(prediction.any())
+
+    @property
+    def scores(self) -> MaskScores:
+        """Of what was counted so far."""
+        return MaskScores(
+            self.classes, self.matrix.copy(), self.pairs, self.unchanged, self.alarmed
+        )
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures of scores.json in Markdown."""
+    header = ["", "IoU", "F1", "precision", "recall"]
+    any_change = [figures[name] for name in ("IoU-any", "F1", "precision", "recall")]
+    rows = [
+        ["unchanged", figures["IoU"][UNCHANGED], None, None, None],
+        *([name, *(row[m] for m in header[1:])] for name, row in figures["classes"].items()),
+        ["changed at all", *any_change],
+    ]
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    lines += ["| " + " | ".join([row[0], *map(_shown, row[1:])]) + " |" for row in rows]
+    summary = (
+        f"\nMasks of {figures['pairs']:,} pairs: {MIOU} {_shown(figures[MIOU])}, "
+        f"{MIOU_CHANGE} {_shown(figures[MIOU_CHANGE])}, F1 {_shown(figures['F1'])}; some change is "
+        f"predicted in {_shown(figures[FALSE_ALARMS])} % of {figures['unchanged pairs']:,} "
+        "unchanged pairs."
+    )
+    return "\n".join([*lines, summary]) + "\n"
+
+
+def _measures(right: int, true: int, predicted: int) -> dict[str, float]:
+    """IoU, F1, precision and recall × 100 of a class by its pixels; NaN for 0 / 0."""
+    return {
+        "IoU": 100 * _ratio(right, true + predicted - right),
+        "F1": 100 * _ratio(2 * right, true + predicted),
+        "precision": 100 * _ratio(right, predicted),
+        "recall": 100 * _ratio(right, true),
+    }
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _finite(value: Any) -> Any:
+    """None in place of NaN, which is no JSON."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,102 @@
+"""A captioner that says where: its masks against those of the samples."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from cc_prep.errors import UserError
+from cc_prep.formats import training_shards
+from cc_prep.records import FrameSequence, ImagePair
+from cc_train.captioner import Caption, Inputs
+from cc_train.evaluation import evaluation, protocol
+
+QUIET = Console(file=io.StringIO())
+FRAMES = np.zeros((2, 32, 32, 3), np.uint8)
+
+
+class Points:
+    """Says that the left half changed, in half the size of the images."""
+
+    inputs = Inputs((32, 32))
+    device = torch.device("cpu")
+
+    def __init__(self, class_id: int = 1) -> None:
+        self.class_id = class_id
+
+    def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
+        mask = np.zeros((16, 16), np.uint8)
+        mask[:, :8] = self.class_id
+        return [Caption("it moved", mask=mask) for _ in before_after]
+
+
+@pytest.fixture(autouse=True)
+def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One measure of captions: the others start Java, which takes most of a minute."""
+    quick = partial(evaluation.evaluate, measures=("CIDEr",))
+    monkeypatch.setattr(protocol.evaluation, "evaluate", quick)
+
+
+def write(folder: Path, *masks: tuple[np.ndarray | None, tuple[str, ...]]) -> str:
+    shards = {}
+    for number, (mask, classes) in enumerate(masks):
+        pair = ImagePair(
+            "d", "test", str(number), "change", "b", "a", ("it moved",), mask_classes=classes
+        )
+        members = training_shards.encode(
+            FrameSequence(pair, FRAMES, mask=mask),
+            np.zeros((2, 0, 0)), np.zeros((2, 1, 2)), [0, 1], 95, {},
+        )  # fmt: skip
+        name = f"test-{number:06d}"
+        with training_shards.write_shard(str(folder / f"{name}.tar")) as (writer, written):
+            writer.add(pair.key, members)
+        shards[name] = written.index
+    training_shards.write_index(str(folder), shards)
+    return str(folder / "*.tar")
+
+
+def band(left: int, right: int) -> np.ndarray:
+    mask = np.zeros((32, 32), np.uint8)
+    mask[:, left:right] = 1
+    return mask
+
+
+def test_masks_of_samples_are_scored(tmp_path: Path) -> None:
+    """Keeps away: a sample without a mask as one where nothing changed; masks of another size."""
+    one = ("change",)
+    pattern = write(
+        tmp_path, (band(0, 32), one), (band(0, 0), one), (None, one), (band(8, 16), one)
+    )
+    entries, items = protocol.items([pattern])
+    scores, captions = protocol.score(Points(), entries, items, 1, QUIET)
+    assert scores.masks is not None
+    figures = scores.figures()["masks"]
+    assert (figures["pairs"], figures["unchanged pairs"], figures["false alarms"]) == (3, 1, 100)
+    assert figures["IoU"]["change"] == pytest.approx(100 * (16 + 8) / (32 + 16 + 16))
+    evaluation.write(tmp_path / "out", scores, items, captions)
+    assert "Masks of 3 pairs: mIoU" in (tmp_path / "out/table.md").read_text()
+
+
+def test_a_captioner_or_shards_without_masks(tmp_path: Path) -> None:
+    entries, items = protocol.items([write(tmp_path, (None, ("change",)))])
+    scores, _ = protocol.score(Points(), entries, items, 1, QUIET)
+    assert scores.masks is None
+    assert "masks" not in scores.figures()
+
+
+def test_classes_that_do_not_fit(tmp_path: Path) -> None:
+    """Keeps away: two data sets in one matrix, and an index beyond it."""
+    entries, items = protocol.items(
+        [write(tmp_path, (band(0, 8), ("change",)), (band(0, 8), ("road", "building")))]
+    )
+    with pytest.raises(UserError, match=r"other classes \(change and road, building\)"):
+        protocol.score(Points(), entries, items, 1, QUIET)
+    with pytest.raises(UserError, match="class 2 is predicted, of 1"):
+        protocol.score(Points(2), entries[:1], items[:1], 1, QUIET)
