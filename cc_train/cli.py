@@ -223,6 +223,8 @@ def evaluate(**options: Any) -> None:
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--json", "as_json", is_flag=True, help="A JSON line a pair, with all beams.")
+@click.option("--mask", metavar="FILE", help="Of one pair: a PNG of class ids, where it changed.")
+@click.option("--overlay", metavar="FILE", help="Of one pair: both images with the mask over them.")
 def caption(**options: Any) -> None:
     """Says what changed from BEFORE to AFTER.
 
@@ -236,6 +238,7 @@ def caption(**options: Any) -> None:
     Examples:
       cc-train caption before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
+      cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
     """
     from cc_train.commands import caption
 

@@ -22,6 +22,7 @@ from cc_train.evaluation.masks import files as mask_files
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.predict import BATCH, predict
 from cc_train.pretrained import Captioner
+from cc_train.report import overlays
 from cc_train.sharing import hub
 from cc_train.systems import System
 from cc_train.training import runs
@@ -142,9 +143,14 @@ def caption(
     beams: int,
     device: str,
     as_json: bool,
+    mask: str | None = None,
+    overlay: str | None = None,
 ) -> None:
-    """Prints a sentence for each pair. Raises UserError."""
+    """Prints a sentence for each pair; of one pair also writes the mask. Raises UserError."""
     run, images = _run_and_images(places)
+    if (mask is not None or overlay is not None) and images is None:
+        raise UserError("--mask and --overlay are of one pair", "Give BEFORE and AFTER")
+    overlays.check_names(mask, overlay)
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
@@ -162,6 +168,8 @@ def caption(
         part = listed[first : first + BATCH]
         for (before, after), one in zip(part, captioner(part, beams=beams), strict=True):
             click.echo(_line(before, after, one, as_json, len(listed) > 1))
+            if mask is not None or overlay is not None:
+                overlays.write(one, (before, after), mask, overlay)
 
 
 def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:

@@ -32,6 +32,20 @@ def cell(values: Sequence[float]) -> str:
     return f"{mean:.1f}" if half is None else f"{mean:.1f} ± {half:.1f}"
 
 
+def table_of(
+    results: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    names: Sequence[str],
+    columns: Sequence[str],
+) -> str:
+    """A table of trainings by name, those of `names` first, and of these columns."""
+    lines = ["| " + " | ".join(["", "seeds", *columns]) + " |", "|---" * (len(columns) + 2) + "|"]
+    for name in [*names, *(name for name in results if name not in names)]:
+        seeds = results.get(name, {})
+        cells = [cell([float(one[f]) for one in seeds.values() if f in one]) for f in columns]
+        lines.append("| " + " | ".join([name, str(len(seeds)), *cells]) + " |")
+    return "\n".join(lines)
+
+
 def markdown(table: str, results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
     """A table. results: figures by training and seed."""
     rows = TABLES[table]

@@ -19,7 +19,24 @@ def figures(scores: dict[str, Any]) -> dict[str, float]:
     facts = scores["facts"]
     shares = {name: 100 * share["share"] for name, share in facts["shares"].items()}
     told = 100 * facts["told apart"]["share"]
-    return {"told apart": told, **shares, "CIDEr": scores["groups"]["total"]["CIDEr"]}
+    of_masks = {}
+    if "masks" in scores:
+        of_masks = {name: scores["masks"][name] for name in ("mIoU-change", "false alarms")}
+    if "faithfulness" in scores:
+        faithful = scores["faithfulness"]
+        of_masks |= {
+            name: 100 * faithful[key]["share"]
+            for name, key in (
+                ("faithful", "predicted masks"),
+                ("faithful, true masks", "true masks"),
+                ("faithful, others' masks", "masks of other pairs"),
+            )
+        }
+        both = faithful["contradictions"].values()
+        pairs = sum(one["pairs"] for one in both)
+        of_masks["contradictions"] = 100 * sum(one["count"] for one in both) / max(1, pairs)
+    cider = scores["groups"]["total"]["CIDEr"]
+    return {"told apart": told, **shares, "CIDEr": cider, **of_masks}
 
 
 def read(file: Path, conditions: str) -> Results:

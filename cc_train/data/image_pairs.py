@@ -28,10 +28,16 @@ def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.nda
     return np.stack([_pair(before, after, size) for before, after in pairs])
 
 
-def _pair(before: Image, after: Image, size: tuple[int, int]) -> np.ndarray:
+def in_own_size(before: Image, after: Image) -> np.ndarray:
+    """Both images as they are, uint8 [2, H, W, 3] RGB. Raises UserError, see `stack`."""
     sides = [(_name(image, side), image) for image, side in ((before, "before"), (after, "after"))]
     pixels = [_pixels(image, name) for name, image in sides]
     require_one_size(pixels, (sides[0][0], sides[1][0]))
+    return np.stack(pixels)
+
+
+def _pair(before: Image, after: Image, size: tuple[int, int]) -> np.ndarray:
+    pixels = in_own_size(before, after)
     height, width = size
     squares = [images.resize(image, height if height == width else None) for image in pixels]
     return np.stack([cv2.resize(i, (width, height), interpolation=cv2.INTER_AREA) for i in squares])

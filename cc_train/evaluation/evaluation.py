@@ -4,8 +4,9 @@ DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the 
                        want them (and sc_results.json, nsc_results.json for CLEVR-Change)
 DIR/references.json    COCO's annotation format
 DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group,
-                       scores of predicted masks (`masks`), what was left out, the conventions, the
-                       signature
+                       scores of predicted masks (`masks`), whether masks and captions of rendered
+                       pairs tell of the same object (`faithfulness`), what was left out, the
+                       conventions, the signature
 DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
                        changed (`facts`) and whether the caption is right (`outcomes`, `exact`)
 DIR/table.md           facts and corpus scores as tables
@@ -20,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
-from cc_train.evaluation import fact_scores, protocols, signature
+from cc_train.evaluation import fact_scores, faithfulness, protocols, signature
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 from cc_train.evaluation.captions.scorer import Scores
 from cc_train.evaluation.fact_scores import FactScores
 from cc_train.evaluation.facts import Verdict, judge
+from cc_train.evaluation.faithfulness import Faithfulness
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.masks.segmentation import MaskScores
 from cc_train.evaluation.signature import Signature
@@ -51,8 +53,9 @@ class Evaluation:
 
     groups: by group, `total` first. counts: pairs by group. swapped: what `swap_check` gives of the
         captions of (after, before); None if they were not made. verdicts: by the ids of the items
-        that have facts. masks: of predicted masks, where captioner and
-        samples have them. signature: what the scores depend on besides the captions.
+        that have facts. masks: of predicted masks, where captioner and samples have them;
+        faithfulness: where those are of rendered pairs too. signature: what the scores depend on
+        besides the captions.
     """
 
     signature: Signature
@@ -61,6 +64,7 @@ class Evaluation:
     swapped: dict[str, Any] | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     masks: MaskScores | None = None
+    faithfulness: Faithfulness | None = None
 
     @property
     def facts(self) -> FactScores | None:
@@ -77,6 +81,7 @@ class Evaluation:
                 for name, scores in self.groups.items()
             },
             **({} if self.masks is None else {"masks": self.masks.figures()}),
+            **({} if (faith := self.faithfulness) is None else {"faithfulness": faith.to_json()}),
             "left_out": self.groups[TOTAL].left_out,
             "conventions": scorer.CONVENTIONS,
             "signature": self.signature.line,
@@ -204,6 +209,8 @@ def table(result: Evaluation) -> str:
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
     if result.masks is not None:
         lines.append(f"\n{segmentation.table(result.masks.figures())}".rstrip())
+    if result.faithfulness is not None:
+        lines.append(f"\n{faithfulness.table(result.faithfulness.to_json())}".rstrip())
     for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")
     if result.swapped:

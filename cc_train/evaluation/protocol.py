@@ -12,7 +12,7 @@ from cc_prep.errors import UserError
 from cc_train.captioner import CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation, protocols
+from cc_train.evaluation import evaluation, faithfulness, protocols
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
@@ -54,7 +54,7 @@ def score(
     if place is not None:
         coco.write(place, items, captions)
     scores = evaluation.evaluate(items, captions, protocol=named)
-    scores.masks = masks.scores
+    scores.masks, scores.faithfulness = masks.scores, faithfulness.count(masks.judged)
     swapped = _captions(captioner, entries, beams, True, console)
     scores.swapped = evaluation.swap_check(items, captions, swapped)
     return scores, captions

@@ -8,13 +8,15 @@ from pathlib import Path
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
-from cc_train.captioner import CaptionModel
+from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.distributed import Ranks
 from cc_train.evaluation import fact_scores
 from cc_train.evaluation.captions import scorer
 from cc_train.evaluation.facts import judge
+from cc_train.evaluation.masks.samples import SampleMasks
+from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
 from cc_train.evaluation.predict import predict
 
 MEASURES = ("CIDEr", "BLEU-4")
@@ -58,8 +60,9 @@ class Validation:
 
         Empty on all ranks but the first.
         """
-        spoken = predict(captioner, self.entries, ranks=self.ranks)
+        spoken = list(predict(captioner, self.entries, ranks=self.ranks))
         parts = self.ranks.gather_objects({key: caption.text for key, caption in spoken})
+        masked = self._masked(spoken)
         if not self.ranks.first:
             return {}
         by_key = {key: text for part in parts for key, text in part.items()}
@@ -73,8 +76,24 @@ class Validation:
                 figures[f"CIDEr_{name}"] = scorer.score_tokens(part, ["CIDEr"]).corpus["CIDEr"]
         if self.facts:
             figures |= self._right(captions)
+        figures |= masked
         storage.write_json(str(self.run / "validation.json"), captions)
         return figures
+
+    def _masked(self, spoken: Sequence[tuple[str, Caption]]) -> dict[str, float]:
+        """mIoU-change of the masks, on all ranks; nothing where captioner or samples have none."""
+        masks = SampleMasks()
+        by_key = {entry.key: entry for entry in self.entries}
+        for key, caption in spoken:
+            masks.add(by_key[key], caption)
+        counters = [one for one in self.ranks.gather_objects(masks.counter) if one is not None]
+        if not counters:
+            return {}
+        first, *others = counters
+        for other in others:
+            first.matrix += other.matrix
+        value = first.scores.figures()[MIOU_CHANGE]
+        return {} if value is None else {"mIoU_change": value}
 
     def _right(self, captions: Mapping[str, str]) -> dict[str, float]:
         scores = fact_scores.count(

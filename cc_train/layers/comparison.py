@@ -76,8 +76,8 @@ class CrossAttention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, y: Tensor, seen: Tensor | None = None) -> Tensor:
-        """[B, N, D]. seen: bool [B, M], what of y can be looked at, at least one of each row; None
-        for all.
+        """[B, N, D]. seen: what of y can be looked at, bool [B, M], at least one of each row, or
+        logarithms of how much each weighs; None for all alike.
         """
         query, key, value = (
             layer(part).unflatten(2, (self.heads, -1)).transpose(1, 2)

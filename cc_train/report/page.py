@@ -36,7 +36,8 @@ class Shown:
     right: the caption is a reference word for word. Of a rendered pair also: exact, the words of
     the caption, what truly changed (truth), and the names of the facts that are not said.
     heat: before and after under where the captioner looked; heat_words: each word, and after.
-    imagined: the frames from before to after as the captioner imagines them.
+    imagined: the frames from before to after as the captioner imagines them. masked: before and
+    after under its mask, against the true one where that is known.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Shown:
     heat: tuple[str, ...] = ()
     heat_words: tuple[tuple[str, str], ...] = ()
     imagined: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,25 @@ def _with_pictures(
         groups = _with_heat(groups, shown, samples, run)
     if shown and systems.get(str(system)).imagines:
         groups = _with_imagined(groups, shown, samples, run)
+    if shown and systems.get(str(system)).masks:
+        groups = _with_masks(groups, shown, samples, run)
     return groups
+
+
+def _with_masks(
+    groups: list[Group], shown: list[Shown], samples: Mapping[str, shard_index.Entry], run: str
+) -> list[Group]:
+    from cc_train.report import overlays  # brings torch, which other pages do without
+
+    drawn = overlays.of_samples(run, [samples[one.id] for one in shown])
+
+    def masked(one: Shown) -> Shown:
+        mask = drawn.get(one.id)
+        if mask is None or mask.text != one.caption:
+            return one  # evaluated with other weights, or by beams
+        return replace(one, masked=tuple(_url(data, "jpeg") for data in mask.before_after))
+
+    return [replace(group, examples=[masked(one) for one in group.examples]) for group in groups]
 
 
 def _with_imagined(

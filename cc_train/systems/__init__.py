@@ -33,7 +33,8 @@ class System:
     the command. valid: whether it takes shards to validate on (--valid). ranks: whether several
     processes can train it together. pictures: what the pictures of its validation show, for the
     report. attention: its captions say where each word looked, which the report shows. imagines: it
-    draws frames between two images, which the report shows as well.
+    draws frames between two images, which the report shows as well. masks: it says where something
+    changed, which the report shows over both images.
     """
 
     name: str
@@ -44,6 +45,7 @@ class System:
     pictures: str = ""
     attention: bool = False
     imagines: bool = False
+    masks: bool = False
 
 
 _SYSTEMS: dict[str, System] = {}
@@ -158,6 +160,7 @@ register(
           cc-train chain --shards 'out/pairs/shards/train-*.tar' --init captioner-mini \\
               --out out/pairs/chain
         """,
+        masks=True,
     )
 )
 register(

@@ -6,15 +6,20 @@ from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
-from cc_train.data.shard_index import ADVICE, Entry
+from cc_train.data.shard_index import ADVICE, Entry, facts_of
+from cc_train.evaluation.faithfulness import Judged
 from cc_train.evaluation.masks.segmentation import MaskCounter, MaskScores
 
 
 class SampleMasks:
-    """Counts the masks of captions of samples, as far as both have one."""
+    """Counts the masks of captions of samples, as far as both have one.
+
+    judged: of rendered samples, what `faithfulness.count` takes.
+    """
 
     def __init__(self) -> None:
         self.counter: MaskCounter | None = None
+        self.judged: list[Judged] = []
 
     def add(self, entry: Entry, caption: Caption) -> None:
         """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
@@ -25,7 +30,8 @@ class SampleMasks:
         if caption.mask is None or not entry.mask_classes:
             return
         try:
-            reference = entry.read().mask()
+            sample = entry.read()
+            reference = sample.mask()
         except (DamagedShard, FileNotFoundError) as error:
             raise UserError(f"{entry.shard}: {error}", ADVICE) from None
         if reference is None:
@@ -44,6 +50,9 @@ class SampleMasks:
                 "Score the captioner on data with the classes that it was trained on",
             )
         self.counter.add(reference, prediction)
+        facts = facts_of({**sample.meta, "key": entry.key})
+        if facts is not None:
+            self.judged.append(Judged(caption.text, facts, prediction, reference))
 
     @property
     def scores(self) -> MaskScores | None:

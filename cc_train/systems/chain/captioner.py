@@ -112,8 +112,12 @@ class ChainCaptioner(PairTrunk):
     def refine(self, look: Look, regions: Regions, states: Tensor, ids: Tensor) -> Regions:
         """The regions after a round. states: of the decoder at ids int64 [P, L], [P, L, width]."""
         if self.feedback == "text":
-            return self.regions.refined(regions, look.seen, states, ids != self.text.marks.pad)
+            return self.regions.refined(regions, look.seen, states, self.is_word(ids))
         return self.regions.refined(regions, look.seen, None, None)
+
+    def is_word(self, ids: Tensor) -> Tensor:
+        """Where ids are words, or the mark that begins a sentence; bool like ids."""
+        return (ids != self.text.marks.pad) & (ids != self.text.marks.end)
 
     def glance(self, before_after: Tensor) -> tuple[Look, Regions]:
         """What is seen of B pairs, and their regions before any word."""

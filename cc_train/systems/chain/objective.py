@@ -64,7 +64,8 @@ class ChainObjective(CaptionObjective):
     """`Objective` on `ChainBatches`. The loss of a caption is divided by its words.
 
     sampled: the share of steps in which rounds hear the captioner's own words and not the true
-    ones. trunk_rate: what multiplies the learning rate of what a pair captioner has as well.
+    ones. trunk_rate: what multiplies the learning rate of what a pair captioner has as well; 0
+    leaves it as it is, and spares its backward pass.
     """
 
     network: ChainCaptioner
@@ -89,22 +90,20 @@ class ChainObjective(CaptionObjective):
         width = network.encoder.config.width
         self.consistency = Consistency(width, network.decoder.config.width).to(device)
         self.others["consistency"] = self.consistency
+        self.trunk = nn.ModuleList((network.encoder, network.bridge, network.decoder))
+        for parameter in (*self.trunk.parameters(), network.kinds):
+            parameter.requires_grad_(trunk_rate > 0)
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         network = self.network
-        trunk = nn.ModuleList((network.encoder, network.bridge, network.decoder))
-        own = nn.ModuleList((network.regions, network.of_region, network.gate, self.consistency))
-        groups = [
-            {**group, "scale": scale}
-            for modules, scale in ((trunk, self.trunk_rate), (own, 1.0))
-            for group in optim.param_groups([modules], self.weight_decay)
-        ]
-        kinds = {"weight_decay": 0.0}
-        return [
-            *groups,
-            {"params": [network.kinds], "scale": self.trunk_rate, **kinds},
-            {"params": [network.region_kinds], **kinds},
-        ]
+        own = (network.regions, network.of_region, network.gate, self.consistency)
+        groups = optim.param_groups(own, self.weight_decay)
+        groups.append({"params": [network.region_kinds], "weight_decay": 0.0})
+        if self.trunk_rate:
+            trunk = optim.param_groups([self.trunk], self.weight_decay)
+            trunk.append({"params": [network.kinds], "weight_decay": 0.0})
+            groups += [{**group, "scale": self.trunk_rate} for group in trunk]
+        return groups
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         words = super().denominators(batch)["words"]
@@ -137,7 +136,8 @@ class ChainObjective(CaptionObjective):
         network, weights = self.network, self.weights
         features, first, second = batch["features"], batch["first"], batch["second"]
         longest = int((batch["labels"] != IGNORED).sum(1).max())
-        batch = {**batch, **{name: batch[name][:, :longest] for name in ("ids", "labels")}}
+        cut = {name: batch[name][:, :longest] for name in ("ids", "labels")}
+        batch = {**batch, **cut, "sentences": batch["ids"]}
         images = network.encoder.images(features)
         changes = network.encoder(images[first], images[second])
         facts = fact_losses.losses(network.encoder, changes, images, batch, denominators)
@@ -204,8 +204,8 @@ class ChainObjective(CaptionObjective):
         batch: Mapping[str, Tensor],
         counts: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        weights, module, ids = self.weights, self.consistency, batch["ids"]
-        is_word = ids != self.network.text.marks.pad
+        weights, module = self.weights, self.consistency
+        is_word = self.network.is_word(batch["ids"])
         zero = turn.states.sum() * 0
         parts = dict.fromkeys(("pointing", "contrast", "agreement"), zero)
         if weights.pointing:
@@ -219,9 +219,7 @@ class ChainObjective(CaptionObjective):
             parts["pointing"] = pointing / counts["pointed"]
         if weights.contrast:
             vectors = module.embedded(look.seen, turn.regions.evidence, turn.states, is_word)
-            length = self.network.length  # the same on all ranks
-            sentences = F.pad(ids, (0, length - ids.shape[1]), value=self.network.text.marks.pad)
-            parts["contrast"] = consistency.contrast(*vectors, sentences, self.ranks)
+            parts["contrast"] = consistency.contrast(*vectors, batch["sentences"], self.ranks)
         if weights.agreement:
             said = module.changed(turn.states[:, 0])[:, 0]  # before any word is heard
             truth = F.binary_cross_entropy_with_logits(

@@ -73,9 +73,9 @@ class Settings(Section):
     constant in their place, or regions and caption are side by side and hear nothing of each other;
     all with the same parameters. sampled: the share of steps in which rounds hear the captioner's
     own words and not the true ones. trunk_rate: multiplies the learning rate of the encoder and the
-    decoder, for a start from another run. pairs_per_scene: ordered pairs drawn of each scene.
-    vocabulary: a file to use in place of the words of the training captions. min_word_count: rarer
-    words become [UNK].
+    decoder, for a start from another run; 0 leaves them as they are. pairs_per_scene: ordered pairs
+    drawn of each scene. vocabulary: a file to use in place of the words of the training captions.
+    min_word_count: rarer words become [UNK].
     """
 
     backbone_weights: str | None = None

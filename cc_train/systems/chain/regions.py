@@ -19,7 +19,7 @@ from cc_train.systems.chain.masks import Evidence, evidence
 SIDES = 2  # before, after
 UP = 2  # rows and columns of pixels in one of the grid of features
 NONE_PRIOR, EMPTY_PRIOR = 2.0, -2.0  # of the class "none" and of a pixel at the start, logits
-SEEN = 0.2  # a place counts as masked from this chance on
+BESIDE = 0.02  # what a place counts at least, against one that is under a mask
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ class RegionHead(nn.Module):
     ) -> Regions:
         """The regions in the light of a sentence: of its words [P, L, text], bool [P, L].
 
-        Without words (None), in the light of a learned constant alone. They look at the places that
-        the masks covered so far, and at all where these cover none.
+        Without words (None), in the light of a learned constant alone. They look most at the places
+        that the masks cover so far.
         """
         constant = self.constant.expand(len(seen.places), -1, -1)
         told, present = constant, None
@@ -195,7 +195,7 @@ class RegionHead(nn.Module):
             told = torch.cat((constant, words), dim=1)
             present = F.pad(is_word, (1, 0), value=True)
         tokens = self.round(
-            regions.tokens, (self.words(told), present), (seen.places, self._covered(regions, seen))
+            regions.tokens, (self.words(told), present), (seen.places, self._covered(regions))
         )
         return self._claimed(tokens, seen)
 
@@ -205,9 +205,10 @@ class RegionHead(nn.Module):
         masks = torch.einsum("pnsd,psdhw->pnshw", vectors[..., 1:], seen.pixels)
         return Regions(tokens, self.classes(y), masks + vectors[..., :1, None])
 
-    def _covered(self, regions: Regions, seen: Seen) -> Tensor:
-        """The places under the masks or beside them, bool [P, rows · columns]."""
-        chance = regions.evidence.chance.detach().amax((1, 2))  # [P, h, w]
-        coarse = F.max_pool2d(chance[:, None], UP)
-        covered = F.max_pool2d(coarse, 3, stride=1, padding=1)[:, 0].flatten(1) > SEEN
-        return covered | ~covered.any(1, keepdim=True)
+    def _covered(self, regions: Regions) -> Tensor:
+        """How much the places under the masks or beside them weigh, [P, rows · columns]: the
+        logarithm of the chance that something changed there, of which some is left everywhere.
+        """
+        chance = regions.evidence.chance.detach().amax((1, 2))[:, None]  # [P, 1, h, w]
+        beside = F.max_pool2d(F.max_pool2d(chance, UP), 3, stride=1, padding=1)
+        return beside.flatten(1).clamp(min=BESIDE).log()

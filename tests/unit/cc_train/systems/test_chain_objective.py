@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+from cc_train.data import ordered_pairs
 from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.systems.chain import captioner, regions
 from cc_train.systems.chain.batches import ChainBatches
@@ -79,3 +81,124 @@ def test_it_overfits_planted_pairs() -> None:
     overlap = ((masks > 0) & (true > 0)).sum() / ((masks > 0) | (true > 0)).sum()
     assert overlap >= 0.85  # a square's corners are round on a grid of 8 × 8
     assert masks.dtype == np.uint8
+
+
+def test_each_loss_is_left_out_by_its_weight() -> None:
+    """Keeps away: a term of consistency that cannot be switched off, or that is not there."""
+    batch = batch_of(SAMPLES[:8])
+    none = dict.fromkeys(Losses.model_fields, 0.0)
+    for name in ("mask", "dice", "region", "region_class", "pointing", "contrast", "agreement"):
+        one = of(network(), Losses(**{**none, name: 1.0}))
+        one.network.eval()
+        assert one.losses("model", batch, 0, one.denominators(batch))["total"] > 0, name
+    one = of(network(), Losses(**none))
+    assert one.losses("model", batch, 0, one.denominators(batch))["total"] == 0
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    """Keeps away: a division into micro-batches or processes that gives another step.
+
+    The contrast is over a whole batch; without it all losses are sums over pairs.
+    """
+    one = of(network(), Losses(contrast=0))
+    assert (one.over, of(network(), Losses()).over) == ("sum", "batch")
+    one.network.eval()
+    seeds = list(np.random.default_rng(0).spawn(8))
+    whole = BATCHES(SAMPLES[:8], seeds)
+    seeds = list(np.random.default_rng(0).spawn(8))
+    halves = [BATCHES(SAMPLES[:4], seeds[:4]), BATCHES(SAMPLES[4:8], seeds[4:])]
+    denominators = one.denominators(whole)
+    total = one.losses("model", whole, 0, denominators)
+    parts = [one.losses("model", half, 0, denominators) for half in halves]
+    for name, value in total.items():
+        assert value.item() == pytest.approx(sum(p[name].item() for p in parts), rel=1e-4), name
+
+
+def test_pairs_with_and_without_masks_are_mixed() -> None:
+    """Keeps away: a pair without a mask that is taught an empty one; a batch that has none."""
+    plain = [sample for n in range(4) for sample in pair_samples.scene(n)]
+    mixed = batch_of([*SAMPLES[:4], *plain[4:8]])
+    assert mixed["has_mask"].any()
+    assert not mixed["has_mask"].all()
+    one = of(network(), Losses(contrast=0))
+    one.network.eval()
+    counts = one.denominators(mixed)
+    alone = batch_of(SAMPLES[:4])
+    assert counts["masks"] == one.denominators(alone)["masks"]
+    of_both = one.losses("model", mixed, 0, counts)
+    of_masked = one.losses("model", alone, 0, one.denominators(alone))
+    assert of_both["mask"].item() == pytest.approx(of_masked["mask"].item(), rel=1e-4)
+    without = batch_of(plain)
+    counts = {name: count.clamp(min=1) for name, count in one.denominators(without).items()}
+    losses = one.losses("model", without, 0, counts)
+    assert losses["mask"] == losses["dice"] == losses["region"] == losses["pointing"] == 0
+    assert losses["caption"] > 0
+
+
+def test_a_turned_pair_has_its_sides_exchanged() -> None:
+    """Keeps away: what vanished taught as what appeared."""
+    scene = ordered_pairs.ordered_pairs([SCENES[2][0]], masks=True)  # an object is added
+    there, back = scene.pairs
+    assert there.masks is not None
+    assert back.masks is not None
+    assert (there.first, there.second) == (back.second, back.first)
+    for one, other in ((there, back), (back, there)):
+        assert np.array_equal(one.masks.before, other.masks.after)  # type: ignore[union-attr]
+    assert there.masks.before is not None
+    assert not there.masks.before.any()
+    assert there.masks.after is not None
+    assert there.masks.after.any()
+
+
+def test_another_view_has_the_mask_of_the_second_image_alone() -> None:
+    """Keeps away: a mask laid over an image that another camera took."""
+    scene = ordered_pairs.ordered_pairs(SCENES[0], masks=True)
+    from_view = [pair for pair in scene.pairs if pair.changed and pair.first == 2]
+    assert len(from_view) == 1
+    masks = from_view[0].masks
+    assert masks is not None
+    assert (masks.union, masks.before) == (None, None)
+    assert masks.after is not None
+
+
+def test_controls_have_the_same_parameters() -> None:
+    """Keeps away: a comparison in which refinement is no more than more parameters."""
+    sizes = {
+        (rounds, feedback): sum(p.numel() for p in network(rounds, feedback).parameters())
+        for rounds in (0, 2)
+        for feedback in get_args(captioner.Feedback)
+    }
+    assert len(set(sizes.values())) == 1, sizes
+
+
+def test_feedback_goes_the_ways_that_it_is_said_to() -> None:
+    """Keeps away: a control that hears the words after all, or a chain that does not."""
+    for feedback, masks_hear, words_hear in (
+        ("text", True, True), ("constant", False, True), ("none", False, False),
+    ):  # fmt: skip
+        one = network(1, feedback).eval()  # type: ignore[arg-type]
+        with torch.no_grad():
+            for parameter in one.of_region[-1].parameters():
+                parameter.normal_()
+        look, first = one.glance(features()[:2])
+        memory = one.attended(look, first)
+        states = torch.randn(2, 4, 48, requires_grad=True)
+        ids = torch.full((2, 4), len(WORDS) - 1)
+        again = one.refine(look, first, states, ids)
+        gradient = torch.autograd.grad(again.masks.sum(), states, allow_unused=True)[0]
+        assert (gradient is not None and bool(gradient.any())) == masks_hear, feedback
+        hears = torch.autograd.grad(memory.square().sum(), first.tokens, allow_unused=True)[0]
+        assert (hears is not None and bool(hears.any())) == words_hear, feedback
+
+
+def test_rounds_end_when_nothing_changes() -> None:
+    """Keeps away: rounds that go on for pairs that are done; a batch that stops for its first."""
+    one = network(5).eval()
+    with torch.no_grad():
+        one.regions.round.look[0].out.weight.zero_()  # the words then change nothing
+    _, masks, rounds = one.rounds_of(features()[:6])
+    assert max(rounds) < 5
+    alone = [one.rounds_of(features()[i : i + 1]) for i in range(6)]
+    assert rounds == [taken[0] for _, _, taken in alone]
+    assert torch.equal(masks, torch.cat([mask for _, mask, _ in alone]))
+    assert network(0).eval().rounds_of(features()[:2])[2] == [0, 0]

@@ -1,0 +1,107 @@
+"""One system's variants on rendered scenes: scenes, shards, trainings with seeds, their figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import yaml
+
+from cc_prep import manifest
+from lib.trainings import append, figures, read, run, sets
+
+CONFIG = "pairs"
+SCENES, SEED = 1300, 8
+FRESH, FRESH_SEED = 200, 996
+WRITING = Lock()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared. system: of the trainings. variants: their settings by name. options:
+    further ones of every training.
+    """
+
+    system: str
+    steps: int
+    variants: Mapping[str, Sequence[str]]
+    options: Sequence[str] = field(default=())
+
+
+class Lab:
+    """The folder of a comparison: scenes, shards and trainings."""
+
+    def __init__(self, folder: Path, results: Path, plan: Plan) -> None:
+        self.folder, self.results, self.plan = folder, results, plan
+        known = yaml.safe_load(manifest.text_of(CONFIG))
+        of_manifest = [known["features"], known["image_size"], known["train"][plan.system]]
+        content = [of_manifest, SCENES, SEED, FRESH, FRESH_SEED, plan.steps, *plan.options]
+        self.conditions = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+    def work(
+        self, seeds: int, jobs: int, variants: Sequence[str], beside: Sequence[tuple[str, str]]
+    ) -> None:
+        """Trains what has no result yet, `jobs` at once, and evaluates captioners beside them."""
+        known = read(self.results, self.conditions)
+        missing = [
+            (variant, seed)
+            for seed in range(seeds)
+            for variant in variants or self.plan.variants
+            if seed not in known.get(variant, {})
+        ]
+        others = [(name, place) for name, place in beside if name not in known]
+        if missing or others:
+            self.prepare()
+        for name, place in others:
+            self._keep(name, 0, place, {"beside": place})
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for future in [pool.submit(self.train, *one) for one in missing]:
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def prepare(self) -> None:
+        """Scenes and shards, where they are not there yet."""
+        for name, count, seed in (("scenes", SCENES, SEED), ("fresh", FRESH, FRESH_SEED)):
+            shards = self.folder / f"{name}-pairs"
+            if (shards / "shards/index.parquet").exists():
+                continue
+            run("cc-prep", "synth", self.folder / name, "--scenes", count, "--seed", seed,
+                "--size", 112, "--wording", "plain")  # fmt: skip
+            run("cc-prep", "build", CONFIG, "--root", self.folder / name, "--out", shards)
+
+    def train(self, variant: str, seed: int) -> None:
+        """Trains a variant with a seed and adds its figures to the results."""
+        began, plan = time.monotonic(), self.plan
+        name = hashlib.sha256(json.dumps([*plan.variants[variant]]).encode()).hexdigest()[:8]
+        folder = self.folder / "runs" / f"{name}-{self.conditions}-{seed}"
+        shards = self.folder / "scenes-pairs/shards"
+        run("cc-train", plan.system, "--config", CONFIG, "--out", folder, "--steps", plan.steps,
+            "--shards", shards / "train-*.tar", "--valid", shards / "val-*.tar", *plan.options,
+            *sets("loop.threads=1", f"loop.seed={seed}", f"loop.validate_every={plan.steps // 2}",
+                  *plan.variants[variant]))  # fmt: skip
+        minutes = round((time.monotonic() - began) / 60, 1)
+        best = max(line["CIDEr"] for line in _log(folder) if "right_exact" in line)
+        self._keep(variant, seed, folder, {"validation CIDEr": best, "minutes": minutes})
+
+    def _keep(self, name: str, seed: int, place: object, more: dict[str, Any]) -> None:
+        evaluation = self.folder / "evaluations" / f"{name.replace(' ', '-')}-{seed}"
+        run("cc-train", "evaluate", place, "--out", evaluation,
+            "--shards", self.folder / "fresh-pairs/shards/*.tar")  # fmt: skip
+        scores = json.loads((evaluation / "scores.json").read_text())
+        line = {"training": name, "conditions": self.conditions, "seed": seed, **figures(scores)}
+        with WRITING:
+            append(self.results, {**line, **more})
+
+
+def _log(run_folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]

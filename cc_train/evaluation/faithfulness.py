@@ -1,0 +1,212 @@
+"""Whether a caption and a mask tell of the same object, on rendered pairs.
+
+The caption is read by the grammar, and the objects that it fits are looked up in the scene. The
+mask must lie on one of them. How often caption and mask contradict each other about whether there
+is a change at all is counted as well.
+
+Only the changed object's own mask is known; of the others, the renderer says where their centres
+are. So each pixel of a mask is counted for the object whose centre is nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from cc_prep.records import Facts, Looks
+from cc_prep.synth import parsing
+from cc_prep.synth.parsing import UNCHANGED
+from cc_train.evaluation.fact_scores import Share
+from cc_train.evaluation.facts import LOOKS
+
+EMPTY = 20  # px up to which a mask says that nothing changed
+MOST = 0.5  # of a mask's pixels, more than which must lie on objects that the caption fits
+OVERLAP = 0.5  # intersection over union with the true mask, where the changed object is meant
+SEEN_BEFORE = ("drop", "color", "material")  # said of an object as it stands in the first image
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a caption and masks go together.
+
+    claims: the caption says that something changed; None where it is not recognised. masked: the
+    predicted mask is not empty. predicted, true: the predicted and the true mask lie on an object
+    that the caption fits; both None unless the caption says that something changed.
+    """
+
+    claims: bool | None
+    masked: bool
+    predicted: bool | None = None
+    true: bool | None = None
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the caption says that something changed and the mask does not, or the reverse."""
+        return self.claims is not None and self.claims != self.masked
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """Shares over some pairs.
+
+    predicted, true, shuffled: of the captions that say that something changed, those whose
+        predicted mask, whose true mask, and, for comparison, the predicted mask of another pair
+        with the same type of change lies on an object that they fit.
+    unmasked: of the same captions, those with an empty mask. masked: of the captions that say that
+        nothing changed, those with a mask. Both are contradictions.
+    """
+
+    predicted: Share
+    true: Share
+    shuffled: Share
+    unmasked: Share
+    masked: Share
+
+    def to_json(self) -> dict[str, Any]:
+        """What scores.json holds."""
+        return {
+            "predicted masks": _json(self.predicted),
+            "true masks": _json(self.true),
+            "masks of other pairs": _json(self.shuffled),
+            "contradictions": {
+                "change without a mask": _json(self.unmasked),
+                "no change with a mask": _json(self.masked),
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A pair to be judged. mask, true: class ids uint8 [H, W]."""
+
+    caption: str
+    facts: Facts
+    mask: np.ndarray
+    true: np.ndarray
+
+
+def judge(pair: Judged) -> Fit:
+    """How the caption of a pair fits its masks."""
+    claims = parsing.parse(pair.caption)
+    masked = int((pair.mask > 0).sum()) > EMPTY
+    if claims.type is None and not claims.several:
+        return Fit(None, masked)
+    if claims.type == UNCHANGED:
+        return Fit(False, masked)
+    predicted = masked and fits(pair.caption, pair.facts, pair.mask, pair.true)
+    return Fit(True, masked, predicted, fits(pair.caption, pair.facts, pair.true, pair.true))
+
+
+def fits(caption: str, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bool:
+    """Whether a mask lies on an object that a caption fits.
+
+    More than MOST of its pixels are nearest to the centre of such an object, among the centres of
+    all objects in both images. Where most of these are the changed object's, the mask must overlap
+    its true mask too.
+    """
+    claims = parsing.parse(caption)
+    moment = _when(claims.type, facts)
+    changed = [one for one in (facts.before, facts.after) if one is not None]
+    others = [one for one in (*facts.objects_before, *facts.objects_after) if one not in changed]
+    fitting = [any(_has_looks(one, claims) for one in moment)] * len(changed)
+    fitting += [_has_looks(one, claims) for one in others]
+    rows, columns = (mask > 0).nonzero()
+    if not any(fitting) or not len(rows):
+        return False
+    height, width = mask.shape
+    centres = np.array([one.place for one in (*changed, *others)]) * (width, height)  # x, y
+    pixels = np.stack((columns, rows), axis=1) + 0.5
+    nearest = np.square(pixels[:, None] - centres).sum(2).argmin(1)
+    on_fitting = np.array(fitting)[nearest]
+    if on_fitting.mean() <= MOST:
+        return False
+    if 2 * (on_fitting & (nearest < len(changed))).sum() <= on_fitting.sum():
+        return True
+    union = ((mask > 0) | (true > 0)).sum()
+    return bool(((mask > 0) & (true > 0)).sum() >= OVERLAP * union)
+
+
+def count(pairs: Sequence[Judged]) -> Faithfulness | None:
+    """The shares of some pairs; None of no pairs.
+
+    Masks are shuffled by giving each pair that of the next one with the same type of change.
+    """
+    if not pairs:
+        return None
+    listed = [judge(pair) for pair in pairs]
+    claiming = [fit for fit in listed if fit.claims]
+    denying = [fit for fit in listed if fit.claims is False]
+    return Faithfulness(
+        _share(fit.predicted for fit in claiming),
+        _share(fit.true for fit in claiming),
+        _share(fit.predicted for fit in map(judge, _shuffled(pairs)) if fit.claims),
+        _share(fit.contradicts for fit in claiming),
+        _share(fit.contradicts for fit in denying),
+    )
+
+
+def table(scores: Mapping[str, Any]) -> str:
+    """What scores.json holds, in Markdown."""
+    rows = {
+        "caption's object under the predicted mask": scores["predicted masks"],
+        "… under the true mask": scores["true masks"],
+        "… under the mask of another pair": scores["masks of other pairs"],
+        "contradiction: change without a mask": scores["contradictions"]["change without a mask"],
+        "contradiction: no change with a mask": scores["contradictions"]["no change with a mask"],
+    }
+    lines = ["| caption and mask | % | 95 % | captions |", "|---" * 4 + "|"]
+    for name, share in rows.items():
+        percent, low, high = (100 * share[key] for key in ("share", "low", "high"))
+        interval = f"{percent:.1f} | {low:.1f} … {high:.1f}" if share["pairs"] else "|"
+        lines.append(f"| {name} | {interval} | {share['pairs']:,} |")
+    return "\n".join(lines) + "\n"
+
+
+def _when(claimed: str | None, facts: Facts) -> list[Looks]:
+    """The changed object as it looks where a claim of this type speaks of it; none if it is not
+    there.
+    """
+    there = (facts.before, facts.after)
+    if claimed == "add":
+        there = (None, facts.after)
+    elif claimed in SEEN_BEFORE:
+        there = (facts.before, None)
+    return [one for one in there if one is not None]
+
+
+def _has_looks(one: Looks, claims: parsing.Claims) -> bool:
+    """Whether an object looks as claimed; what is not said fits all."""
+    return all(claims.value(name) in (None, getattr(one, name)) for name in LOOKS)
+
+
+def _shuffled(pairs: Sequence[Judged]) -> list[Judged]:
+    by_type = sorted(pairs, key=lambda pair: pair.facts.type)
+    shuffled = []
+    for _, group in groupby(by_type, key=lambda pair: pair.facts.type):
+        alike = list(group)
+        masks = [pair.mask for pair in (*alike[1:], alike[0])]
+        shuffled += [
+            Judged(pair.caption, pair.facts, mask, pair.true)
+            for pair, mask in zip(alike, masks, strict=True)
+        ]
+    return shuffled
+
+
+def _share(outcomes: Iterable[bool | None]) -> Share:
+    listed = [bool(one) for one in outcomes]
+    return Share(sum(listed), len(listed))
+
+
+def _json(share: Share) -> dict[str, float]:
+    low, high = share.interval
+    return {
+        "count": share.right,
+        "pairs": share.pairs,
+        "share": share.share,
+        "low": low,
+        "high": high,
+    }

@@ -1,0 +1,137 @@
+"""Masks over both images of a pair: what a captioner masks, and against the true mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.media import images
+from cc_train import captioner as captioners
+from cc_train.captioner import Caption
+from cc_train.data import image_pairs
+from cc_train.data.image_pairs import Image
+from cc_train.data.shard_index import Entry
+from cc_train.evaluation.predict import predict
+
+# RGB; those of classes, the last one for all further ones
+RIGHT, WRONG, MISSED = (0, 190, 70), (225, 30, 30), (60, 110, 255)
+COLOURS = ((225, 30, 30), (255, 200, 0), (60, 110, 255), (170, 60, 200), (0, 170, 170))
+OPACITY = 0.5
+SIDE = 320  # px that an image of an overlay is wide at least
+GAP = 6  # px between the images
+CODECS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What a captioner says of a pair: its words, and before and after under its mask, as JPEG."""
+
+    text: str
+    before_after: tuple[bytes, bytes]
+
+
+def check_names(mask: str | None, overlay: str | None) -> None:
+    """Raises UserError where a file's name is of no format that it can have."""
+    for option, name, known in (("--mask", mask, [".png"]), ("--overlay", overlay, [*CODECS])):
+        if name is not None and Path(name).suffix.lower() not in known:
+            raise UserError(f"{option} {name}: no such picture", f"Give one of {', '.join(known)}")
+
+
+def write(
+    caption: Caption, pair: tuple[Image, Image], mask: str | None, overlay: str | None
+) -> None:
+    """Writes the mask of a caption, and a picture of it over both images.
+
+    mask: a PNG of class ids in the images' own size. overlay: before and after side by side.
+    Raises UserError for a captioner without masks.
+    """
+    if caption.mask is None:
+        raise UserError(
+            "this captioner says no masks", "Give a run of cc-train chain, or leave them out"
+        )
+    before_after = image_pairs.in_own_size(*pair)
+    fitted = _fitted(caption.mask, before_after[0])
+    if mask is not None:
+        storage.write_bytes(mask, images.encode_image(fitted, "png", 0))
+    if overlay is not None:
+        factor = max(1, -(-SIDE // before_after.shape[2]))
+        large = before_after.repeat(factor, axis=1).repeat(factor, axis=2)
+        colours = dict(enumerate(COLOURS, 1))
+        picture = side_by_side([over(one, _fitted(fitted, one), colours) for one in large])
+        codec = CODECS[Path(overlay).suffix.lower()]
+        storage.write_bytes(overlay, images.encode_image(picture, codec, 90))
+
+
+def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, Masked]:
+    """The masks of a run's captioner over the images of samples, by key.
+
+    Where a sample has a true mask they are compared with it, by `verdicts`. Samples without images,
+    and those that the captioner cannot read or masks nothing of, are left out. Raises UserError for
+    a run that is no captioner.
+    """
+    captioner, drawn = captioners.load(run), {}
+    for entry in entries:
+        try:
+            [(key, caption)] = predict(captioner, [entry])
+        except UserError:  # the page shows it without masks
+            continue
+        sample = entry.read()
+        last = len(sample.tokens) - 1
+        ends = [images.decode_stored(sample.images.get(frame, b"")) for frame in (0, last)]
+        before, after = ends
+        if caption.mask is None or before is None or after is None:
+            continue
+        mask, true = _fitted(caption.mask, before), sample.mask()
+        if true is None:
+            colours = dict(enumerate(COLOURS, 1))
+        else:
+            mask, colours = verdicts(mask, true), dict(enumerate((RIGHT, WRONG, MISSED), 1))
+        shown = [
+            images.encode_image(over(one, mask, colours), "jpg", 90) for one in (before, after)
+        ]
+        drawn[key] = Masked(caption.text, (shown[0], shown[1]))
+    return drawn
+
+
+def verdicts(mask: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Of class ids uint8 [H, W]: 1 where a mask is right, 2 where it is wrong (unchanged, or of
+    another class), 3 where it misses a change, else 0.
+    """
+    right = (mask == true) & (mask > 0)
+    missed = (mask == 0) & (true > 0)
+    wrong = (mask > 0) & ~right
+    return (right + 2 * wrong + 3 * missed).astype(np.uint8)
+
+
+def over(
+    image: np.ndarray, mask: np.ndarray, colours: Mapping[int, tuple[int, int, int]]
+) -> np.ndarray:
+    """An image uint8 [H, W, 3] with the values of a mask [H, W] in their colours: an outline, and
+    half transparent inside. A value without a colour has that of the last one.
+    """
+    out = image.astype(np.float32)
+    for value in np.unique(mask[mask > 0]).tolist():
+        colour = np.array(colours.get(value, [*colours.values()][-1]), np.float32)
+        inside = (mask == value).astype(np.uint8)
+        core = cv2.erode(inside, np.ones((3, 3), np.uint8), borderValue=0)
+        share = np.where(core, OPACITY, 1.0)[..., None] * inside[..., None]
+        out = out * (1 - share) + colour * share
+    return out.round().astype(np.uint8)
+
+
+def side_by_side(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures [H, W, 3] of one height beside one another, with white gaps."""
+    gap = np.full((pictures[0].shape[0], GAP, 3), 255, np.uint8)
+    parts = [part for picture in pictures for part in (picture, gap)]
+    return np.concatenate(parts[:-1], axis=1)
+
+
+def _fitted(mask: np.ndarray, image: np.ndarray) -> np.ndarray:
+    height, width = image.shape[:2]
+    return cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)

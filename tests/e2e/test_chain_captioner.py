@@ -1,0 +1,103 @@
+"""The chain from rendered scenes: training, resuming, scores of masks, files for people."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from cc_train import captioner as captioners
+from cc_train import start
+from cc_train.systems.chain import recipe
+from cc_train.training import runs
+from cc_train.training.task import Request
+from tests.commands import cc_train
+from tests.conftest import Command
+
+PREPARE = ("image_size=64", "shards.pairs_per_shard=4", "features.threads=1")
+SETTINGS = {
+    "encoder": {"width": 32, "heads": 2},
+    "regions": {"queries": 4, "pixel_width": 8, "layers": 1},
+    "decoder": {"width": 32, "heads": 2, "hidden": 32, "layers": 1},
+    "loop": {
+        "steps": 4, "batch_size": 2, "learning_rate": 1e-3, "validate_every": 4,
+        "checkpoint_every": 2, "log_every": 1, "device": "cpu", "threads": 1,
+    },
+}  # fmt: skip
+
+
+def train(out: Path, run: Path, init: Path | None = None, **changes: object) -> None:
+    settings = recipe.Settings.model_validate({**SETTINGS, **changes})
+    shards = ([f"{out}/shards/train-*.tar"], [f"{out}/shards/val-*.tar"])
+    start.train("chain", settings, Request(*shards, run, init))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
+    """Shards of `manifests/pairs.yaml`, and a run of four steps."""
+    out = tmp_path_factory.mktemp("chain") / "out"
+    changes = [part for change in PREPARE for part in ("--set", change)]
+    done = prepare("build", "pairs", "--root", synth_root, "--out", out, *changes)
+    assert done.returncode == 0, done.stderr
+    train(out, out / "run")
+    return out
+
+
+def test_its_masks_are_scored_and_shown(out: Path) -> None:
+    """Keeps away: masks that evaluate, report or export lose on the way."""
+    test = out / "shards/test-*.tar"
+    done = cc_train("evaluate", out / "run", "--shards", test, "--json")
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    assert {"facts", "faithfulness"} <= scores.keys()
+    contradictions = scores["faithfulness"]["contradictions"]
+    assert {"change without a mask", "no change with a mask"} == contradictions.keys()
+    done = cc_train("report", out / "run", "--shards", test)
+    assert done.returncode == 0, done.stderr
+    page = (out / "run/report.html").read_text()
+    assert "Below the images, masks" in page
+    assert "caption and mask" in (out / "run/evaluation/table.md").read_text()
+
+
+def test_two_images_get_a_mask_and_an_overlay(out: Path, synth_root: Path, tmp_path: Path) -> None:
+    images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
+    mask, overlay = tmp_path / "mask.png", tmp_path / "overlay.jpg"
+    done = cc_train("caption", out / "run", *images, "--mask", mask, "--overlay", overlay)
+    assert done.returncode == 0, done.stderr
+    assert cv2.imread(str(mask), cv2.IMREAD_UNCHANGED).shape == (64, 64)
+    assert cv2.imread(str(overlay)).shape[0] >= 320
+    done = cc_train("caption", "captioner-mini", *images, "--mask", tmp_path / "none.png")
+    assert (done.returncode, "says no masks" in done.stderr) == (2, True)
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_a_stopped_run_ends_with_the_same_bytes(out: Path, tmp_path: Path) -> None:
+    """Keeps away: sampled words or the networks of consistency that differ after a resume."""
+    half = tmp_path / "half"
+    shutil.copytree(out / "run", half)
+    shutil.rmtree(half / "checkpoints/000004")
+    train(out, half)
+    name = "checkpoints/000004/training.safetensors"
+    assert (out / "run" / name).read_bytes() == (half / name).read_bytes()
+
+
+def test_it_starts_from_captioner_mini_and_from_itself(
+    out: Path, tmp_path: Path, synth_root: Path
+) -> None:
+    """Keeps away: a trunk that is not taken over, or changes although it is frozen."""
+    changes = {"trunk_rate": 0.0, "encoder": {}, "decoder": {}, "rounds": 1}
+    train(out, tmp_path / "run", runs.ASSETS / "captioner-mini", **changes)
+    run, mini = runs.read(tmp_path / "run"), runs.read(runs.ASSETS / "captioner-mini")
+    for name in ("encoder.mix.0.weight", "decoder.layers.0.selfattn.layer.wq.weight", "kinds"):
+        assert torch.equal(run.tensors[name], mini.tensors[name]), name
+    train(out, tmp_path / "again", tmp_path / "run", **changes, regions={})
+    folder = tmp_path / "again"
+    image = np.zeros((1, 2, 64, 64, 3), np.uint8)
+    [caption] = captioners.load(folder).caption(torch.from_numpy(image), beams=2)
+    assert caption.mask is not None
+    assert len(caption.beams) == 2

@@ -1,0 +1,60 @@
+"""Masks over images: what is right, wrong and missed, and the files that people get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train.captioner import Caption
+from cc_train.report import overlays
+
+COLOURS = {1: (0, 255, 0), 2: (255, 0, 0)}
+
+
+def test_verdicts_of_a_mask() -> None:
+    """Keeps away: another class than the true one that is shown as right."""
+    mask = np.array([[1, 1, 0, 0, 2]], np.uint8)
+    true = np.array([[1, 0, 1, 0, 1]], np.uint8)
+    assert overlays.verdicts(mask, true).tolist() == [[1, 2, 3, 0, 2]]
+
+
+def test_what_is_not_masked_stays_as_it_is() -> None:
+    image = np.full((9, 9, 3), 100, np.uint8)
+    mask = np.zeros((9, 9), np.uint8)
+    mask[2:7, 2:7] = 1
+    shown = overlays.over(image, mask, COLOURS)
+    assert (shown[mask == 0] == 100).all()
+    assert shown[4, 4].tolist() == [50, 178, 50]
+    assert shown[2, 2].tolist() == [0, 255, 0], "the outline is not transparent"
+
+
+def test_files_are_in_the_images_own_size(tmp_path: Path) -> None:
+    """Keeps away: a mask that fits the captioner's small images alone."""
+    images = np.zeros((24, 48, 3), np.uint8), np.full((24, 48, 3), 90, np.uint8)
+    mask = np.zeros((8, 8), np.uint8)
+    mask[:4] = 1
+    places = str(tmp_path / "mask.png"), str(tmp_path / "overlay.png")
+    overlays.write(Caption("it moved", mask=mask), images, *places)
+    written = cv2.imread(places[0], cv2.IMREAD_UNCHANGED)
+    assert written.shape == (24, 48)
+    assert (written[:12] == 1).all()
+    assert not written[12:].any()
+    picture = cv2.imread(places[1])
+    factor = -(-overlays.SIDE // 48)
+    assert picture.shape == (24 * factor, 2 * 48 * factor + overlays.GAP, 3)
+
+
+def test_a_captioner_without_masks_is_told_in_a_line(tmp_path: Path) -> None:
+    images = np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8, 3), np.uint8)
+    with pytest.raises(UserError, match="says no masks") as raised:
+        overlays.write(Caption("it moved"), images, str(tmp_path / "m.png"), None)
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="no such picture"):
+        overlays.check_names("m.jpg", None)
+    with pytest.raises(UserError, match="no such picture"):
+        overlays.check_names(None, "o.txt")
