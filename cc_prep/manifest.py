@@ -199,6 +199,28 @@ class Changes(Section):
     threads: Positive = 2
 
 
+class Entities(Section):
+    """How noun phrases are found for changed places (`cc-prep entities`).
+
+    weights: CLIP's folder. features: what neighbours are compared by. min_count: captions that a
+    phrase stands in. k: phrases of each region. regions: at most so many of a pair. neighbours,
+    temperature: of the vote. view, grow: what CLIP sees of a region. template: of CLIP's texts.
+    """
+
+    retriever: Literal["neighbours", "clip"] = "neighbours"
+    weights: str | None = None
+    features: Literal["efficientnet-lite0", "lab"] = "efficientnet-lite0"
+    min_count: Positive = 2
+    k: Positive = 5
+    regions: Positive = 3
+    neighbours: Positive = 16
+    temperature: Annotated[float, Field(gt=0)] = 0.05
+    view: Literal["dimmed", "crop", "masked"] = "dimmed"
+    grow: Annotated[float, Field(ge=0)] = 0.2
+    template: Annotated[str, Field(pattern=r"\{\}")] = "a photo of a {}"
+    threads: Positive = 2
+
+
 class Shards(Section):
     """How pairs are grouped into shards."""
 
@@ -233,6 +255,7 @@ class Manifest(Section):
     tokenize: Tokenize = Tokenize()
     features: Features = Features()
     changes: Changes = Changes()
+    entities: Entities = Entities()
     shards: Shards = Shards()
     # The trainer's part, a section for each system: it changes no prepared byte, and `cc-train`
     # alone knows its keys.

@@ -24,7 +24,7 @@ CHANGE_KEYS = (*PLAN_KEYS, "changes")
 SEQUENCE_KEYS = ("name", "layout", "image_size", "interpolate", "shards")
 SCORE_KEYS = (*SEQUENCE_KEYS, "score", "keyframes")
 TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize", "features")
-SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features", "changes")
+SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features", "changes", "entities")
 # Stands where weights would, for what others made.
 IMPORTED = "imported"
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
+from cc_prep.formats.region_features import RegionRow
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.records import ImagePair
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings, WithFindings
+from pipelines.regions.shards import ShardOfRegions
 from pipelines.state.journal import Done
 from pipelines.stored import ShardFromSequences
 
-Shard = ShardPlan | ShardFromSequences | ShardWithFindings
-Item = ImagePair | StoredSequence | WithFindings
+Shard = ShardPlan | ShardFromSequences | ShardWithFindings | ShardOfRegions
+Item = ImagePair | StoredSequence | WithFindings | RegionRow
 # A sample of a tar: its members by extension.
 Members = dict[str, bytes]
 # What a sample is depends on the format: members of a tar, or a row of a table.
@@ -79,6 +81,8 @@ def shard_from_json(value: dict[str, Any]) -> Shard:
     """A shard back from its JSON."""
     if "findings_digest" in value:
         return ShardWithFindings.from_json(value)
+    if "regions" in value:
+        return ShardOfRegions.from_json(value)
     return ShardPlan.from_json(value) if "pairs" in value else ShardFromSequences.from_json(value)
 
 

@@ -1,4 +1,4 @@
-"""Found changes in figures, and against the true masks where there are some: `cc-prep stats`."""
+"""Found changes and entities in figures, and masks against true ones: `cc-prep stats`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cc_prep import storage
-from cc_prep.formats import changes, provenance, sequences, training_shards
+from cc_prep.formats import changes, entities, provenance, sequences, training_shards
 from cc_prep.formats.changes import StoredChange
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
@@ -17,6 +17,8 @@ from cc_prep.inspect.stats import spread
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import CHANGE
 from cc_prep.steps.changes.finding import iou
+
+SHOWN = 8  # phrases
 
 
 def figures(
@@ -66,6 +68,34 @@ def figures(
             "pairs": len(ious),
         }
     return result
+
+
+def entity_figures(
+    folder: str, most: int | None = None, progress: Progress = no_progress
+) -> dict[str, Any]:
+    """How many pairs have entities, and the phrases that are named most. Raises DamagedShard."""
+    record = provenance.read(folder) or {}
+    shards = spread(record.get("shards", {}), most)
+    best: Counter[str] = Counter()
+    count = 0
+    for done, name in enumerate(shards, 1):
+        place = storage.join(folder, entities.FORMAT.file(name))
+        for key, row in entities.read_shard(place):
+            count += 1
+            best.update(one.phrase for one in entities.decode({"key": key, **row})[:1])
+        progress(done, len(shards))
+    return {
+        "pairs asked for entities": count,
+        "pairs with an entity": best.total(),
+        "best entities": dict(best.most_common(SHOWN)),
+    }
+
+
+def no_figures(
+    folder: str, most: int | None = None, progress: Progress = no_progress
+) -> dict[str, Any]:
+    """None: region vectors say nothing to a reader."""
+    return {}
 
 
 def marked_pixels(stored: StoredChange) -> np.ndarray:

@@ -15,6 +15,7 @@ from cc_prep.formats import (
     changes,
     entities,
     provenance,
+    region_features,
     rejects,
     scores,
     sequences,
@@ -25,11 +26,11 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.progress import Progress, no_progress
 
 FORMATS = (
-    *(sequences.FORMAT, scores.FORMAT, changes.FORMAT, entities.FORMAT),
-    training_shards.FORMAT,
+    *(sequences.FORMAT, scores.FORMAT, changes.FORMAT),
+    *(region_features.FORMAT, entities.FORMAT, training_shards.FORMAT),
 )
 # Of these nothing depends on how frames are interpolated.
-FRAMELESS = (changes.FORMAT.name, entities.FORMAT.name)
+FRAMELESS = (changes.FORMAT.name, region_features.FORMAT.name, entities.FORMAT.name)
 
 
 def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
@@ -107,6 +108,8 @@ def verify(
         progress(done, len(shards))
     if kind.indexed:
         faults += _index_faults(folder, keys, index_metas)
+    if kind is entities.FORMAT:
+        faults += _vocabulary_faults(folder)
     return faults
 
 
@@ -114,6 +117,16 @@ def _frames(settings: dict[str, Any]) -> tuple[int, str]:
     """How many frames a sequence has, and their codec. Raises KeyError and ValueError."""
     interpolate = settings["interpolate"]
     return 2 ** int(interpolate["depth"]) + 1, interpolate["codec"]
+
+
+def _vocabulary_faults(folder: str) -> list[str]:
+    try:
+        entities.read_vocabulary(folder)
+    except FileNotFoundError:
+        return [f"{entities.VOCABULARY}: missing"]
+    except tar.DamagedShard as error:
+        return [str(error)]
+    return []
 
 
 def _missing_and_surplus(
@@ -236,10 +249,19 @@ def _entity_faults(key: str, row: dict[str, Any], frames: int, codec: str) -> li
     return []
 
 
+def _vector_faults(key: str, row: dict[str, Any], frames: int, codec: str) -> list[str]:
+    try:
+        region_features.decode(key, row)
+    except tar.DamagedShard as error:
+        return [str(error)]
+    return []
+
+
 _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
     sequences.FORMAT.name: _sequence_faults,
     scores.FORMAT.name: _score_faults,
     changes.FORMAT.name: _change_faults,
+    region_features.FORMAT.name: _vector_faults,
     entities.FORMAT.name: _entity_faults,
     training_shards.FORMAT.name: _training_faults,
 }

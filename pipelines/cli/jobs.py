@@ -53,6 +53,26 @@ def changes(**options: Any) -> None:
     _run(options, step)
 
 
+@click.command()
+@dataset_options
+@job_options
+def entities(**options: Any) -> None:
+    """Names what changed by noun phrases of the training captions: OUT/entities/*.parquet.
+
+    For the regions in OUT/changes, by training pairs that look alike or by CLIP. The vectors that
+    are compared lie in OUT/region_features.
+
+    \b
+    Example:
+      cc-prep entities spot --root /data/spot --out out/spot
+    """
+    from pipelines.regions.entities import find_entities, find_vectors
+
+    _run(options, find_vectors)
+    if not options["dry_run"]:  # the second step plans from what the first one wrote
+        _run(options, find_entities)
+
+
 @click.command("score-frames")
 @dataset_options
 @job_options

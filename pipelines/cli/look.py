@@ -58,7 +58,14 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
       cc-prep stats out/clevr
       cc-prep stats out/clevr --fidelity
     """
-    from cc_prep.formats import changes, scores, sequences, training_shards
+    from cc_prep.formats import (
+        changes,
+        entities,
+        region_features,
+        scores,
+        sequences,
+        training_shards,
+    )
     from cc_prep.inspect import found_changes, verification
     from cc_prep.inspect import stats as statistics
 
@@ -66,6 +73,8 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
         sequences.FORMAT.name: statistics.sequence_figures,
         scores.FORMAT.name: statistics.score_figures,
         changes.FORMAT.name: found_changes.figures,
+        region_features.FORMAT.name: found_changes.no_figures,
+        entities.FORMAT.name: found_changes.entity_figures,
         training_shards.FORMAT.name: statistics.token_figures,
     }
     figures: dict[str, Any] = {}

@@ -13,10 +13,9 @@ from cc_prep.formats import provenance, sequences
 from cc_prep.manifest import Manifest
 from cc_prep.weights.folders import locate_folder
 from pipelines import fingerprint, job
-from pipelines.plan import plan
+from pipelines.plan import ShardPlan, plan
 from pipelines.regions.find_changes import FindChanges
-from pipelines.step import Shard
-from pipelines.stored import plan_from_sequences
+from pipelines.stored import ShardFromSequences, plan_from_sequences
 
 # Of a pair: measured 1.3 kB at 112 px, and a mask of 640 × 480 px takes 3 kB more.
 BYTES_A_PAIR = 6_000
@@ -31,7 +30,7 @@ def changes(request: job.Request) -> job.Summary | None:
     """
     out = storage.absolute(request.out)
     manifest = request.manifest
-    shards = _plan(request, storage.join(out, sequences.FORMAT.folder))
+    shards = plan_ends(request)
     digests = find_weights(manifest)
     options = request.options
     if not digests:  # nothing that a GPU would make faster
@@ -51,9 +50,13 @@ def changes(request: job.Request) -> job.Summary | None:
     return job.run(spec, options, request.console)
 
 
-def _plan(request: job.Request, sequence_folder: str) -> Sequence[Shard]:
-    """The shards, from sequences where these hold exactly the images."""
+def plan_ends(request: job.Request) -> Sequence[ShardPlan | ShardFromSequences]:
+    """The shards of a request, from the sequences in its OUT where these hold exactly the images.
+
+    Raises UserError.
+    """
     manifest, splits, limit = request.manifest, request.splits, request.limit
+    sequence_folder = storage.join(storage.absolute(request.out), sequences.FORMAT.folder)
     record = provenance.read(sequence_folder)
     if record is None:
         return plan(manifest, splits, limit)

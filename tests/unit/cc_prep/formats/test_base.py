@@ -8,7 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cc_prep.formats import base, scores, sequences, training_shards
+from cc_prep.formats import (
+    base,
+    changes,
+    entities,
+    region_features,
+    scores,
+    sequences,
+    training_shards,
+)
 from cc_prep.formats.tar import DamagedShard
 
 SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64())])
@@ -54,8 +62,13 @@ def test_versions_are_those_of_what_is_written() -> None:
 
     Whoever changes what a format holds raises its version here and there.
     """
-    assert base.VERSIONS == {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 4}
-    formats = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
+    of_changes = {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
+    of_frames = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 4}
+    assert of_frames | of_changes == base.VERSIONS
+    formats = (
+        *(sequences.FORMAT, scores.FORMAT, training_shards.FORMAT),
+        *(changes.FORMAT, region_features.FORMAT, entities.FORMAT),
+    )
     assert {one.name: one.version for one in formats} == base.VERSIONS
 
 

@@ -1,0 +1,88 @@
+"""Regions as vectors: `region_features/<split>-000000.parquet`, a row a pair, for `entities` alone.
+
+key, id, split, kind   the pair's
+phrases                noun phrases of its captions; empty outside the training split
+before, after          vectors of its strongest regions in each image, float32 [regions, D]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cc_prep.formats import base
+from cc_prep.formats.base import ShardFormat, TableWriter
+from cc_prep.formats.tar import DamagedShard, Written
+
+_VECTORS = pa.list_(pa.list_(pa.float32()))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("id", pa.string()),
+        ("split", pa.string()),
+        ("kind", pa.string()),
+        ("phrases", pa.list_(pa.string())),
+        ("before", _VECTORS),
+        ("after", _VECTORS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RegionRow:
+    """A pair's regions as vectors of unit length, float32 [regions, D] each."""
+
+    key: str
+    id: str
+    split: str
+    kind: str
+    phrases: tuple[str, ...]
+    before: np.ndarray
+    after: np.ndarray
+
+    def encode(self) -> dict[str, Any]:
+        """A row without its key."""
+        row = {name: getattr(self, name) for name in ("id", "split", "kind")}
+        vectors = {name: getattr(self, name).tolist() for name in ("before", "after")}
+        return {**row, "phrases": list(self.phrases), **vectors}
+
+
+def decode(key: str, row: Mapping[str, Any]) -> RegionRow:
+    """A row as a record. Raises DamagedShard where its lists do not fit together."""
+    try:
+        before, after = (
+            np.array(row[name], np.float32).reshape(len(row[name]), -1 if row[name] else 0)
+            for name in ("before", "after")
+        )
+        id, split, kind = words = [row[name] for name in ("id", "split", "kind")]
+        if before.shape != after.shape or not np.isfinite([before, after]).all() or None in words:
+            raise ValueError("its vectors or its ids do not fit together")
+        return RegionRow(key, id, split, kind, tuple(row["phrases"]), before, after)
+    except (ValueError, TypeError) as error:
+        raise DamagedShard(f"{key}: {error}") from None
+
+
+@contextmanager
+def write_shard(place: str) -> Iterator[tuple[TableWriter, Written]]:
+    """A table that appears under its name only when complete."""
+    with base.write_table(place, SCHEMA) as result:
+        yield result
+
+
+def read_shard(place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
+    return base.read_table(place, SCHEMA)
+
+
+def read(place: str) -> Iterator[RegionRow]:
+    """The records of a shard. Raises DamagedShard."""
+    for key, row in read_shard(place):
+        yield decode(key, row)
+
+
+FORMAT = ShardFormat("cc-region-features", "region_features", "parquet", write_shard, read_shard)

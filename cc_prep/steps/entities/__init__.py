@@ -1,0 +1,4 @@
+"""Entities of a change: noun phrases of training captions that fit the changed places.
+
+Source: DAVIR, equations 8 and 9. docs/changes.md says where this departs from the paper.
+"""

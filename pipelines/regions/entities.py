@@ -1,0 +1,137 @@
+"""`cc-prep entities`: found changes → vectors of their regions → noun phrases that fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+from cc_prep import storage, weights
+from cc_prep.errors import UserError
+from cc_prep.formats import changes as change_shards
+from cc_prep.formats import entities as entity_tables
+from cc_prep.formats import provenance, region_features
+from cc_prep.manifest import Manifest
+from cc_prep.steps.entities import phrases
+from cc_prep.weights.folders import locate_folder
+from pipelines import fingerprint, job
+from pipelines.regions.changes import plan_ends
+from pipelines.regions.find_entities import Retrieve, VectorsOfRegions
+from pipelines.regions.findings import find_findings, with_findings
+from pipelines.regions.shards import TRAIN, plan_from_regions
+
+# Settings that decide the vectors; the others decide what is made of them.
+VECTOR_SETTINGS = ("retriever", "weights", "features", "regions", "view", "grow")
+VECTOR_BYTES, ENTITY_BYTES = 8_000, 400  # of a pair; measured with EfficientNet-Lite0
+MEMORY = "0.9 GB a worker, and 2 kB for each training region; CLIP takes its own size"
+
+
+def find_vectors(request: job.Request) -> job.Summary | None:
+    """Makes `OUT/region_features`, of the training split as well. Raises UserError, JobFailed."""
+    manifest, out = request.manifest, storage.absolute(request.out)
+    if TRAIN not in manifest.splits:
+        raise UserError(
+            f"{manifest.name} has no split {TRAIN}: entities come from its captions alone",
+            f"Name a split {TRAIN} in the manifest's splits",
+        )
+    findings = find_findings(manifest, out)
+    if findings.changes is None:
+        folder = storage.join(out, change_shards.FORMAT.folder)
+        raise UserError(f"{folder}: no found changes there", "Run: cc-prep changes")
+    splits = list(dict.fromkeys((TRAIN, *request.splits)))
+    shards = plan_ends(replace(request, splits=splits))
+    digests = find_weights(manifest)
+    language = weights.locate(phrases.MODEL)
+    settings = fingerprint.fingerprint(manifest, (*fingerprint.PLAN_KEYS, "entities"))
+    section = settings.pop("entities")
+    assert isinstance(section, dict)
+    settings["region_features"] = {name: section[name] for name in VECTOR_SETTINGS}
+    settings["changes"] = findings.settings["changes"]
+    of_changes = replace(findings, entities=None)
+    return _run(
+        request,
+        bool(digests),
+        job.JobSpec(
+            format=region_features.FORMAT,
+            folder=storage.join(out, region_features.FORMAT.folder),
+            shards=with_findings(shards, out, of_changes),
+            make_step=partial(VectorsOfRegions, fingerprint.with_absolute_paths(manifest), digests),
+            settings=settings,
+            weights={**digests, language.name: language.sha256},
+            weight_files=fingerprint.weight_files(manifest, digests),
+            threads=manifest.entities.threads,
+            bytes_a_pair=VECTOR_BYTES,
+            memory=MEMORY,
+        ),
+    )
+
+
+def find_entities(request: job.Request) -> job.Summary | None:
+    """Makes `OUT/entities` from `OUT/region_features`. Raises UserError and JobFailed."""
+    manifest, out = request.manifest, storage.absolute(request.out)
+    folder = storage.join(out, entity_tables.FORMAT.folder)
+    source = storage.join(out, region_features.FORMAT.folder)
+    shards, training = plan_from_regions(source, request.splits, request.limit)
+    digests = find_weights(manifest) if manifest.entities.retriever == "clip" else {}
+    record = provenance.read(source) or {}
+    settings = fingerprint.fingerprint(manifest, (*fingerprint.PLAN_KEYS, "entities"))
+    settings["changes"] = record["settings"]["changes"]
+    summary = _run(
+        request,
+        bool(digests),
+        job.JobSpec(
+            format=entity_tables.FORMAT,
+            folder=folder,
+            shards=shards,
+            make_step=partial(
+                Retrieve, fingerprint.with_absolute_paths(manifest), digests, tuple(training)
+            ),
+            settings=settings,
+            weights=record["weights"],
+            weight_files=record["weight_files"],
+            threads=manifest.entities.threads,
+            bytes_a_pair=ENTITY_BYTES,
+            memory=MEMORY,
+        ),
+    )
+    if summary is not None:
+        counts = training_vocabulary(training, manifest.entities.min_count)
+        entity_tables.write_vocabulary(folder, counts)
+    return summary
+
+
+def training_vocabulary(places: Iterable[str], min_count: int) -> dict[str, int]:
+    """The noun phrases of the training captions with their counts, of shards of region vectors."""
+    of_pairs = (row.phrases for place in places for row in region_features.read(place))
+    return phrases.vocabulary(of_pairs, min_count)
+
+
+def find_weights(manifest: Manifest) -> dict[str, str]:
+    """SHA-256 by name of the network that regions are seen through; none with `lab`.
+
+    Raises UserError.
+    """
+    settings = manifest.entities
+    if settings.retriever == "clip":
+        if settings.weights is None:
+            raise UserError(
+                "entities.retriever clip needs weights",
+                "Set entities.weights to a local folder of CLIP as transformers saves it, or "
+                "entities.retriever=neighbours",
+            )
+        folder = locate_folder(settings.weights, "clip")
+        return {folder.name: folder.sha256}
+    if settings.weights is not None:
+        raise UserError(
+            "entities.retriever neighbours takes no weights",
+            "Set entities.retriever=clip, or leave entities.weights out",
+        )
+    if settings.features == "lab":
+        return {}
+    file = weights.locate(settings.features)
+    return {file.name: file.sha256}
+
+
+def _run(request: job.Request, has_network: bool, spec: job.JobSpec) -> job.Summary | None:
+    options = request.options if has_network else replace(request.options, device="cpu")
+    return job.run(spec, options, request.console)
