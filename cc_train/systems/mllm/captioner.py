@@ -63,7 +63,7 @@ class MllmCaptioner(nn.Module):
         self.base, self.shape, self.writer = base, shape, writer
         self.generation, self.inputs, self.model, self.layer = generation, inputs, model, layer
         self._backbone = (backbone,)  # in a tuple, so that it is no submodule
-        self.maps = True  # whether a caption says where each word looked
+        self.brief = False  # captions without score and attention, which cost a pass of their own
         names = {name for name, value in self.named_parameters() if value.requires_grad}
         own = getattr(model, "connector", None)
         if own is not None:
@@ -157,6 +157,8 @@ class MllmCaptioner(nn.Module):
             texts = [tuple((self.writer.spoken(ids), sum_) for ids, sum_ in one) for one in spoken]
             return [Caption(ranked[0][0], ranked, score=ranked[0][1]) for ranked in texts]
         sentences = [ranked[0][0] for ranked in spoken]
+        if self.brief:
+            return [Caption(self.writer.spoken(ids)) for ids in sentences]
         scores, maps = self._read_again(before_after, questions, bridge, sentences)
         return [
             Caption(self.writer.spoken(ids), score=score, attention=of_words)
@@ -224,7 +226,7 @@ class MllmCaptioner(nn.Module):
         batch = prompts.taught(questions, sentences, self.writer.pad)
         batch = {name: value.to(self.device) for name, value in batch.items()}
         kept = batch["ids"].shape[1] - int(batch["last"].min())
-        tap = self._word_tap(batch) if self.maps else None
+        tap = self._word_tap(batch)
         with attention_tap.only(*(() if tap is None else (tap,))):
             output = self({**batch, **bridge, "before_after": before_after}, kept)
         labels = batch["labels"][:, -kept:]

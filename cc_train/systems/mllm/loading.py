@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +17,8 @@ from torch import nn
 
 from cc_prep import weights
 from cc_prep.errors import UserError
+from cc_prep.storage import sha256
+from cc_prep.weights import download
 from cc_train.systems.mllm import attention_tap, families
 from cc_train.systems.mllm.families import Family
 
@@ -59,9 +64,9 @@ def require() -> None:
 
 
 def place_of(name_or_folder: str | None) -> Path:
-    """The folder, or the GGUF file, of a model. Raises UserError where there is none.
+    """The folder of a model. Raises UserError where there is none.
 
-    name_or_folder: of named weights, or a folder with config.json. The environment's
+    name_or_folder: of named weights, a GGUF file, or a folder with config.json. The environment's
     CC_TRAIN_MLLM_WEIGHTS comes first.
     """
     elsewhere = os.environ.get(PLACE)
@@ -70,11 +75,9 @@ def place_of(name_or_folder: str | None) -> Path:
             "no model is named", "Set model.weights to the folder of one, or to smollm2-135m"
         )
     chosen = elsewhere or str(name_or_folder)
-    if weights.is_known(chosen):
-        return weights.fetch(chosen).path
-    place = Path(chosen).expanduser()
+    place = weights.fetch(chosen).path if weights.is_known(chosen) else Path(chosen).expanduser()
     if place.suffix == GGUF and place.is_file():
-        return place
+        return _converted(place)
     if not (place / "config.json").is_file():
         raise UserError(
             f"{place}: no folder of a model (config.json is not there)",
@@ -110,14 +113,10 @@ def family_of(config: Any, name: str | None, place: Path) -> Family:
 
 
 def read_config(place: Path) -> Any:
-    """The configuration of a folder or of a GGUF file. Raises UserError."""
+    """The configuration of a folder. Raises UserError."""
     from transformers import AutoConfig
 
     try:
-        if place.suffix == GGUF:
-            return AutoConfig.from_pretrained(
-                place.parent, gguf_file=place.name, local_files_only=True
-            )
         return AutoConfig.from_pretrained(place, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
@@ -138,10 +137,7 @@ def read(
     options: dict[str, Any] = {"local_files_only": True, "dtype": dtype(precision, device)}
     options["attn_implementation"] = attention_tap.IMPLEMENTATION
     try:
-        if place.suffix == GGUF:
-            model = make.from_pretrained(place.parent, gguf_file=place.name, **options)
-        else:
-            model = make.from_pretrained(place, **options)
+        model = make.from_pretrained(place, **options)
         tokenizer, questions, processor = _words(family, place)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
@@ -186,12 +182,8 @@ def empty(config: Any) -> nn.Module:
 def fingerprint(place: Path) -> str:
     """SHA-256 of the configuration and of what every file of weights holds, without reading it all.
 
-    Of safetensors: names, shapes and size; of other files, name and size. A GGUF file has its own.
+    Of safetensors: names, shapes and size; of other files, name and size.
     """
-    if place.suffix == GGUF:
-        from cc_prep.storage import sha256
-
-        return sha256(place)
     digest = hashlib.sha256((place / "config.json").read_bytes())
     for file in sorted((*place.glob("*.safetensors"), *place.glob("*.bin"))):
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
@@ -202,18 +194,43 @@ def fingerprint(place: Path) -> str:
     return digest.hexdigest()
 
 
+def _converted(file: Path) -> Path:
+    """The folder of a GGUF file's model in float32, written beside our other weights once.
+
+    Reading a GGUF file takes a minute each time: its weights are unpacked, its words parsed.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = download.cache_folder() / "weights" / f"{file.stem}-{sha256(file)[:12]}"
+    if place.is_dir():
+        return place
+    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        whole = Path(folder) / "model"
+        try:
+            AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(whole)
+            model = AutoModelForCausalLM.from_pretrained(
+                file.parent, dtype=torch.float32, **options
+            )
+            # What was read from GGUF says that it is quantised, and refuses to be written.
+            config = copy.deepcopy(model.config)
+            if hasattr(config, "quantization_config"):
+                del config.quantization_config
+            plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            plain.load_state_dict(model.state_dict())
+            plain.save_pretrained(whole)
+        except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
+            raise UserError(f"{file}: {_line(error)}", "Give a GGUF file of Llama's kind") from None
+        # Another process may have been as fast; its folder holds the same.
+        with contextlib.suppress(FileExistsError, OSError):
+            os.replace(whole, place)
+    return place
+
+
 def _words(family: Family, place: Path) -> tuple[Any, Any, Any]:
     """The tokenizer, that of the bridge, and the processor of `auto`."""
     from transformers import AutoProcessor, AutoTokenizer
 
-    if place.suffix == GGUF:
-        return (
-            AutoTokenizer.from_pretrained(
-                place.parent, gguf_file=place.name, local_files_only=True
-            ),
-            None,
-            None,
-        )
     if family is families.AUTO:
         processor = AutoProcessor.from_pretrained(place, local_files_only=True)
         return processor.tokenizer, None, processor

@@ -144,11 +144,11 @@ class MllmObjective:
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, MllmCaptioner)
-        network.maps = False  # nobody looks at them here
+        network.brief = True
         try:
             return self.score(network), None
         finally:
-            network.maps = True
+            network.brief = False
 
 
 def _is_spared(name: str) -> bool:

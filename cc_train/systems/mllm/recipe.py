@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train.captioner import Inputs
 from cc_train.data import feature_statistics, split
+from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
@@ -26,11 +27,13 @@ from cc_train.systems.mllm.images import Geometry
 from cc_train.systems.mllm.loading import Base, Precision
 from cc_train.systems.mllm.objective import MllmObjective
 from cc_train.systems.mllm.prompts import Prompt, Sizes, Writer
+from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
+OF_WORDS = ("bridge.", "kinds")  # of a connector, what a captioner has in other sizes
 NO_LIMIT = 2**31  # of a context that the configuration does not bound
 
 
@@ -78,8 +81,6 @@ def prepare(settings: Settings, request: Request) -> Task:
     loading.require()
     loop = settings.loop
     _refuse(settings)
-    if request.init is not None:
-        raise UserError("--init: an mllm starts from model.weights", "Leave --init out")
     place = loading.place_of(settings.model.weights)
     family = loading.family_of(loading.read_config(place), settings.model.family, place)
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
@@ -96,11 +97,12 @@ def prepare(settings: Settings, request: Request) -> Task:
         backbone = Backbone(network.requires_grad_(False).eval(), known)
     captioner = make(settings, base, about, backbone)
     if isinstance(captioner.model, SeeingLanguageModel):
-        statistics = feature_statistics.over(
-            data.train, about["backbone"]["sha256"], request.console
+        _start_eyes(captioner.model.connector, data.train, about["backbone"], request)
+    elif request.init is not None:
+        raise UserError(
+            "--init: only the connector of a language model of text starts from another run",
+            "Leave --init out",
         )
-        captioner.model.connector.mean.copy_(statistics.mean)
-        captioner.model.connector.std.copy_(statistics.std)
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
@@ -239,6 +241,38 @@ def _with_eyes(
         images=1,
     )
     return SeeingLanguageModel(base.model, connector, image), shape
+
+
+def _start_eyes(
+    connector: GridConnector, entries: Sequence[Entry], known: Mapping[str, Any], request: Request
+) -> None:
+    """What the connector begins with: the eyes of the pair captioner that --init names, which
+    compares features in the same way, or else what standardises the features of `entries`.
+
+    Raises UserError for a run with other features or another width.
+    """
+    if request.init is None:
+        statistics = feature_statistics.over(entries, known["sha256"], request.console)
+        connector.mean.copy_(statistics.mean)
+        connector.std.copy_(statistics.std)
+        return
+    run = runs.read(runs.locate(request.init), "pair")
+    if run.settings["backbone"] != dict(known):
+        raise UserError(
+            f"{request.init} has another backbone or image size than these shards",
+            "Build the shards as it was trained, or leave out --init",
+        )
+    eyes = {name.removeprefix("encoder."): tensor for name, tensor in run.tensors.items()}
+    own = connector.state_dict()
+    taken = {name: tensor for name, tensor in eyes.items() if name in own}
+    missing = [name for name in own if name not in taken and not name.startswith(OF_WORDS)]
+    other = [name for name, tensor in taken.items() if tensor.shape != own[name].shape]
+    if missing or other:
+        raise UserError(
+            f"{request.init} has other eyes ({(missing + other)[0]})",
+            f"Set connector.width={run.settings['encoder']['width']}",
+        )
+    connector.load_state_dict(taken, strict=False)
 
 
 def _image_token(base: Base) -> int:

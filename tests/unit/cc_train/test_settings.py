@@ -13,7 +13,7 @@ from cc_prep.errors import UserError
 from cc_train import configs, systems
 from cc_train.training.settings import Loop
 
-SYSTEMS = ("vqgan", "clip4idc", "pair", "chain", "scorer", "stage1", "stage2")
+SYSTEMS = ("vqgan", "clip4idc", "pair", "chain", "scorer", "mllm", "stage1", "stage2")
 LISTED = Path(__file__).with_name("settings.txt")
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "multiple_of": "multiple of",
           "min_length": "at least so many:", "max_length": "at most so many:"}  # fmt: skip

@@ -1,0 +1,81 @@
+"""Adapters: on the named layers alone, of the ranks that are asked for, and nothing else stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cc_prep.errors import UserError
+from cc_train.systems.mllm import adapters
+from tests import small_mllm
+
+ALL = ("instructblip", "blip2", "internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl")
+CAPTIONS, ENTITIES = ["there is no change"], [["red cube"]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def ranks(one: Any) -> set[tuple[str, int]]:
+    """Name of the layer and rank of every adapter."""
+    return {
+        (name.removeprefix("model.").partition(".lora_A")[0], len(value))
+        for name, value in one.named_parameters()
+        if "lora_A" in name
+    }
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_adapters_have_the_rank_of_their_part(folder: Path, family: str) -> None:
+    """Keeps away: layers that another release names otherwise, and that stay frozen in silence."""
+    one = small_mllm.captioner(folder, family, lora={"vision": 2, "bridge": 3, "language": 5})
+    parts: dict[int, set[str]] = {2: set(), 3: set(), 5: set()}
+    for name, rank in ranks(one):
+        parts[rank].add(name)
+    assert all("vision" in name or "visual" in name for name in parts[2])
+    assert all(any(w in n for w in ("qformer", "merger", "connector", "projector"))
+               for n in parts[3])  # fmt: skip
+    assert all("language_model" in name or "text_model" in name for name in parts[5])
+    assert len(parts[5]) == 6  # query, key and value of two layers
+    assert all(parts.values())
+    trained = {name for name, value in one.named_parameters() if value.requires_grad}
+    assert trained == set(one.state_dict()) == {n for n in trained if "lora_" in n}
+
+
+def test_a_rank_of_nought_leaves_a_part_frozen(folder: Path) -> None:
+    """Keeps away: an ablation that trains what it says it froze."""
+    one = small_mllm.captioner(folder, "smolvlm", lora={"vision": 0, "bridge": 0})
+    assert {rank for _, rank in ranks(one)} == {8}
+
+
+def test_layers_that_are_not_there_are_refused(folder: Path) -> None:
+    """Keeps away: a pattern with a slip in it, by which nothing is adapted."""
+    with pytest.raises(UserError, match=r"no layer .* as its language adapters need \(.*wq\)"):
+        small_mllm.captioner(folder, "smolvlm", lora={"targets": r".*\.wq"})
+    with pytest.raises(UserError, match="no regular expression"):
+        small_mllm.captioner(folder, "smolvlm", lora={"targets": "("})
+
+
+@pytest.mark.parametrize("family", ["instructblip", "qwen3_vl"])
+@torch.no_grad()
+def test_stored_and_merged_adapters_say_the_same(folder: Path, family: str) -> None:
+    """Keeps away: a checkpoint that lacks an adapter, and a merge that scales it otherwise."""
+    one = small_mllm.captioner(folder, family)
+    for name, parameter in one.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    logits = one(batch, 5).logits
+    other = small_mllm.captioner(folder, family)
+    assert (other(batch, 5).logits - logits).abs().max() > 1e-4
+    other.load_state_dict(one.state_dict())
+    torch.testing.assert_close(other(batch, 5).logits, logits)
+    adapters.merge(other.model)
+    torch.testing.assert_close(other(batch, 5).logits, logits, atol=1e-5, rtol=1e-5)
+    with pytest.raises(RuntimeError, match="other adapters"):
+        other.load_state_dict({})

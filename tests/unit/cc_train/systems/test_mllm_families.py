@@ -1,0 +1,176 @@
+"""Two images in a prompt: each in its place, of its own pair, in the order before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cc_prep.errors import UserError
+from cc_train.systems.mllm import attention_loss, attention_tap, families, images, loading
+from cc_train.systems.mllm.attention_tap import Tap
+from tests import small_mllm
+
+ALL = ("instructblip", "blip2", "internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl")
+CAPTIONS = ["the red cube moved to the left", "there is no change"]
+ENTITIES = [["red cube"], []]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def features(one: Any, before_after: Tensor, batch: dict[str, Tensor]) -> list[Tensor]:
+    """The image tokens of each image, in the order in which the images entered."""
+    more = {name: value for name, value in batch.items() if name.startswith("qformer")}
+    made = one.base.model.get_image_features(**one.seen(before_after), **more, return_dict=True)
+    pooled = made.pooler_output
+    whole = torch.cat(list(pooled)) if isinstance(pooled, (list, tuple)) else pooled
+    return list(whole.reshape(-1, one.shape.places, whole.shape[-1]))
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_each_place_has_the_tokens_of_its_own_image(folder: Path, family: str) -> None:
+    """Keeps away: after before before, images of the neighbouring pair, or tokens that a model
+    drops in silence."""
+    one = small_mllm.captioner(folder, family)
+    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    length = batch["ids"].shape[1]
+    tokens, of_words = features(one, batch["before_after"], batch), {}
+    handle = one.base.model.get_decoder().register_forward_pre_hook(
+        lambda part, args, options: of_words.update(options), with_kwargs=True
+    )
+    logits = one(batch, length).logits
+    handle.remove()
+    words = of_words["inputs_embeds"]
+    for number, ids in enumerate(batch["ids"]):
+        mine = torch.cat([part.view(-1, part.shape[-1]) for part in tokens[2 * number :][:2]])
+        torch.testing.assert_close(words[number][ids == one.writer.image], mine)
+    swapped = one({**batch, "before_after": batch["before_after"].flip(1)}, length).logits
+    assert (swapped - logits)[:, -1].abs().max() > 1e-5
+    other = batch["before_after"].clone()
+    other[1] = small_mllm.pairs(1, seed=7)[0]
+    changed = one({**batch, "before_after": other}, length).logits
+    assert torch.equal(changed[0], logits[0])
+    assert (changed[1] - logits[1]).abs().max() > 1e-5
+    kept = one(batch, 4).logits
+    torch.testing.assert_close(kept, logits[:, -4:])
+
+
+@pytest.mark.parametrize("family", ["internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl"])
+@torch.no_grad()
+def test_image_tokens_lie_row_by_row(folder: Path, family: str) -> None:
+    """Keeps away: a mask that lies over the wrong tokens of the language model."""
+    one = small_mllm.captioner(folder, family)
+    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    grey = torch.full_like(batch["before_after"][:1], 100)
+    rows, columns = one.shape.tokens
+    # Before attention mixes them a token has what lies at its own place: so without attention.
+    for module in one.base.model.modules():
+        if type(module).__name__.endswith("Attention"):
+            for part in module.children():
+                if hasattr(part, "weight") and part.weight.ndim == 2:
+                    part.weight.zero_()
+    plain = features(one, grey, {})[1]
+    for row in range(rows):
+        for column in range(columns):
+            marked = grey.clone()
+            height = small_mllm.SIZE // rows
+            place = (
+                slice(height * row, height * (row + 1)),
+                slice(height * column, height * (column + 1)),
+            )
+            marked[0, 1][place] = 200
+            moved = (features(one, marked, {})[1] - plain).abs().sum(-1)
+            assert int(moved.argmax()) == row * columns + column
+
+
+@torch.no_grad()
+def test_slots_are_where_qwens_eyes_have_their_patches(folder: Path) -> None:
+    """Keeps away: attention to a patch taken for that to another one, by windows or merge order."""
+    one = small_mllm.captioner(folder, "qwen2_5_vl")
+    eyes = one.base.model.model.visual
+    rows, columns, merge = 8, 12, 2
+    generator = torch.Generator().manual_seed(0)
+    row_major = torch.randn(rows * columns, 3 * 2 * 14 * 14, generator=generator)
+    inside: list[Tensor] = []
+    handle = eyes.blocks[0].register_forward_pre_hook(lambda part, args: inside.append(args[0]))
+    grid = torch.tensor([[1, rows, columns]])
+    eyes(row_major[images.sequence(rows, columns, merge)], grid_thw=grid)
+    handle.remove()
+    order = images.sequence(rows, columns, merge, window=2)
+    assert torch.equal(inside[0], eyes.patch_embed(row_major)[order])
+    assert not torch.equal(order, images.sequence(rows, columns, merge))
+
+
+def test_patches_are_as_qwens_processor_lays_them() -> None:
+    """Keeps away: patches in another order or layout than the weights were trained on."""
+    from transformers import Qwen2VLImageProcessor
+
+    size = {"shortest_edge": 56 * 56, "longest_edge": 56 * 56}
+    processor = Qwen2VLImageProcessor(size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    pixels = small_mllm.pairs(1)
+    made = processor(images=list(pixels[0].numpy()), return_tensors="pt")
+    ours = images.patches(images.normalised(pixels, (0.5,) * 3, (0.5,) * 3).flatten(0, 1), 14, 2, 2)
+    torch.testing.assert_close(made["pixel_values"], ours.flatten(0, 1), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_beams_are_scored_on_their_own_images(folder: Path, family: str) -> None:
+    """Keeps away: images repeated for beams one by one, so that a pair sees before twice."""
+    one = small_mllm.captioner(folder, family, generation={"length_penalty": 0.0,
+                               "max_new_tokens": 4, "repetition_penalty": 1.0})  # fmt: skip
+    pairs = small_mllm.pairs()
+    questions = [one.writer.question(), one.writer.question()]
+    bridge = one.writer.bridge([[], []], 2)
+    with attention_tap.only():
+        ranked = one._generate(pairs, questions, bridge, 3)
+    best = [sentences[0] for sentences in ranked]
+    scores, _ = one._read_again(pairs, questions, bridge, [ids for ids, _ in best])
+    assert scores == pytest.approx([score for _, score in best], abs=1e-3)
+
+
+def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
+    """Keeps away: maps of tokens beside a caption's words, or of one image alone."""
+    one = small_mllm.captioner(folder, "smolvlm", generation={"max_new_tokens": 20})
+    words = ("the", "red", "cube", "moved", "to", "the", "left")
+    sentence = one.writer.caption(" ".join(words))
+    tap = Tap(families.module_at(one.model, one.base.family.language, -1)[0], "rows")
+    batch = small_mllm.batch(one, [one.writer.spoken(sentence)], [[]])
+    count = len(sentence)
+    tap.queries = batch["last"][:, None] + torch.arange(count)
+    with attention_tap.only(tap), torch.no_grad():
+        one(batch, 1)
+    (rows,) = tap.take()
+    places = one.places(batch["ids"])[0]
+    maps = one._of_words(rows.probabilities[0], places, sentence)
+    assert maps.words == words
+    assert maps.maps.shape == (7, 2, 2)
+    assert maps.maps.sum((1, 2)) == pytest.approx(1.0)
+    (caption,) = one.caption(small_mllm.pairs(1))
+    assert caption.attention is not None
+    assert caption.attention.words == tuple(caption.text.split())
+
+
+def test_an_unknown_family_is_refused_with_its_attention_modules(folder: Path) -> None:
+    """Keeps away: a model of another architecture that is adapted in no layer at all."""
+    place = small_mllm.save(folder, "smolvlm")
+    config = loading.read_config(place)
+    with pytest.raises(UserError, match=r"no family is named foo.*vision_model.*self_attn"):
+        loading.family_of(config, "foo", place)
+    config.model_type = "unheard-of"
+    with pytest.raises(UserError, match=r"unheard-of belongs to no family.*text_model"):
+        loading.family_of(config, None, place)
+
+
+def test_share_inside_is_of_what_the_mask_covers() -> None:
+    """Keeps away: a figure in the log that rises while attention leaves the mask."""
+    mask = torch.tensor([[1.0, 0.6, 0.2, 0.0]])
+    attention = torch.tensor([[0.1, 0.2, 0.3, 0.2]])
+    assert attention_loss.share_inside(attention, mask).item() == pytest.approx(0.3 / 0.8)

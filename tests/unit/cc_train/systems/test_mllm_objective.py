@@ -1,0 +1,158 @@
+"""What is learned: captions of two pairs, and attention on a fixed box."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cc_prep.errors import UserError
+from cc_train.systems.mllm import attention_loss, recipe
+from cc_train.systems.mllm.batches import AttentionControl
+from cc_train.systems.mllm.objective import MllmObjective
+from tests import small_mllm
+
+CAPTIONS = ["the red cube moved to the left", "there is no change"]
+ENTITIES = [["red cube"], []]
+OFF = AttentionControl(where="none")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def made(
+    folder: Path, family: str, control: AttentionControl, size: int | None = None, **more: Any
+) -> MllmObjective:
+    lora = {"vision": 4, "bridge": 4, "language": 16, "dropout": 0.0, **more}
+    model = {} if size is None else {"image_size": size}
+    one = small_mllm.captioner(folder, family, lora=lora, model=model)
+    return MllmObjective(one, lambda captioner: {}, control, 0.0, 1.0, "cpu")
+
+
+def boxed(objective: MllmObjective, marked: tuple[bool, ...] = (True, False)) -> dict[str, Any]:
+    """A batch whose masks are the top left quarter of pairs that are marked, or empty."""
+    one = objective.network
+    control = objective.control if objective.control.is_on else AttentionControl()
+    grid = recipe.control_grid(one, control)
+    assert grid is not None
+    mask = np.zeros((small_mllm.SIZE, small_mllm.SIZE))
+    mask[: small_mllm.SIZE // 2, : small_mllm.SIZE // 2] = 1
+    soft = torch.from_numpy(attention_loss.soft_mask(mask, grid)).view(1, -1)
+    return small_mllm.batch(
+        one, CAPTIONS, ENTITIES, mask=torch.cat([soft * m for m in marked]),
+        has_mask=torch.tensor(marked),
+    )  # fmt: skip
+
+
+def train(objective: MllmObjective, batch: dict[str, Any], steps: int) -> list[dict[str, Tensor]]:
+    """The losses of every step."""
+    groups = [{k: g[k] for k in ("params", "weight_decay")} for g in objective.groups("model")]
+    optimiser = torch.optim.AdamW(groups, lr=1e-2)
+    history = []
+    for step in range(steps):
+        denominators = objective.denominators(batch)
+        clamped = {name: total.clamp(min=1) for name, total in denominators.items()}
+        losses = objective.losses("model", batch, step, clamped)
+        optimiser.zero_grad()
+        losses["total"].backward()
+        optimiser.step()
+        history.append({name: value.detach() for name, value in losses.items()})
+    return history
+
+
+@pytest.mark.parametrize(
+    ("family", "where", "size"),
+    [
+        ("instructblip", "vision", None),
+        ("qwen2_5_vl", "vision", None),
+        ("smolvlm", "vision", None),
+        ("qwen3_vl", "llm", 112),
+    ],
+)
+def test_attention_goes_where_it_is_drawn(
+    folder: Path, family: str, where: Any, size: int | None
+) -> None:
+    """Keeps away: a loss of other places, heads or images than those that the mask lies over."""
+    objective = made(folder, family, AttentionControl(where=where, weight=1.0), size)
+    history = train(objective, boxed(objective, (True, True)), 30)
+    assert history[-1]["attention"] < 0.5 * history[0]["attention"]
+    # The blurred mask keeps about half of its weight inside: more would be too much.
+    assert history[-1]["inside"] > min(2 * history[0]["inside"], 0.5)
+    assert history[-1]["caption"] < history[0]["caption"]
+
+
+def test_before_and_after_are_controlled_apart_from_their_neighbours(folder: Path) -> None:
+    """Keeps away: the loss of a pair without a mask, which would pull it to nowhere; and images
+    that are taken for those of another pair."""
+    objective = made(folder, "instructblip", AttentionControl(weight=1.0))
+    batch = boxed(objective, (False, True))
+    other = batch["before_after"].clone()
+    other[0] = small_mllm.pairs(1, seed=5)[0]
+    denominators = objective.denominators(batch)
+    assert int(denominators["masked"]) == 1
+    losses = [
+        objective.losses("model", {**batch, "before_after": one}, 0, denominators)["attention"]
+        for one in (batch["before_after"], other)
+    ]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("family", ["instructblip", "smolvlm"])
+def test_without_masks_or_weight_nothing_is_different(folder: Path, family: str) -> None:
+    """Keeps away: control that changes a training in which it is switched off."""
+    runs = []
+    for control, marked in (
+        (OFF, True), (AttentionControl(weight=0.0), True), (AttentionControl(), False),
+    ):  # fmt: skip
+        objective = made(folder, family, control)
+        history = train(objective, boxed(objective, (marked, marked)), 3)
+        runs.append(([one["total"] for one in history], objective.network.state_dict()))
+    for totals, weights in runs[1:]:
+        assert totals == runs[0][0]
+        assert all(torch.equal(weights[name], value) for name, value in runs[0][1].items())
+
+
+@pytest.mark.parametrize(
+    ("family", "control", "lora", "words"),
+    [
+        ("instructblip", AttentionControl(where="llm"), {}, "learned queries, which have no pla"),
+        ("qwen2_5_vl", AttentionControl(layer=0), {}, "vision layer 0 sees windows alone"),
+        ("smolvlm", AttentionControl(layer=9), {}, r"no module .*layers\.9\..*self_attn"),
+    ],
+)  # fmt: skip
+def test_attention_that_cannot_be_controlled_is_refused(
+    folder: Path, family: str, control: AttentionControl, lora: dict[str, int], words: str
+) -> None:
+    """Keeps away: a loss that is computed and trains nothing, or not what it says."""
+    with pytest.raises(UserError, match=words):
+        made(folder, family, control, **lora)
+
+
+def test_attention_of_frozen_layers_is_refused(folder: Path) -> None:
+    """Keeps away: control of eyes that cannot learn, or are checkpointed by re-entry."""
+    objective = made(folder, "smolvlm", AttentionControl(), vision=0)
+    with pytest.raises(UserError, match="has no gradient"):
+        train(objective, boxed(objective), 1)
+    objective = made(folder, "smolvlm", AttentionControl())
+    objective.network.base.model.train()
+    objective.network.base.model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(UserError, match="has no gradient"):
+        train(objective, boxed(objective), 1)
+
+
+@pytest.mark.parametrize("family", ["instructblip", "internvl", "smolvlm", "qwen3_vl"])
+def test_two_captions_are_learned(folder: Path, family: str) -> None:
+    """Keeps away: labels a token beside the words, or adapters that learn nothing."""
+    objective = made(folder, family, OFF)
+    history = train(objective, boxed(objective), 52 if family == "qwen3_vl" else 30)
+    assert history[-1]["caption"] < 0.95 * history[0]["caption"]
+    if family == "qwen3_vl":  # the others are frozen noise, which few steps do not talk out of it
+        network = objective.network.eval()
+        spoken = network.caption(small_mllm.pairs(), entities=ENTITIES)
+        assert [one.text for one in spoken] == CAPTIONS

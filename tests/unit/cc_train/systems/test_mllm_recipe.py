@@ -1,0 +1,213 @@
+"""From a folder of a model and training shards to a captioner that all commands know."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from cc_prep.errors import UserError
+from cc_prep.formats import training_shards
+from cc_prep.media.images import encode_image
+from cc_prep.storage import sha256
+from cc_train import captioner as captioners
+from cc_train import start
+from cc_train.data import found_changes, shard_index
+from cc_train.evaluation.predict import predict
+from cc_train.systems.mllm import batches, recipe
+from cc_train.training import checkpoints
+from cc_train.training.task import Request
+from tests import small_mllm, small_weights
+
+SIDE, CHANNELS, GRID = 16, 8, 4
+CAPTIONS = {"change": "the red cube moved to the left", "nochange": "there is no change"}
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four scenes of noise with masks, entities and features of a VQGAN; read only."""
+    place = tmp_path_factory.mktemp("shards")
+    backbone = small_weights.write_vqgan(place / "vqgan.safetensors")
+    rng = np.random.default_rng(0)
+    with training_shards.write_shard(str(place / "train-000000.tar")) as (writer, written):
+        for scene in range(4):
+            for kind, caption in CAPTIONS.items():
+                meta = {
+                    "frames": 2, "height": SIDE, "width": SIDE, "kind": kind,
+                    "captions": [caption], "entities": [["red cube", 0.9], ["sphere", 0.5]],
+                    "features": {"backbone": "vqgan", "sha256": sha256(backbone),
+                                 "frames": [0, 1]},
+                }  # fmt: skip
+                values = rng.normal(3, 2, (2, CHANNELS, GRID, GRID)).astype(np.float16)
+                members = {
+                    "json": json.dumps(meta).encode(),
+                    "tokens.npy": training_shards._npy(np.zeros((2, 0, 0), np.int16)),
+                    "scores.npy": training_shards._npy(np.zeros((2, 0, 2), np.float32)),
+                    "features.npy": training_shards._npy(values),
+                }
+                if kind == "change":
+                    mask = np.zeros((SIDE, SIDE), np.uint8)
+                    mask[:8, :8] = 255
+                    members["mask.png"] = encode_image(mask, "png", 90)
+                for frame in range(2):
+                    noise = rng.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
+                    members[f"f{frame:02}.jpg"] = encode_image(noise, "jpg", 90)
+                writer.add(f"set-train-{scene:06d}-{kind}", members)
+    training_shards.write_index(str(place), {"train-000000": written.index})
+    return place
+
+
+def settings(folder: Path, family: str, shards: Path, steps: int = 2, **more: Any) -> Any:
+    values: dict[str, Any] = {
+        "model": {"weights": str(small_mllm.save(folder, family))},
+        "attention": {"masks": "true"},
+        "connector": {"width": 16, "grid": 2},
+        "generation": {"max_new_tokens": 12, "repetition_penalty": 1.0},
+        "validation_split": {"share": 0.25},
+        "loop": {"steps": steps, "epochs": None, "batch_size": 2, "learning_rate": 1e-2,
+                 "warmup_steps": 0, "validate_every": 1, "checkpoint_every": 1, "log_every": 1},
+    }  # fmt: skip
+    if family == "lm":
+        values["model"] |= {"backbone_weights": str(shards / "vqgan.safetensors")}
+        values["lora"] = {"vision": 0, "bridge": 0}
+    for section, changes in more.items():
+        values[section] = {**values.get(section, {}), **changes}
+    return recipe.Settings.model_validate(values)
+
+
+def request(shards: Path, run: Path) -> Request:
+    return Request([str(shards / "train-*.tar")], [], run, console=QUIET)
+
+
+@pytest.mark.parametrize("family", ["smolvlm", "instructblip", "lm"])
+def test_a_run_resumes_and_holds_adapters_alone(
+    folder: Path, shards: Path, tmp_path: Path, family: str
+) -> None:
+    """Keeps away: a resumed run that differs; gigabytes of a frozen model in each checkpoint; a
+    captioner that evaluation does not know."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for run, steps in ((parts, 1), (parts, 2), (whole, 2)):
+        start.train("mllm", settings(folder, family, shards, steps), request(shards, run))
+    one, other = (checkpoints.read(run, 2).training for run in (whole, parts))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    network = {name for name in one if name.startswith("network.")}
+    trained = ("lora_", ".connector.")
+    assert network
+    assert all(any(mark in name for mark in trained) for name in network)
+    captioner: Any = captioners.load(whole)
+    assert captioner.inputs.entities == 1
+    entries = shard_index.read([str(shards / "train-*.tar")])
+    spoken = dict(predict(captioner, entries[:2]))
+    assert set(spoken) == {entry.key for entry in entries[:2]}
+    for caption in spoken.values():
+        assert caption.score is not None
+        if family != "instructblip":
+            assert caption.attention is not None
+            assert caption.attention.maps.shape == (len(caption.attention.words), 2, 2)
+    height, width = captioner.inputs.size
+    images = torch.zeros(1, 2, height, width, 3, dtype=torch.uint8)
+    assert len(captioner.caption(images, beams=2)[0].beams) == 2
+
+
+def test_entities_that_were_found_are_asked_about(
+    folder: Path, shards: Path, tmp_path: Path
+) -> None:
+    """Keeps away: evaluation without the entities that training named."""
+    start.train("mllm", settings(folder, "smolvlm", shards, 1), request(shards, tmp_path))
+    captioner: Any = captioners.load(tmp_path)
+    entries = shard_index.read([str(shards / "train-*.tar")])
+    asked: list[Any] = []
+    plain = captioner.writer.question
+    captioner.writer.question = lambda names=(): (asked.append(list(names)), plain(names))[1]
+    list(predict(captioner, entries[:2]))
+    assert asked == [["red cube"], ["red cube"]]
+
+
+def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
+    folder: Path, shards: Path
+) -> None:
+    """Keeps away: prompts that never lack entities; masks that mark everything and say nothing."""
+    one = small_mllm.captioner(folder, "smolvlm")
+    control = batches.AttentionControl(masks="true")
+    make = batches.MllmBatches(one.writer, (56, 56), control, batches.Entities(k=2), (4, 4))
+    entries = shard_index.read([str(shards / "train-*.tar")])
+    samples = [entries[0].read(), entries[1].read()]
+    kinds = [sample.meta["kind"] for sample in samples]
+    batch = make(samples, list(np.random.default_rng(0).spawn(2)))
+    assert batch["has_mask"].tolist() == [kind == "change" for kind in kinds]
+    assert batch["before_after"].shape == (2, 2, 56, 56, 3)
+    large = batches.AttentionControl(masks="true", largest_share=0.2)
+    make = batches.MllmBatches(one.writer, (56, 56), large, batches.Entities(), (4, 4))
+    assert not make(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
+    drawn = [make._names(samples[0], rng) for rng in np.random.default_rng(0).spawn(400)]
+    dropped = sum(not names for names in drawn)
+    assert 30 < dropped < 95  # 0.15 of 400
+    assert next(name for name in drawn if name) == ["red cube"]
+    found = batches.MllmBatches(
+        one.writer, (56, 56), batches.AttentionControl(), batches.Entities(), (4, 4)
+    )
+    assert not found(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
+    assert found_changes.mask(samples[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": {"weights": None}}, "no model is named"),
+        ({"model": {"weights": "/nowhere"}}, r"/nowhere: no folder of a model \(config.json"),
+        ({"model": {"family": "gpt"}}, r"no family is named gpt; the attention modules of .*"),
+        ({"model": {"checkpointing": "reentrant"}}, "attention read in such a layer has no grad"),
+        ({"model": {"image_size": 64}}, "this model takes images of 56 px"),
+        ({"loop": {"ema_decay": 0.9}}, "a running average would hold the whole model twice"),
+        ({"prompt": {"text": "x <image>"}}, "a prompt has 9 places for images, where 2 images"),
+        ({"lora": {"vision": 0, "bridge": 0, "language": 0}}, "nothing is to be trained"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_a_line(
+    folder: Path, shards: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """Keeps away: a traceback of transformers, or a training of something else."""
+    if "lora" in changes:
+        changes = {**changes, "attention": {"where": "none"}}
+    with pytest.raises(UserError, match=words) as raised:
+        start.train("mllm", settings(folder, "smolvlm", shards, **changes),
+                    request(shards, tmp_path))  # fmt: skip
+    assert "\n" not in str(raised.value)
+
+
+def test_another_model_than_the_run_was_trained_with_is_refused(
+    folder: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: adapters on weights that they were not trained for; a run that does not find its
+    model after a move."""
+    start.train("mllm", settings(folder, "smolvlm", shards, 1), request(shards, tmp_path / "run"))
+    other = small_mllm.save(tmp_path, "smolvlm")
+    monkeypatch.setenv("CC_TRAIN_MLLM_WEIGHTS", str(other))
+    assert captioners.load(tmp_path / "run")
+    values = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(values | {"pad_token_id": 1}))
+    with pytest.raises(UserError, match=r"another model than .* was trained with"):
+        captioners.load(tmp_path / "run")
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: an ImportError for who installed the package without the extra."""
+    import sys
+
+    from cc_train.systems.mllm import loading
+
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match=r"needs transformers and peft .*toolkit\[mllm\]"):
+        loading.require()
