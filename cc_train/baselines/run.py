@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,17 +23,15 @@ from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
 from cc_train.baselines import local, prompts, server
 from cc_train.baselines.answers import LENGTH, Answer, Answers
-from cc_train.baselines.asking import Asking
+from cc_train.baselines.asking import Answered, Asking
 from cc_train.baselines.http_client import Endpoint
 from cc_train.baselines.pace import Pace
-from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, protocol, protocols, signature
 from cc_train.evaluation.captions import coco
 from cc_train.training.settings import pick_device
 
 FILE, ANSWERS = "baseline.json", "answers"
 LONGEST_LINE = 100  # of a difference of settings in a message, in characters
-REMEDY = "Give --model FOLDER, or --url URL and --model NAME"
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,11 @@ def baseline(options: Options) -> None:
     console, out = Console(stderr=True), Path(options.out)
     model = _local(options) if options.url is None else _server(options)
     record = _record(model, wordings)
-    _start(out, record)
+    _require_same(out, record)
     asking = Asking(model, Answers(Path(options.cache or out / ANSWERS)), wordings)
-    answers = _answers(asking, entries, options.threads, console)
+    answered = asking.all(entries, options.threads)
+    tracked = track(answered, "asking", len(entries), console=console, transient=True)
+    answers = _answers(tracked, out / FILE, record, console)
     captions = {key: answer.caption for key, answer in answers.items()}
     coco.write(out, items, captions)  # there whatever the scores then fail at
     _finish(out, record, list(answers.values()), console)
@@ -94,13 +94,17 @@ def baseline(options: Options) -> None:
 
 
 def _answers(
-    asking: Asking, entries: Sequence[Entry], threads: int, console: Console
+    answered: Iterable[Answered], place: Path, record: dict[str, Any], console: Console
 ) -> dict[str, Answer]:
-    """The answers by the samples' keys; says how many of them were stored."""
-    answered = asking.all(entries, threads)
-    tracked = track(answered, "asking", len(entries), console=console, transient=True)
-    answers, stored = {}, 0
-    for one in tracked:
+    """The answers by the samples' keys; says how many of them were stored.
+
+    With the first answer `record` is written to `place`: a mistake in the command leaves nothing.
+    """
+    answers: dict[str, Answer] = {}
+    stored = 0
+    for one in answered:
+        if not answers:
+            storage.write_json(str(place), {**record, "version": __version__})
         answers[one.key] = one.answer
         stored += one.stored
     if stored:
@@ -127,16 +131,16 @@ def _check(options: Options) -> None:
             "--precision": options.precision != "auto",
             "--device": options.device != "auto",
         }
-        where = "of a local model, not of --url"
+        where, remedy = "of a local model, not of --url", "Leave it out"
     else:
         wrong = {
             "--requests-per-minute": options.requests_per_minute is not None,
             "--threads": options.threads != 1,
         }
-        where = "of --url, not of a local model"
+        where, remedy = "of --url, not of a local model", "Leave it out, or name a server: --url"
     for name, given in wrong.items():
         if given:
-            raise UserError(f"{name} is {where}", f"Leave it out. {REMEDY}")
+            raise UserError(f"{name} is {where}", remedy)
 
 
 def _server(options: Options) -> server.Server:
@@ -161,16 +165,16 @@ def _local(options: Options) -> local.Local:
     return local.Local(folder, generation, device, options.precision, options.batch_size)
 
 
-def _start(out: Path, record: dict[str, Any]) -> None:
-    """Writes what is asked, before anything is. Raises UserError where `out` holds other answers.
+def _require_same(out: Path, record: dict[str, Any]) -> None:
+    """Raises UserError where `out` holds the answers of another baseline.
 
-    A server's address may change: a model may have moved.
+    The server's address may change: a model may have moved.
     """
     place = out / FILE
     try:
         before = storage.read_json(str(place))
     except FileNotFoundError:
-        before = record
+        return
     except ValueError as error:
         raise UserError(f"{place}: not JSON ({error})", "Give another --out") from None
     free = ("url:", "version:", "answers:", "answers.")
@@ -181,7 +185,6 @@ def _start(out: Path, record: dict[str, Any]) -> None:
             f"{out} holds the captions of another baseline ({'; '.join(lines)})",
             "Give another --out",
         )
-    storage.write_json(str(place), {**record, "version": __version__})
 
 
 def _finish(out: Path, record: dict[str, Any], answers: Sequence[Answer], console: Console) -> None:

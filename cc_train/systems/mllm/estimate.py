@@ -7,7 +7,7 @@ content. Parameters and what follows from their number are exact. Activations ar
   the product of a gated MLP, the input of every norm (in float32 for an RMSNorm), and of an adapter
   its input in float32 with its dropout mask. Attention itself keeps no matrix (sdpa).
 - The language model's logits count in the model's precision, in float32, and once more for their
-  logarithms and for their gradients.
+  logarithms and for their gradients; only for the tokens of captions, where no others are computed.
 - A part before which nothing is trained keeps nothing: its backward pass is never run.
 - With checkpointing a layer keeps its input alone, and one layer at a time computes the rest again.
 
@@ -35,6 +35,7 @@ LOGIT_COPIES = 3  # in float32: the logits, their logarithms, their gradients
 IMAGES = 2  # of a pair
 DEFAULT_IMAGE_SIZE = 224  # in px, of models that take any
 VISION, BRIDGE, LANGUAGE, OTHER = PARTS = ("vision", "bridge", "language", "other")
+LOGITS = "lm_head"  # of the language model, of fewer tokens than its other layers
 # The bridge comes first: Qwen's lies within its vision model.
 _BRIDGE = re.compile(
     r"(^|\.)(qformer|query_tokens|merger|deepstack_merger_list|connector|multi_modal_projector|"
@@ -123,6 +124,7 @@ def estimate(
     checkpointing: bool = False,
     sequence_length: int = 160,
     image_size: int | None = None,
+    caption_length: int | None = None,
 ) -> Estimate:
     """The sizes of a training with adapters.
 
@@ -131,6 +133,7 @@ def estimate(
         rank; rank 0 is none. batch_size: pairs whose backward pass is run at a time. precision: of
         the frozen weights. sequence_length: tokens of a pair in the language model, the images'
         places among them. image_size: in px, of models that take any; None for the configuration's.
+        caption_length: tokens of a pair for which logits are computed; None for all.
 
     Raises UserError for a folder that holds no configuration, for one of no language model, and for
     an expression that fits no layer.
@@ -149,6 +152,7 @@ def estimate(
         count[part_of(name)] += parameter.numel()
     adapters = FLOAT32 * sum(trainable.values())
     tokens = _tokens(config, batch_size, sequence_length, image_size)
+    tokens[LOGITS] = batch_size * min(sequence_length, caption_length or sequence_length)
     return Estimate(
         tuple(PartSize(name, count[name], trainable[name]) for name in PARTS if count[name]),
         weights=size * sum(count.values()),
@@ -270,7 +274,8 @@ def _activations(
     for name, module in network.named_modules():
         kept = _kept(name, module, ranks, size)
         if kept:
-            layer = layers.setdefault((part_of(name), _layer_of(name)), _Layer())
+            of = LOGITS if _is_head(name) else _layer_of(name)
+            layer = layers.setdefault((part_of(name), of), _Layer())
             layer.whole += kept
             if not layer.input:  # the first is the norm, or the layer, that reads the input
                 layer.input = size * _width(module)
@@ -280,11 +285,12 @@ def _activations(
         for (of, name), layer in layers.items():
             if of != part:
                 continue
-            if checkpointing and name:
-                total += tokens[part] * layer.input
-                largest = max(largest, tokens[part] * layer.whole)
+            count = tokens[LOGITS if name == LOGITS else part]
+            if checkpointing and name not in ("", LOGITS):
+                total += count * layer.input
+                largest = max(largest, count * layer.whole)
             else:
-                total += tokens[part] * layer.whole
+                total += count * layer.whole
     return total + largest
 
 
@@ -302,7 +308,7 @@ def _kept(name: str, module: nn.Module, ranks: Mapping[str, int], size: int) -> 
     if isinstance(module, nn.Linear):
         kept = size * module.out_features
         leaf = name.rpartition(".")[2]
-        if leaf == "lm_head":
+        if _is_head(name):
             kept += LOGIT_COPIES * FLOAT32 * module.out_features
         if leaf == "gate_proj":
             kept += size * module.out_features  # what the gate is multiplied by
@@ -314,6 +320,11 @@ def _kept(name: str, module: nn.Module, ranks: Mapping[str, int], size: int) -> 
     if "norm" in type(module).__name__.lower() and hasattr(module, "weight"):
         return FLOAT32 * _width(module)
     return 0
+
+
+def _is_head(name: str) -> bool:
+    """Whether a layer gives the logits of words."""
+    return name.rpartition(".")[2] == LOGITS
 
 
 def _width(module: nn.Module) -> int:

@@ -131,6 +131,7 @@ def test_threads_stop_at_an_error(chat: ChatServer, tmp_path: Path) -> None:
     assert "not allowed (HTTP 401)" in done.stderr
     assert done.stderr.strip().count("\n") == 0
     assert len(chat.bodies) <= 5
+    assert not (tmp_path / "out").exists()  # and so a better command may follow
 
 
 def test_the_key_is_in_no_file_and_no_line(chat: ChatServer, shard: str, tmp_path: Path) -> None:

@@ -202,6 +202,9 @@ def test_what_activations_depend_on() -> None:
     assert whole < activations(BLIP, precision="float32") < 2 * whole
     assert activations(BLIP, checkpointing=True) < whole / 2
     assert activations(BLIP, image_size=224) > 2 * whole
+    spared = whole - activations(BLIP, caption_length=30)
+    assert spared == 16 * (80 - 30) * 100 * (2 + 3 * 4)  # logits of 100 words
+    assert activations(BLIP, caption_length=500) == whole
 
 
 def test_parts_before_the_first_adapter_keep_nothing() -> None:
