@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from cc_prep.models import backbones
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_prep.weights import networks
+from cc_train.layers import named_weights
 
 FILE = "backbone.safetensors"
 HALF = "float16"  # what features are stored in unless it is said
@@ -74,8 +76,18 @@ def files(network: nn.Module) -> dict[str, bytes]:
     return {FILE: save({name: t.contiguous() for name, t in network.state_dict().items()})}
 
 
-def read(run: Path, name: str) -> nn.Module:
-    """The backbone of a run. Raises UserError."""
+def by_name(run: Path, known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The backbone of a run, if it is one that the package fetches by name: see `named_weights`."""
+    backbone = backbones.BACKBONES.get(known["name"])
+    if backbone is None or backbone.weights is None or not (run / FILE).exists():
+        return {}
+    return named_weights.named(run / FILE, *networks.backbone(known["name"]))
+
+
+def read(run: Path, name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> nn.Module:
+    """The backbone of a run with these settings. Raises UserError."""
+    if named_weights.of(settings, FILE) is not None:
+        return networks.backbone(name)[0]
     place = run / FILE
     if not place.exists():
         raise UserError(f"{place}: not there", "Give the --out of a training")

@@ -17,6 +17,7 @@ import click
 )
 @click.option("--data", metavar="TEXT", help="What it was trained on, for the card.")
 @click.option("--license", "licence", metavar="ID", help="Of the weights, such as mit.")
+@click.option("--by-name", is_flag=True, help="Leave out frozen networks of the package.")
 @click.option("--push", "repo_id", metavar="OWNER/NAME", help="Also upload the folder to the hub.")
 @click.option("--private", is_flag=True, help="With --push: a repository that only you see.")
 def export(
@@ -26,6 +27,7 @@ def export(
     calibrate: tuple[str, ...],
     data: str | None,
     licence: str | None,
+    by_name: bool,
     repo_id: str | None,
     private: bool,
 ) -> None:
@@ -34,7 +36,9 @@ def export(
     A captioner becomes the folder DIR, which is used like a run; without --shards its card has the
     scores of an earlier `cc-train evaluate RUN`. Other networks become DIR.safetensors and DIR.md.
     SHARDS must be samples that the training did not see: training shards for a captioner, sequence
-    shards for the others. --push needs the extra [hub] and a login (`hf auth login`).
+    shards for the others. --by-name makes a smaller folder: frozen networks that the package has,
+    or fetches, are named and not copied. --push needs the extra [hub] and a login (`hf auth
+    login`).
 
     \b
     Examples:
@@ -49,7 +53,7 @@ def export(
 
     if repo_id is not None:
         hub.check_id(repo_id)
-    places = export_run(run, Path(out), Details(shards, calibrate, licence, data))
+    places = export_run(run, Path(out), Details(shards, calibrate, licence, data, by_name))
     for place in places:
         click.echo(place)
     if repo_id is not None:

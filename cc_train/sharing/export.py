@@ -32,6 +32,7 @@ from cc_train import captioner as captioners
 from cc_train import systems
 from cc_train.data.sequence_index import expand, read_index
 from cc_train.evaluation import calibrating, evaluation, protocol
+from cc_train.layers import named_weights
 from cc_train.sharing import hub, model_card
 from cc_train.training import checkpoints, runs
 from cc_train.training.runs import Run
@@ -43,13 +44,15 @@ class Details:
 
     shards: samples that training did not see, to measure on. calibrate: others, of rendered pairs,
     by which a captioner's captions get a confidence. licence: of the weights, an SPDX identifier.
-    data: in words, what it was trained on.
+    data: in words, what it was trained on. by_name: leave out the frozen networks that the package
+    has, or fetches, by name.
     """
 
     shards: Sequence[str] = ()
     calibrate: Sequence[str] = ()
     licence: str | None = None
     data: str | None = None
+    by_name: bool = False
 
 
 def export(run: str | Path, out: Path, details: Details = Details()) -> list[Path]:
@@ -60,6 +63,8 @@ def export(run: str | Path, out: Path, details: Details = Details()) -> list[Pat
         if details == Details():
             return [save(stored.folder, out)]
         return [_captioner(stored, out, details)]
+    if details.by_name:
+        raise UserError(f"{run}: a run of {stored.system} is one file", "Leave out --by-name")
     if details.calibrate:
         raise UserError(f"{run}: a run of {stored.system} is no captioner", "Leave out --calibrate")
     if not hasattr(recipe, "card"):
@@ -105,10 +110,10 @@ def _network(stored: Run, recipe: Any, out: Path, details: Details) -> list[Path
 
 def _captioner(stored: Run, out: Path, details: Details) -> Path:
     """A folder with the network, what it needs besides, and the card."""
+    settings = {**stored.settings, **(_by_name(stored) if details.by_name else {})}
     with _folder(out) as folder:
-        for file in _files(stored):
+        for file in settings.get("files", []):
             shutil.copyfile(stored.folder / file, folder / file)
-        settings = dict(stored.settings)
         captioner = _loaded(stored, settings, folder)
         if details.calibrate:
             _check_apart(details.shards, details.calibrate)
@@ -159,6 +164,21 @@ def _folder(out: Path) -> Iterator[Path]:
 def _files(stored: Run) -> list[str]:
     """Names of the files that the network needs besides its tensors."""
     return list(stored.settings.get("files", []))
+
+
+def _by_name(stored: Run) -> dict[str, Any]:
+    """The settings of an export without the frozen networks that have a name. Raises UserError."""
+    recipe = systems.recipe(stored.system)
+    named = recipe.by_name(stored) if hasattr(recipe, "by_name") else {}
+    if not named:
+        raise UserError(
+            f"{stored.folder}: none of its files is a network that the package has by name",
+            "Leave out --by-name",
+        )
+    return {
+        "files": [file for file in _files(stored) if file not in named],
+        named_weights.KEY: {**stored.settings.get(named_weights.KEY, {}), **named},
+    }
 
 
 def _check_apart(shards: Sequence[str], calibrate: Sequence[str]) -> None:

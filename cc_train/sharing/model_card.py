@@ -18,6 +18,7 @@ from cc_prep.errors import UserError
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
+from cc_train.layers import named_weights
 from cc_train.training import checkpoints
 from cc_train.training.runs import Run
 
@@ -89,6 +90,7 @@ def of_captioner(
         interval_kind=", of CIDEr and ROUGE-L by resampling the pairs",
         limits=_limits(stored, scores, data),
         files=[_file(folder / file) for file in _contents(stored)],
+        by_name=stored.settings.get(named_weights.KEY, {}),
         parameters=_parameters(stored),
         settings_text=json.dumps(stored.settings, indent=1, sort_keys=True),
     )

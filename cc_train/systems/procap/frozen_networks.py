@@ -18,7 +18,7 @@ from cc_prep.weights import networks
 from cc_train.data import feature_statistics, shard_index
 from cc_train.data.collate import Reads
 from cc_train.data.split import Split
-from cc_train.layers import frozen_backbone
+from cc_train.layers import frozen_backbone, named_weights
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 
@@ -110,6 +110,18 @@ def files(vqgan: VQGAN, backbone: BackboneFeatures | None = None) -> dict[str, b
     return {FILE: save(tensors), **more}
 
 
+def by_name(run: Path, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The files of a run whose networks the package has by name: see `named_weights`."""
+    files: dict[str, dict[str, str]] = {}
+    name = str(settings.get("tokenizer"))
+    if weights.is_known(name) and (run / FILE).exists():
+        network, located, _ = networks.vqgan(name)
+        files |= named_weights.named(run / FILE, network, located)
+    if "backbone" in settings:
+        files |= frozen_backbone.by_name(run, settings["backbone"])
+    return files
+
+
 def read(
     run: Path, settings: Mapping[str, Any], kind: Reads, quirks: bool, cache_mb: int = 0
 ) -> FrameFeatures:
@@ -117,7 +129,8 @@ def read(
 
     kind, quirks, cache_mb: see `FrameFeatures`.
     """
-    place = run / FILE
+    located = named_weights.of(settings, FILE)
+    place = run / FILE if located is None else located.path
     if not place.exists():
         raise UserError(f"{place}: not there", "Give the --out of a training")
     tensors = {name: t.float() for name, t in weights.read_tensors(place).items()}
@@ -125,7 +138,7 @@ def read(
     if kind != "features":
         return FrameFeatures(network, kind, quirks, cache_mb).eval()
     known = settings["backbone"]
-    backbone = frozen_backbone.read(run, known["name"])
+    backbone = frozen_backbone.read(run, known["name"], settings)
     rows, columns = known["tokens"]
     seen = BackboneFeatures(backbone, known, (rows, columns), known["pooling"])
     return FrameFeatures(network, kind, quirks, cache_mb, seen).eval()

@@ -221,6 +221,11 @@ def _comparison(settings: ComparisonSettings | None) -> ComparisonConfig | None:
     return None if settings is None else ComparisonConfig(**settings.model_dump())
 
 
+def by_name(run: Run) -> dict[str, dict[str, str]]:
+    """Files of a run that an export may leave out: see `named_weights`."""
+    return frozen_networks.by_name(run.folder, run.settings)
+
+
 def load(run: Run, device: str) -> ProCap:
     """The captioner of a run. Raises UserError."""
     shapes = {name: tuple(t.shape) for name, t in run.tensors.items()}
