@@ -22,7 +22,7 @@ from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
 from pipelines.plan import ShardPlan
-from pipelines.state.device import BrokenDevice
+from pipelines.state.device import BrokenDevice, gpu_model
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
 from pipelines.state.pace import Pace
@@ -119,6 +119,7 @@ class ShardWorker:
             round(time.monotonic() - started, 3),
             tuple(rejects),
             written.index,
+            gpu_model() if self.run_info.device != "cpu" else "",
         )
         self.state.write_done(done)
         return done
