@@ -5,11 +5,16 @@ Libraries have no common type for either, so some errors are known by their text
 
 from __future__ import annotations
 
+import errno
+
 # Of RuntimeError (torch, cuBLAS, cuDNN) and of cv2.error.
 OUT_OF_MEMORY = (
     "out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    # As cuDNN 9 says it.
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
     "CUFFT_ALLOC_FAILED",
     "CUSOLVER_STATUS_ALLOC_FAILED",
     "DefaultCPUAllocator: can't allocate memory",
@@ -34,6 +39,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory, of the machine or of a GPU, did not suffice."""
     # torch's type by name: a worker without torch must not import it to find out.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     return _is_of_a_library(error) and any(text in str(error) for text in OUT_OF_MEMORY)
 

@@ -23,7 +23,7 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
-from pipelines.state.device import BrokenDevice
+from pipelines.state.device import BrokenDevice, gpu_model
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
 from pipelines.state.pace import Pace
@@ -121,6 +121,7 @@ class ShardWorker:
             round(time.monotonic() - started, 3),
             tuple(rejects),
             written.index,
+            gpu_model() if self.run_info.device != "cpu" else "",
         )
         self.state.write_done(done)
         return done

@@ -13,7 +13,6 @@ shards                   samples, rejected, bytes and SHA-256 by shard
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
@@ -37,18 +36,8 @@ OPTIONAL = ("decord", "av")  # one of them reads videos
 
 
 def software() -> dict[str, str]:
-    """Versions of what takes part in making bytes, and the GPUs' names where torch has found any.
-
-    decord and av are among them where they are installed.
-
-    torch is not imported for it: a driver that has none of the networks has not looked for GPUs.
-    """
-    versions = {"python": platform.python_version(), **_versions(PACKAGES)}
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return versions
-    names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
-    return {**versions, "gpu": ", ".join(sorted(names))}
+    """Versions of what takes part in making bytes; of decord and av those that are installed."""
+    return {"python": platform.python_version(), **_versions(PACKAGES)}
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

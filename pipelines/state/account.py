@@ -49,6 +49,7 @@ class Account:
                 "bytes": done.bytes,
                 "sha256": done.sha256,
                 "input_digest": done.input_digest,
+                **({"gpu": done.gpu} if done.gpu else {}),
             }
             for name, done in sorted(self.finished.items())
         }

@@ -1,9 +1,10 @@
-"""GPUs that turned out broken during a run."""
+"""The GPU of a worker: its model, and whether it turned out broken during a run."""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import dataclass
 
 
@@ -25,6 +26,15 @@ class Device:
 def this_device(error: str = "") -> Device:
     """The GPU of this worker."""
     return Device(socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), error)
+
+
+def gpu_model() -> str:
+    """Of this worker; empty where nothing that was imported has used a GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return ""
+    name: str = torch.cuda.get_device_name()
+    return name
 
 
 class BrokenDevice(Exception):

@@ -17,7 +17,8 @@ class Done:
 
     pairs: so many were planned for it; each is a sample or a reject. input_digest: SHA-256 over
         what it was made from, pairs or stored sequences. bytes, sha256: of its file. seconds: that
-        a worker took. index: a row a sample, without the shard, for formats with an index.
+        a worker took. index: a row a sample, without the shard, for formats with an index. gpu:
+        the model of the one that made it, empty on a CPU.
     """
 
     shard: str
@@ -29,6 +30,7 @@ class Done:
     seconds: float
     rejects: tuple[Reject, ...] = ()
     index: list[dict[str, Any]] = field(default_factory=list)
+    gpu: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import cv2
 import numpy as np
 import pytest
@@ -22,13 +24,17 @@ class AcceleratorError(RuntimeError):
         AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ..."),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate "
                      "memory: you tried to allocate 4 bytes. Error code 12"),
         cv2.error("OpenCV(4.12) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate"),
     ],
 )  # fmt: skip
 def test_out_of_memory(error: Exception) -> None:
-    """Keeps away: five large pairs in a row that end a job, since their batch was not halved."""
+    """Keeps away: five large pairs in a row that end a job, since their batch was not halved; and
+    cuDNN 9's lack of memory, whose name begins like that of a GPU that failed."""
     assert is_out_of_memory(error)
     assert not is_broken_device(error)
 
@@ -64,6 +70,7 @@ def test_a_broken_gpu(error: Exception) -> None:
         RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
         ValueError("caption: CUDA error: out of memory"),
         cv2.error("OpenCV(4.12): error: (-215:Assertion failed) !_src.empty()"),
+        OSError(errno.ENOSPC, "No space left on device"),
     ],
 )
 def test_other_errors_are_neither(error: Exception) -> None:

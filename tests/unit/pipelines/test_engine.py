@@ -10,6 +10,7 @@ import ray
 
 from cc_prep.errors import JobFailed, UserError
 from pipelines import engine
+from pipelines.cluster.pool import Pool
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,24 @@ def test_a_ray_that_does_not_start_is_said(
     with pytest.raises(expected, match=message):
         engine.start()
     assert os.fstat(2).st_ino == before
+
+
+@pytest.mark.parametrize(
+    ("address", "gpus", "variables"),
+    [
+        ("10.0.0.1:6379", 0.0, {"MALLOC_ARENA_MAX": "1"}),
+        ("10.0.0.1:6379", 0.5, {}),
+        (None, 0.0, {}),
+    ],
+)
+def test_the_environment_of_workers(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, gpus: float, variables: dict[str, str]
+) -> None:
+    """Keeps away: workers of a cluster whose memory grows by an arena a thread, and GPU workers
+    that never give memory back. Those of a Ray of our own have it from Ray's start."""
+    if address is None:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    environment = engine._environment(Pool(2, 1, gpus))
+    assert environment.get("runtime_env", {"env_vars": {}}) == {"env_vars": variables}

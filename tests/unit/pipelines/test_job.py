@@ -87,6 +87,23 @@ def test_a_job_and_its_account(tmp_path: Path) -> None:
     assert lock.holder(str(tmp_path)) is None
 
 
+def test_the_gpu_that_made_a_shard_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: shards of two kinds of GPU of which nobody can say which made which, since the
+    driver's machine has none, or has not looked."""
+    import torch
+
+    monkeypatch.setattr(engine, "start", lambda: (Resources(2, 1.0),))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100")
+    job.run(spec(tmp_path), Options(), Console(file=io.StringIO()))
+    record = provenance.read(str(tmp_path))
+    assert record is not None
+    assert record["settings"]["device"] == "cuda"
+    assert {shard["gpu"] for shard in record["shards"].values()} == {"NVIDIA H100"}
+
+
 def test_finished_shards_are_left_alone(tmp_path: Path) -> None:
     run(spec(tmp_path, 6))
     before = (tmp_path / "train-000000.tar").stat().st_mtime_ns

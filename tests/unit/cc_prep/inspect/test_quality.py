@@ -30,6 +30,19 @@ def test_motion_of_a_shift() -> None:
     assert quality.motion(wide, wide) == 0
 
 
+def test_motion_has_one_thread_on_every_machine() -> None:
+    """Keeps away: figures of `stats` that differ between machines: DIS divides by threads."""
+    import cv2
+
+    before = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(4)
+        quality.motion(NOISE, NOISE[::-1])
+        assert cv2.getNumThreads() == 1
+    finally:
+        cv2.setNumThreads(before)
+
+
 def test_against_truth() -> None:
     frames = np.stack([NOISE, NOISE + 10, NOISE])
     measures = stats.against_truth(frames, {1: NOISE})

@@ -1,0 +1,32 @@
+"""Where Ray's own output goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines.cluster import output
+
+
+def test_every_process_has_a_log_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: two jobs of a user of which the second empties the log that an error names."""
+    assert output.LOG.name == f"ray-{os.getpid()}.log"
+    log, other, old = (tmp_path / f"ray-{name}.log" for name in ("own", "other", "old"))
+    monkeypatch.setattr(output, "LOG", log)
+    other.write_text("of another job")
+    old.touch()
+    long_ago = time.time() - output.KEEP_SECONDS - 60
+    os.utime(old, (long_ago, long_ago))
+    output.divert_output()
+    try:
+        os.write(1, b"Ray talks")
+    finally:
+        output.restore_output()
+    assert log.read_text() == "Ray talks"
+    assert other.read_text() == "of another job"
+    assert not old.exists()
