@@ -22,6 +22,8 @@ from cc_train.data.shard_index import scene_of
 # A setting of trainings alone, which runs from before it lack.
 MIRROR = "mirror"
 SIDES = {"left": "right", "right": "left"}
+# "the man has left" is no side.
+SIDE = re.compile(r"(?<!\bhas )(?<!\bhave )(?<!\bhad )\b(left|right)(?=most\b|\b)", re.IGNORECASE)
 NO_MIRRORED = "Build the shards with --set features.mirrored=true, or set mirror=0"
 
 Make = Callable[[Sequence[TrainingSample], Sequence[np.random.Generator]], dict[str, Any]]
@@ -54,7 +56,9 @@ class MirroredBatches:
 
 
 def mirrored(sample: TrainingSample) -> TrainingSample:
-    """The sample as a mirror shows it, without its images; its tokens stay as they are.
+    """The sample as a mirror shows it, without its images and found regions.
+
+    Its tokens stay as they are.
 
     Raises UserError where its mirrored features are not stored, DamagedShard for a damaged mask.
     """
@@ -63,9 +67,15 @@ def mirrored(sample: TrainingSample) -> TrainingSample:
         raise UserError(f"{sample.key}: no features of the mirrored images stored", NO_MIRRORED)
     meta = dict(sample.meta)
     meta["captions"] = [exchange_sides(str(one)) for one in meta.get("captions") or []]
+    if meta.get("entities"):
+        meta["entities"] = [[exchange_sides(phrase), score] for phrase, score in meta["entities"]]
     if isinstance(meta.get("facts"), dict):
         meta["facts"] = _mirrored_facts(meta["facts"])
+    meta.pop("regions", None)
     swapped = replace(features, values=features.mirrored, mirrored=features.values)
+    change = sample.change()
+    if change is not None:
+        change = np.where(change > 0, 255, 0).astype(np.uint8)  # as it is stored
     return replace(
         sample,
         meta=meta,
@@ -74,17 +84,21 @@ def mirrored(sample: TrainingSample) -> TrainingSample:
         mask_png=_flipped(sample.mask()),
         mask_before_png=_flipped(sample.mask_before()),
         mask_after_png=_flipped(sample.mask_after()),
+        change_png=_flipped(change),
     )
 
 
 def exchange_sides(caption: str) -> str:
-    """The caption with the words left and right exchanged."""
+    """The caption with left and right exchanged, also in leftmost and rightmost.
+
+    After has, have and had they stay: there `left` is a verb.
+    """
 
     def other(match: re.Match[str]) -> str:
         word = SIDES[match[0].lower()]
         return word.capitalize() if match[0][0].isupper() else word
 
-    return re.sub(r"\b(left|right)\b", other, caption, flags=re.IGNORECASE)
+    return SIDE.sub(other, caption)
 
 
 def _flipped(mask: np.ndarray | None) -> bytes | None:

@@ -83,6 +83,28 @@ def test_sides_are_exchanged_as_words(words: list[str]) -> None:
     assert turned == [others.get(word, word) for word in caption.split(" ")]
 
 
+def test_people_who_left_did_not_go_right() -> None:
+    """Keeps away: captions of people and cars that become nonsense."""
+    caption = "the man has left the lot, the leftmost car is to the right of the van"
+    assert exchange_sides(caption) == (
+        "the man has left the lot, the rightmost car is to the left of the van"
+    )
+
+
+def test_found_changes_are_mirrored_too() -> None:
+    """Keeps away: a found mask, and phrases of its regions, that stay where they were."""
+    found = np.zeros((pair_samples.SIDE,) * 2, np.uint8)
+    found[:, :5] = 255
+    sample = scene(0)[0]
+    meta = {**sample.meta, "regions": [{"box": [0, 0, 5, 9]}], "entities": [["left car", 0.5]]}
+    turned = mirrored(replace(sample, meta=meta, change_png=encode_image(found, "png", 0)))
+    seen = turned.change()
+    assert seen is not None
+    np.testing.assert_array_equal(seen, found[:, ::-1] > 0)
+    assert "regions" not in turned.meta
+    assert turned.meta["entities"] == [["right car", 0.5]]
+
+
 def test_a_scene_is_mirrored_as_a_whole() -> None:
     """Keeps away: a changed pair of a mirrored image and its unchanged pair of a plain one."""
     scenes = [scene(number) for number in range(40)]
