@@ -121,6 +121,7 @@ class Interpolate(Section):
     refine: bool = False
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     threads: Positive = 2
+    tf32: bool = False
     pairs_per_batch: Positive | None = None
     codec: Literal["png", "jpg", "webp"] = "png"
     quality: Annotated[int, Field(ge=1, le=100)] = 95
@@ -133,6 +134,7 @@ class Score(Section):
     weights: str = "clip4idc-mini"
     intra_layers: Positive | None = None
     threads: Positive = 2
+    tf32: bool = False
 
 
 class Keyframes(Section):
@@ -154,6 +156,7 @@ class Tokenize(Section):
     weights: str = "vqgan-mini"
     config: str | dict[str, Any] | None = None
     threads: Positive = 2
+    tf32: bool = False
 
 
 class Features(Section):
@@ -173,6 +176,7 @@ class Features(Section):
     mirrored: bool = False
     folder: str | None = None
     threads: Positive = 2
+    tf32: bool = False
 
 
 class Changes(Section):

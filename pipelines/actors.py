@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +30,15 @@ PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
 Digests = Mapping[str, str]
 
 
+class ThreadSettings(Protocol):
+    """A section of the manifest with networks."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def tf32(self) -> bool: ...
+
+
 class Networks:
     """What every step shares.
 
@@ -44,6 +54,10 @@ class Networks:
         else:
             # Before the first product: without it cuBLAS may sum otherwise each time.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    def use(self, settings: ThreadSettings) -> None:
+        """Sets torch as a section of the manifest wants it, before what runs next."""
+        use_threads(settings.threads, settings.tf32 and self.device != "cpu")
 
     def check(self, file: weights.Located) -> weights.Located:
         """`file`, if it is the one that the driver has. Raises UserError."""
@@ -71,17 +85,20 @@ class Networks:
             raise RuntimeError(f"CUDA error: a sum of ones is {product:.0f}, not {256**3}")
 
 
-def use_threads(count: int) -> None:
-    """The thread count of what runs next: float sums depend on it, so the manifest fixes it."""
+def use_threads(count: int, tf32: bool = False) -> None:
+    """The thread count of what runs next: float sums depend on it, so the manifest fixes it.
+
+    tf32: whether a GPU may round the factors of products and convolutions to TF32's 10 bits.
+    """
     import torch
 
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
     # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
     torch.set_deterministic_debug_mode("warn")
-    # On a GPU float32 is float32: torch's own default has convolutions in TF32, of 10 bits.
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    # Both are said: torch's own default has convolutions in TF32, and products not.
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     # Or every new tensor is first filled with NaN: a fortieth of a network's time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
@@ -114,7 +131,7 @@ class Interpolate(Networks):
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
         if interpolation.has_weights(settings):
-            use_threads(settings.threads)
+            self.use(settings)
             file = self.check(weights.locate(settings.weights))
             tensors = weights.read_tensors(file.path)
             self.meta["weights"] = file.name
@@ -152,7 +169,7 @@ class Interpolate(Networks):
     ) -> list[FrameSequence | RejectedPair]:
         """The sequences of pairs whose images were read."""
         if interpolation.has_weights(self.manifest.interpolate):
-            use_threads(self.manifest.interpolate.threads)
+            self.use(self.manifest.interpolate)
         readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, RejectedPair)}
         if self.takes_truth:
             frames = {i: _true_frames(one) for i, one in readable.items()}
@@ -243,7 +260,7 @@ class Score(Networks):
         from cc_prep.weights import networks
 
         super().__init__(manifest, digests, device)
-        use_threads(manifest.score.threads)
+        self.use(manifest.score)
         network, file = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
         self.weights = self.check(file)
         self.scorer = Scorer(network, device)
@@ -276,7 +293,7 @@ class Score(Networks):
 
     def score(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
         """Scores of frames uint8 [F, H, W, 3]."""
-        use_threads(self.manifest.score.threads)
+        self.use(self.manifest.score)
         return self.scorer(frames, captions)
 
     def _row(self, scores: FrameScores) -> score_rows.Row:

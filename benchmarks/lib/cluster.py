@@ -120,7 +120,7 @@ def _flop(work: Any) -> float:
 class Cluster:
     """What a cluster is taken to have. All of it is assumed."""
 
-    tera_flop_a_second: float = 50.0  # of a GPU, in float32 convolutions with TF32
+    tera_flop_a_second: float = 50.0  # of a GPU in float32; TF32 is several times that
     storage_mb: float = 2000.0  # a second, in all, both ways
     network_mb: float = 1250.0  # a second, of each node of 8 GPUs
 

@@ -67,6 +67,11 @@ def fit(
         for what in trainer.damaged:
             console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
         console.print(f"going on at step {start}", highlight=False)
+        if trainer.steps_before not in (None, settings.steps) and settings.schedule != "constant":
+            text = (
+                f"{trainer.steps_before} steps became {settings.steps}: the learning rate follows"
+            )
+            console.print(f"{text} the schedule of all {settings.steps}", highlight=False)
     logger = None
     if ranks.first:
         others = open_loggers(settings.loggers, run, config)

@@ -153,6 +153,7 @@ class Trainer:
         self.not_finite: list[str] = []  # the last validation's figures that were left out
         self.best: dict[str, float] = {}
         self.damaged: list[str] = []  # what is wrong with checkpoints that were not taken
+        self.steps_before: int | None = None  # that the run was to have until now
         self.signals: dict[str, float] = {}
         self.interval = IntervalMeans()
 
@@ -191,7 +192,9 @@ class Trainer:
         checkpoint, self.damaged = checkpoints.read_last(self.run)
         if place.exists():
             stream = {} if checkpoint is None else checkpoint.state.get("stream", {})
-            resume.check_same(resume.read_settings(place), self.config, self.run, stream)
+            before = resume.read_settings(place)
+            resume.check_same(before, self.config, self.run, stream)
+            self.steps_before = before.get("loop", {}).get("steps")
         storage.write_json(str(place), self.config)
         return checkpoint
 

@@ -16,7 +16,7 @@ from cc_prep.manifest import NONE, Manifest
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
-from pipelines.actors import Digests, Interpolate, Networks, Score, decoded, use_threads
+from pipelines.actors import Digests, Interpolate, Networks, Score, decoded
 from pipelines.regions.findings import WithFindings, add_to
 from pipelines.step import Members
 
@@ -56,7 +56,7 @@ class Build(Networks):
         self.meta: dict[str, Any] = {"scorer": scorer}
         self.tokenizer, self.extractor = None, None
         if manifest.tokenize.weights != NONE:
-            use_threads(manifest.tokenize.threads)
+            self.use(manifest.tokenize)
             network, file, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
             self.tokenizer = Tokenizer(network, device)
             self.meta["tokenizer"] = self.check(file).name
@@ -67,7 +67,7 @@ class Build(Networks):
         if settings.folder is not None:
             self.feature_files = self._imported_features(settings.folder)
         elif settings.backbone != NONE:
-            use_threads(settings.threads)
+            self.use(settings)
             backbone, file = networks.backbone(settings.backbone, settings.weights)
             self.extractor = FeatureExtractor(
                 settings.backbone,
@@ -179,7 +179,7 @@ class Build(Networks):
         """Indices int16 [F, h, w], or [F, 0, 0] without a tokenizer. Raises RejectedPair."""
         if self.tokenizer is None:
             return np.zeros((len(frames), 0, 0), np.int16)
-        use_threads(self.manifest.tokenize.threads)
+        self.use(self.manifest.tokenize)
         return self.tokenizer(frames)
 
     def _features(
@@ -192,7 +192,7 @@ class Build(Networks):
         if self.extractor is None:
             return None
         settings = self.manifest.features
-        use_threads(settings.threads)
+        self.use(settings)
         frames_of = {"ends": [0, last], "keyframes": keyframes, "all": list(range(last + 1))}
         return self.extractor(frames, frames_of[settings.frames])
 

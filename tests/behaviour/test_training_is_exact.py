@@ -139,6 +139,19 @@ def test_other_settings_are_refused(undisturbed: tuple[str, Path], shards: str) 
     assert done.returncode == 2
 
 
+def test_a_longer_schedule_is_announced(
+    undisturbed: tuple[str, Path], tmp_path: Path, shards: str
+) -> None:
+    """Keeps away: a learning rate that jumps up, and nobody knows why."""
+    kind, whole = undisturbed
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    done = train(kind, shards, run, "--steps", str(STEPS + 1))
+    assert done.returncode == 0, done.stderr
+    assert f"{STEPS} steps became {STEPS + 1}: the learning rate follows" in done.stderr
+    assert "steps became" not in train(kind, shards, run, "--steps", str(STEPS + 1)).stderr
+
+
 def damage(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1

@@ -24,7 +24,11 @@ KEYS = {
 
 
 class Store:
-    """The proxy's switches and what it did. share: of all requests that meet a fault."""
+    """The proxy's switches and what it did. share: of all requests that meet a fault.
+
+    done: requests by their fault. methods: requests by their method. most_at_once: requests that
+    were under way at a time.
+    """
 
     def __init__(self, backend: tuple[str, int]) -> None:
         self.backend = backend
@@ -32,6 +36,8 @@ class Store:
         self.share, self.seconds = 0.0, 0.5
         self.dice = random.Random(0)
         self.done: Counter[str] = Counter()
+        self.methods: Counter[str] = Counter()
+        self.under_way = self.most_at_once = 0
         self.lock = threading.Lock()
         self.endpoint = ""
 
@@ -39,6 +45,21 @@ class Store:
         """From now on so many requests meet one of these faults."""
         self.share, self.faults, self.dice = share, faults, random.Random(seed)
         self.done.clear()
+        self.methods.clear()
+        self.most_at_once = 0
+
+    @contextmanager
+    def counted(self, method: str) -> Iterator[None]:
+        """While a request of this method is under way."""
+        with self.lock:
+            self.methods[method] += 1
+            self.under_way += 1
+            self.most_at_once = max(self.most_at_once, self.under_way)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.under_way -= 1
 
     def draw(self) -> str:
         with self.lock:
@@ -61,6 +82,10 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def relay(self) -> None:
+        with self.store.counted(self.command):
+            self._relay()
+
+    def _relay(self) -> None:
         fault = self.store.draw()
         length = int(self.headers.get("Content-Length") or 0)
         if fault == "cut request":

@@ -14,7 +14,7 @@ from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.steps.interpolation import check_truth
-from pipelines.actors import Interpolate, use_threads
+from pipelines.actors import Interpolate, Networks, use_threads
 from pipelines.fingerprint import with_absolute_paths
 from pipelines.worker.build_step import Build
 
@@ -153,6 +153,23 @@ def test_float32_is_float32_on_a_gpu() -> None:
     use_threads(torch.get_num_threads())
     assert torch.backends.cudnn.allow_tf32 is False
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(("device", "allowed"), [("cuda", True), ("cpu", False)])
+def test_tf32_is_a_setting_of_gpus(device: str, allowed: bool) -> None:
+    """Keeps away: full-size networks at an eighth of a GPU's speed, and no setting against it; or
+    one that also makes a CPU round."""
+    import torch
+
+    networks = Networks(manifest.load("synth", ["tokenize.tf32=true"], root="/x"), {}, "cpu")
+    networks.device = device
+    networks.use(networks.manifest.tokenize)
+    try:
+        assert torch.backends.cudnn.allow_tf32 is allowed
+        assert (torch.get_float32_matmul_precision() == "high") is allowed
+    finally:
+        networks.use(networks.manifest.score)
+    assert torch.backends.cudnn.allow_tf32 is False
 
 
 def test_frames_of_a_shard_are_expected_in_their_order(

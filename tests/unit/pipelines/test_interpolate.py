@@ -50,7 +50,7 @@ def test_a_new_network_s_weights_are_found_and_loaded(
     """Keeps away: a second network for which the jobs have to be edited, because they ask for the
     name `rife`."""
     threads: list[int] = []
-    monkeypatch.setattr(actors, "use_threads", threads.append)
+    monkeypatch.setattr(actors, "use_threads", lambda count, tf32: threads.append(count))
     digests = interpolate.find_weights(made)
     assert [name.partition("@")[0] for name in digests] == ["grey.safetensors"]
     step = actors.Interpolate(made, digests, "cpu")
