@@ -36,6 +36,10 @@ assert "ray" not in sys.modules
 """
 
 
+# Ray gives its own processes 30 s to start, which a machine that does much else takes longer for.
+AGAIN, TRIES = "Ray did not start", 4
+
+
 class Tried:
     """The new environment and its empty folder."""
 
@@ -56,10 +60,13 @@ class Tried:
 
     def run(self, program: str, *arguments: object) -> str:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        done = subprocess.run(
-            [str(self.bin / program), *map(str, arguments)],
-            cwd=self.folder, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        for _ in range(TRIES):
+            done = subprocess.run(
+                [str(self.bin / program), *map(str, arguments)],
+                cwd=self.folder, env=environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if AGAIN not in done.stderr:
+                break
         words = " ".join(map(str, arguments))
         assert done.returncode == 0, f"{program} {words}: {done.stderr}{done.stdout}"
         shown = "the API" if program == "python" else words
