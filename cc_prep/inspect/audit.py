@@ -111,7 +111,8 @@ def shared_captions(
     """
     sharing: dict[str, list[ImagePair]] = defaultdict(list)
     for pair in pairs:
-        for caption in {" ".join(caption.lower().split()) for caption in pair.captions}:
+        words = (" ".join(caption.lower().split()) for caption in pair.captions)
+        for caption in dict.fromkeys(words):
             sharing[caption].append(pair)
     for caption, together in sharing.items():
         labels = {(pair.kind, pair.change_type, _changed_looks(pair.facts)) for pair in together}

@@ -39,7 +39,7 @@ def of_scene(scene: scenes.Scene, size: int) -> SceneMasks:
     """The masks of a scene that was rendered before, bool [size, size]."""
     from cc_prep.synth import render
 
-    before, after, _ = (render.object_map(moment, size) for moment in scene.moments)
+    before, after = (render.object_map(moment, size) for moment in scene.moments[:2])
     return _masks(scene.changed, before, after)
 
 

@@ -135,7 +135,8 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, prepare: Command) -
     for place in (out.parent, tmp_path, Path.home(), ROOT):
         assert str(place) not in text
     dom = opened(text, tmp_path)
-    # 11 strips of 9 frames, 7 true ones and a difference, 6 masks.
-    assert 'data-pictures="193/193"' in dom
+    # 11 strips of 9 frames, 7 true ones, a difference and a mask; of four changed pairs both sides
+    # of the mask, of the added and the dropped object one.
+    assert 'data-pictures="208/208"' in dom
     assert int(re.search(r'data-wide="(\d+)"', dom)[1]) <= 1560
     assert "<title>RAN</title>" not in dom

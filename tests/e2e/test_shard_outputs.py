@@ -65,8 +65,9 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, prepare: Command) -
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     dom = opened(text, tmp_path)
-    # 12 strips of 5 frames, 5 reconstructions, 3 true ones and a difference, 6 masks.
-    assert 'data-pictures="174/174"' in dom
+    # 12 strips of 5 frames, 5 reconstructions, 3 true ones, a difference and a mask; of four
+    # changed pairs both sides of the mask, of the added and the dropped object one.
+    assert 'data-pictures="190/190"' in dom
     assert int(re.search(r'data-wide="(\d+)"', dom)[1]) <= 1560
     assert dom.count("<polyline") == 12
     assert len(re.findall(r'<circle class="key"', dom)) == 24
@@ -79,8 +80,10 @@ def test_report_of_shards_alone(out: Path, tmp_path: Path, prepare: Command) -> 
     done = prepare("report", out.parent / "fused", "--out", page)
     assert done.returncode == 0, done.stderr
     dom = opened(page.read_text(), tmp_path)
-    # 8 strips of 4 keyframes and 5 reconstructions.
-    assert 'data-pictures="72/72"' in dom
+    # 8 strips of 4 keyframes, 5 reconstructions and a mask; of changed pairs its sides.
+    sides = sum(dom.count(f"<figcaption>{side}<") for side in ("vanished", "appeared"))
+    assert sides > 0
+    assert f'data-pictures="{80 + sides}/{80 + sides}"' in dom
     assert dom.count("<polyline") == 8
 
 

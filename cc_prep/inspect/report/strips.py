@@ -209,7 +209,10 @@ def _frame(
 
 
 def _masks(masks: Masks, classes: int) -> list[Frame]:
-    """The masks that are known, black where nothing changed; white, or a colour a class."""
+    """The union where it is known, and the sides on which something is seen.
+
+    Black where nothing changed; white, or a colour a class.
+    """
     colours = np.zeros((256, 3), np.uint8)
     for class_id in range(1, 256):
         colours[class_id] = 255 if classes <= 1 else CLASS_COLOURS[class_id % len(CLASS_COLOURS)]
@@ -217,7 +220,7 @@ def _masks(masks: Masks, classes: int) -> list[Frame]:
     return [
         _frame(colours[mask], label)
         for mask, label in zip(masks, labels, strict=True)
-        if mask is not None
+        if mask is not None and (label == labels[0] or mask.any())
     ]
 
 
