@@ -52,11 +52,12 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Com
 
 def test_its_masks_are_scored_and_shown(out: Path) -> None:
     """Keeps away: masks that evaluate, report or export lose on the way."""
+    assert '"mIoU_change"' in (out / "run/log.jsonl").read_text()
     test = out / "shards/test-*.tar"
     done = cc_train("evaluate", out / "run", "--shards", test, "--json")
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
-    assert {"facts", "faithfulness"} <= scores.keys()
+    assert {"facts", "masks", "faithfulness"} <= scores.keys()
     contradictions = scores["faithfulness"]["contradictions"]
     assert {"change without a mask", "no change with a mask"} == contradictions.keys()
     done = cc_train("report", out / "run", "--shards", test)
