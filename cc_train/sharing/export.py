@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cc_prep import storage
@@ -32,7 +32,7 @@ from cc_train import captioner as captioners
 from cc_train import systems
 from cc_train.data.sequence_index import expand, read_index
 from cc_train.evaluation import calibrating, evaluation, protocol
-from cc_train.layers import named_weights
+from cc_train.layers import frozen_backbone, named_weights
 from cc_train.sharing import hub, model_card
 from cc_train.training import checkpoints, runs
 from cc_train.training.runs import Run
@@ -113,7 +113,7 @@ def _captioner(stored: Run, out: Path, details: Details) -> Path:
     settings = {**stored.settings, **(_by_name(stored) if details.by_name else {})}
     with _folder(out) as folder:
         for file in settings.get("files", []):
-            shutil.copyfile(stored.folder / file, folder / file)
+            _copy_small(stored.folder / file, folder / file)
         captioner = _loaded(stored, settings, folder)
         if details.calibrate:
             _check_apart(details.shards, details.calibrate)
@@ -181,6 +181,15 @@ def _by_name(stored: Run) -> dict[str, Any]:
     }
 
 
+def _copy_small(source: Path, target: Path) -> None:
+    """Copies a file that the network needs besides; the weights of a frozen backbone as float16."""
+    if source.name == frozen_backbone.FILE:
+        save_file(_halved(load_file(source)), target)
+        target.chmod(0o644)
+    else:
+        shutil.copyfile(source, target)
+
+
 def _check_apart(shards: Sequence[str], calibrate: Sequence[str]) -> None:
     """Raises UserError if a file is to be calibrated and measured on."""
     shared = set(expand(shards)) & set(expand(calibrate))
@@ -199,6 +208,10 @@ def _loaded(stored: Run, settings: Mapping[str, Any], folder: Path) -> captioner
 
 def _write_model(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path) -> None:
     """Tensors as float16, with the settings in the file's metadata."""
-    half = {n: (t.half() if t.is_floating_point() else t).contiguous() for n, t in tensors.items()}
-    save_file(half, file, metadata={"settings": json.dumps(settings, sort_keys=True)})
+    save_file(_halved(tensors), file, metadata={"settings": json.dumps(settings, sort_keys=True)})
     file.chmod(0o644)
+
+
+def _halved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as float16 where they are floating point."""
+    return {n: (t.half() if t.is_floating_point() else t).contiguous() for n, t in tensors.items()}

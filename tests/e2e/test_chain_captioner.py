@@ -7,13 +7,12 @@ import shutil
 from pathlib import Path
 
 import cv2
-import numpy as np
 import pytest
 import torch
 
+from cc_prep.errors import UserError
 from cc_train import captioner as captioners
-from cc_train import start
-from cc_train.systems.chain import recipe
+from cc_train import start, systems
 from cc_train.training import runs
 from cc_train.training.task import Request
 from tests.commands import cc_train
@@ -31,10 +30,13 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def train(out: Path, run: Path, init: Path | None = None, **changes: object) -> None:
-    settings = recipe.Settings.model_validate({**SETTINGS, **changes})
+def train(
+    out: Path, run: Path, init: Path | None = None, system: str = "chain", **changes: object
+) -> None:
+    chosen = {name: value for name, value in {**SETTINGS, **changes}.items() if value is not None}
+    settings = systems.recipe(system).Settings.model_validate(chosen)
     shards = ([f"{out}/shards/train-*.tar"], [f"{out}/shards/val-*.tar"])
-    start.train("chain", settings, Request(*shards, run, init))
+    start.train(system, settings, Request(*shards, run, init))
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +52,12 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Com
 
 def test_its_masks_are_scored_and_shown(out: Path) -> None:
     """Keeps away: masks that evaluate, report or export lose on the way."""
+    assert '"mIoU_change"' in (out / "run/log.jsonl").read_text()
     test = out / "shards/test-*.tar"
     done = cc_train("evaluate", out / "run", "--shards", test, "--json")
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
-    assert {"facts", "faithfulness"} <= scores.keys()
+    assert {"facts", "masks", "faithfulness"} <= scores.keys()
     contradictions = scores["faithfulness"]["contradictions"]
     assert {"change without a mask", "no change with a mask"} == contradictions.keys()
     done = cc_train("report", out / "run", "--shards", test)
@@ -86,18 +89,19 @@ def test_a_stopped_run_ends_with_the_same_bytes(out: Path, tmp_path: Path) -> No
     assert (out / "run" / name).read_bytes() == (half / name).read_bytes()
 
 
-def test_it_starts_from_captioner_mini_and_from_itself(
-    out: Path, tmp_path: Path, synth_root: Path
-) -> None:
+def test_it_starts_from_a_pair_captioner_and_from_itself(out: Path, tmp_path: Path) -> None:
     """Keeps away: a trunk that is not taken over, or changes although it is frozen."""
-    changes = {"trunk_rate": 0.0, "encoder": {}, "decoder": {}, "rounds": 1}
-    train(out, tmp_path / "run", runs.ASSETS / "captioner-mini", **changes)
-    run, mini = runs.read(tmp_path / "run"), runs.read(runs.ASSETS / "captioner-mini")
-    for name in ("encoder.mix.0.weight", "decoder.layers.0.selfattn.layer.wq.weight", "kinds"):
-        assert torch.equal(run.tensors[name], mini.tensors[name]), name
-    train(out, tmp_path / "again", tmp_path / "run", **changes, regions={})
-    folder = tmp_path / "again"
-    image = np.zeros((1, 2, 64, 64, 3), np.uint8)
-    [caption] = captioners.load(folder).caption(torch.from_numpy(image), beams=2)
+    train(out, tmp_path / "pair", system="pair", regions=None)
+    train(out, tmp_path / "run", tmp_path / "pair", trunk_rate=0.0)
+    pair, run = (runs.read(tmp_path / name) for name in ("pair", "run"))
+    taken = [name for name in pair.tensors if name in run.tensors]
+    assert len(taken) == len(pair.tensors)
+    for name in taken:
+        assert torch.equal(run.tensors[name], pair.tensors[name]), name
+    train(out, tmp_path / "again", tmp_path / "run")
+    images = torch.zeros(1, 2, 64, 64, 3, dtype=torch.uint8)
+    [caption] = captioners.load(tmp_path / "again").caption(images, beams=2)
     assert caption.mask is not None
     assert len(caption.beams) == 2
+    with pytest.raises(UserError, match="has other sizes"):
+        train(out, tmp_path / "no", tmp_path / "run", encoder={"width": 16, "heads": 2})

@@ -40,8 +40,8 @@ class Consistency(nn.Module):
         weights = F.avg_pool2d(chance, UP).flatten(1)[..., None]  # [P, places, 1]
         gathered = (weights * seen.places).sum(1) + self.nothing
         under = gathered / (weights.sum(1) + 1)
-        said = (states * is_word[..., None]).sum(1) / is_word.sum(1, keepdim=True).clamp(min=1)
-        return F.normalize(self.of_mask(under), dim=1), F.normalize(self.of_text(said), dim=1)
+        sentence = (states * is_word[..., None]).sum(1) / is_word.sum(1, keepdim=True).clamp(min=1)
+        return F.normalize(self.of_mask(under), dim=1), F.normalize(self.of_text(sentence), dim=1)
 
 
 def pointing(looked: Tensor, mask: Tensor, words: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -56,31 +56,31 @@ def pointing(looked: Tensor, mask: Tensor, words: Tensor, grid: tuple[int, int])
     return -share.clamp(min=LEAST).log().sum()
 
 
-def contrast(under: Tensor, said: Tensor, ids: Tensor, ranks: Ranks) -> Tensor:
+def contrast(under: Tensor, sentence: Tensor, ids: Tensor, ranks: Ranks) -> Tensor:
     """Cross-entropy of each mask's own sentence among those of all ranks, and the reverse.
 
-    under, said: unit vectors [P, E]. ids: of the sentences, int64 [P, L]; those that say the same
-    as a pair's own are no counterexamples to it.
+    under, sentence: unit vectors [P, E]. ids: of the sentences, int64 [P, L]; those that say the
+    same as a pair's own are no counterexamples to it.
     """
-    under, said = ranks.gather(under), ranks.gather(said)
+    under, sentence = ranks.gather(under), ranks.gather(sentence)
     ids = ranks.gather(ids.float())  # the backward pass wants floating point; ids are far below 2²⁴
     if not len(under):
         return under.sum()
     same = (ids[:, None] == ids).all(2) & ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
-    scores = (under @ said.T / TEMPERATURE).masked_fill(same, float("-inf"))
+    scores = (under @ sentence.T / TEMPERATURE).masked_fill(same, float("-inf"))
     own = torch.arange(len(scores), device=scores.device)
     return (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
 
 
-def agreement(said: Tensor, unchanged: Tensor) -> Tensor:
+def agreement(sentence: Tensor, unchanged: Tensor) -> Tensor:
     """Each side's binary cross-entropy with the other's chance of a change, summed over pairs.
 
-    said: the sentence's logits of a change, [P]. unchanged: log-chance of no region, [P].
+    sentence: its logits of a change, [P]. unchanged: log-chance of no region, [P].
     """
     log_q = unchanged.float().clamp(max=-LEAST)
     log_p = torch.log(-torch.expm1(log_q))
     seen = -torch.expm1(log_q)
-    to_seen = F.binary_cross_entropy_with_logits(said.float(), seen.detach(), reduction="sum")
-    chance = said.float().sigmoid().detach()
-    to_said = -(chance * log_p + (1 - chance) * log_q).sum()
-    return (to_seen + to_said) / 2
+    to_seen = F.binary_cross_entropy_with_logits(sentence.float(), seen.detach(), reduction="sum")
+    chance = sentence.float().sigmoid().detach()
+    to_sentence = -(chance * log_p + (1 - chance) * log_q).sum()
+    return (to_seen + to_sentence) / 2

@@ -80,5 +80,5 @@ def pair_cost(logits: Tensor, masks: Tensor) -> Tensor:
     # Σ softplus(x) − x y, of all pairs at once
     entropy = (F.softplus(x).sum(1, keepdim=True) - x @ y.T) / x.shape[1]
     chance = x.sigmoid()
-    dice = (2 * chance @ y.T + 1) / (chance.sum(1, keepdim=True) + y.sum(1) + 1)
-    return entropy + 1 - dice
+    overlap = (2 * chance @ y.T + 1) / (chance.sum(1, keepdim=True) + y.sum(1) + 1)
+    return entropy + 1 - overlap

@@ -221,11 +221,11 @@ class ChainObjective(CaptionObjective):
             vectors = module.embedded(look.seen, turn.regions.evidence, turn.states, is_word)
             parts["contrast"] = consistency.contrast(*vectors, batch["sentences"], self.ranks)
         if weights.agreement:
-            said = module.changed(turn.states[:, 0])[:, 0]  # before any word is heard
+            sentence = module.changed(turn.states[:, 0])[:, 0]  # before any word is heard
             truth = F.binary_cross_entropy_with_logits(
-                said.float(), batch["changed"].float(), reduction="sum"
+                sentence.float(), batch["changed"].float(), reduction="sum"
             )
-            both = consistency.agreement(said, turn.regions.unchanged)
+            both = consistency.agreement(sentence, turn.regions.unchanged)
             parts["agreement"] = (truth + both) / counts["pairs"]
         return parts
 
@@ -245,5 +245,5 @@ def _matched(regions: Regions, true: Components, known: Tensor) -> tuple[Tensor,
     x, y = matching.region_masks(regions)[pairs, queries].flatten(1), true.masks[rows].flatten(1)
     entropy = F.binary_cross_entropy_with_logits(x, y, reduction="none").mean(1)
     chance = x.sigmoid()
-    dice = (2 * (chance * y).sum(1) + 1) / (chance.sum(1) + y.sum(1) + 1)
-    return (5 * entropy + 1 - dice).sum(), of_classes
+    overlap = (2 * (chance * y).sum(1) + 1) / (chance.sum(1) + y.sum(1) + 1)
+    return (5 * entropy + 1 - overlap).sum(), of_classes

@@ -24,8 +24,8 @@ BESIDE = 0.02  # what a place counts at least, against one that is under a mask
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes. classes: kinds of change that a mask tells apart. queries: regions of a pair. width:
-    of the pixels' vectors. layers: of the queries' look at the pair. rounds: of refinement.
+    """Sizes. classes: kinds of change that a mask tells apart. queries: regions of a pair.
+    pixel_width: of the pixels' vectors. layers: of the queries' look at the pair.
     """
 
     classes: int = 1
@@ -190,12 +190,12 @@ class RegionHead(nn.Module):
         that the masks cover so far.
         """
         constant = self.constant.expand(len(seen.places), -1, -1)
-        told, present = constant, None
+        heard, present = constant, None
         if words is not None and is_word is not None:
-            told = torch.cat((constant, words), dim=1)
+            heard = torch.cat((constant, words), dim=1)
             present = F.pad(is_word, (1, 0), value=True)
         tokens = self.round(
-            regions.tokens, (self.words(told), present), (seen.places, self._covered(regions))
+            regions.tokens, (self.words(heard), present), (seen.places, self._covered(regions))
         )
         return self._claimed(tokens, seen)
 

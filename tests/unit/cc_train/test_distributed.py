@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import FirstRankFailed, Ranks, joined
+from cc_train.systems.chain.objective import PARTS
+from cc_train.systems.chain.objective import Losses as ChainLosses
 from cc_train.systems.scorer.objective import Losses
 from cc_train.training import optim
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Trainer
-from tests import small_scorer
+from tests import small_chain, small_scorer
 
 ROWS = torch.arange(10.0).reshape(5, 2)  # three of the first rank, two of the second
 OWN = (slice(0, 3), slice(3, 5))
@@ -129,6 +131,22 @@ def contrasts(rank: Ranks, folder: Path) -> Any:
     return {name: losses[name] for name in ("model", "caption", "contrast", "cbr")}, norms
 
 
+def chains(rank: Ranks, folder: Path) -> Any:
+    """A step of the chain: the second rank has fewer scenes, and sentences that the first one has
+    as well."""
+    parts = (small_chain.SAMPLES[:8], small_chain.SAMPLES[8:12])
+    own = [*parts[0], *parts[1]] if rank.world == 1 else parts[rank.rank]
+    first = 0 if rank.world == 1 else 8 * rank.rank
+    seeds = np.random.default_rng(0).spawn(12)[first : first + len(own)]
+    objective = small_chain.objective(small_chain.network(), ChainLosses(contrast=0.5), ranks=rank)
+    trainer = Trainer(objective, Loop(steps=2, device="cpu", max_grad_norm=None), {}, folder, rank)
+    trainer.step([small_chain.BATCHES(own, seeds)], 0)
+    losses = trainer.interval.take(trainer.ranks)
+    trained = [*objective.network.parameters(), *objective.consistency.parameters()]
+    norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in trained]
+    return {name: losses[name] for name in ("model", *PARTS)}, norms
+
+
 def refused(rank: Ranks, folder: Path) -> Any:
     """The first rank finds a run; the second one does not see the folder."""
     run, source = folder / str(rank.rank), StatelessSource(lambda number: None)
@@ -151,6 +169,7 @@ def signals(rank: Ranks, folder: Path) -> Any:
 Answers = dict[tuple[str, int], Any]
 WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (
     gathers, trains, prepares, apart, other_settings, refused, signals, contrasts,
+    chains,
 )  # fmt: skip
 
 
@@ -298,5 +317,14 @@ def test_scorers_contrast_is_over_all_ranks(answers: Answers, tmp_path: Path) ->
     losses, norms = contrasts(Ranks(), tmp_path / "alone")
     for rank in (0, 1):
         of_rank, of_norms = answers["contrasts", rank]
+        assert of_rank == pytest.approx(losses, rel=1e-4)
+        assert of_norms == pytest.approx(norms, rel=1e-3, abs=1e-5)
+
+
+def test_a_step_of_the_chain_is_that_of_one_process(answers: Answers, tmp_path: Path) -> None:
+    """Keeps away: masks or regions that a rank divides by its own number, or a contrast within."""
+    losses, norms = chains(Ranks(), tmp_path / "alone")
+    for rank in (0, 1):
+        of_rank, of_norms = answers["chains", rank]
         assert of_rank == pytest.approx(losses, rel=1e-4)
         assert of_norms == pytest.approx(norms, rel=1e-3, abs=1e-5)

@@ -23,9 +23,9 @@ def regions(classes: torch.Tensor, chances: torch.Tensor) -> Regions:
 @settings(max_examples=30, deadline=None)
 def test_a_mask_is_the_noisy_or_of_its_regions(seed: int, count: int, classes: int) -> None:
     """Keeps away: chances that are added up, or a union that is no union of its sides."""
-    dice = torch.Generator().manual_seed(seed)
-    of_class = 3 * torch.randn(2, count, 1 + classes, generator=dice)
-    chance = torch.rand(2, count, 2, 3, 4, generator=dice).clamp(0.01, 0.99)
+    generator = torch.Generator().manual_seed(seed)
+    of_class = 3 * torch.randn(2, count, 1 + classes, generator=generator)
+    chance = torch.rand(2, count, 2, 3, 4, generator=generator).clamp(0.01, 0.99)
     together = regions(of_class, chance).evidence
     each = of_class.softmax(2)[..., 1:, None, None, None] * chance[:, :, None]
     plain = 1 - (1 - each).prod(1)
@@ -96,8 +96,11 @@ def test_each_true_region_gets_the_query_that_fits_it() -> None:
 
 
 def test_costs_are_those_of_a_plain_loop() -> None:
-    dice = torch.Generator().manual_seed(0)
-    logits, true = torch.randn(3, 4, 4, generator=dice), torch.rand(2, 4, 4, generator=dice)
+    generator = torch.Generator().manual_seed(0)
+    logits, true = (
+        torch.randn(3, 4, 4, generator=generator),
+        torch.rand(2, 4, 4, generator=generator),
+    )
     cost = matching.pair_cost(logits, true)
     for row, x in enumerate(logits):
         for column, y in enumerate(true):

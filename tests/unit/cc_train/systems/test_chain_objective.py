@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,40 +10,12 @@ import torch
 from torch import nn
 
 from cc_train.data import ordered_pairs
-from cc_train.layers import caption_decoder, pair_encoder
-from cc_train.systems.chain import captioner, regions
-from cc_train.systems.chain.batches import ChainBatches
-from cc_train.systems.chain.captioner import ChainCaptioner
+from cc_train.systems.chain import captioner
 from cc_train.systems.chain.objective import ChainObjective, Losses
-from cc_train.text import Vocabulary
-from tests import pair_samples
+from tests import pair_samples, small_chain
+from tests.small_chain import BATCHES, CAPTIONS, SAMPLES, SCENES, WIDTH, WORDS, features, network
 
-SCENES = [[pair_samples.with_masks(s) for s in pair_samples.scene(n)] for n in range(16)]
-SAMPLES = [sample for scene in SCENES for sample in scene]
-CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
-TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
-WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
-SIDE = pair_samples.SIDE
-SIZES = pair_encoder.Config(pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID, 48, 4, 0.0)
-REGIONS = regions.Config(queries=4, pixel_width=16, layers=1, dropout=0.0)
-DECODER = caption_decoder.Config(len(WORDS), 48, 4, 96, 1, 12, 0.0)
-BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.DIGEST, queries=4)
-
-
-def network(rounds: int = 1, feedback: captioner.Feedback = "text") -> ChainCaptioner:
-    torch.manual_seed(0)
-    return ChainCaptioner(
-        nn.Identity(), pair_samples.DIGEST, (SIDE, SIDE), SIZES, REGIONS, DECODER, WORDS,
-        rounds, feedback,
-    )  # fmt: skip
-
-
-def of(one: ChainCaptioner, weights: Losses, sampled: float = 0.0) -> ChainObjective:
-    return ChainObjective(one, lambda captioner: {}, weights, sampled, 0.0, 0.0, "cpu")
-
-
-def batch_of(samples: list[Any], seed: int = 0) -> dict[str, Any]:
-    return BATCHES(samples, list(np.random.default_rng(seed).spawn(len(samples))))
+batch_of, of = small_chain.batch, small_chain.objective
 
 
 def trained(steps: int) -> ChainObjective:
@@ -63,11 +35,6 @@ def trained(steps: int) -> ChainObjective:
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
     return one
-
-
-def features() -> torch.Tensor:
-    stacked = np.stack([sample.features.values for sample in SAMPLES])  # type: ignore[union-attr]
-    return torch.from_numpy(stacked)
 
 
 def test_it_overfits_planted_pairs() -> None:
@@ -182,7 +149,7 @@ def test_feedback_goes_the_ways_that_it_is_said_to() -> None:
                 parameter.normal_()
         look, first = one.glance(features()[:2])
         memory = one.attended(look, first)
-        states = torch.randn(2, 4, 48, requires_grad=True)
+        states = torch.randn(2, 4, WIDTH, requires_grad=True)
         ids = torch.full((2, 4), len(WORDS) - 1)
         again = one.refine(look, first, states, ids)
         gradient = torch.autograd.grad(again.masks.sum(), states, allow_unused=True)[0]

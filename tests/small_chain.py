@@ -1,0 +1,61 @@
+"""A small chain on planted pairs, as tests of its objective and of several processes train it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from cc_prep.formats.training_shards import TrainingSample
+from cc_train.distributed import Ranks
+from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.systems.chain import regions
+from cc_train.systems.chain.batches import ChainBatches
+from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
+from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.text import Vocabulary
+from tests import pair_samples
+
+SCENES = [[pair_samples.with_masks(s) for s in pair_samples.scene(n)] for n in range(16)]
+SAMPLES = [sample for scene in SCENES for sample in scene]
+CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
+TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
+WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
+SIDE, GRID, WIDTH = pair_samples.SIDE, pair_samples.GRID, 48
+SIZES = pair_encoder.Config(pair_samples.CHANNELS, GRID, GRID, WIDTH, 4, 0.0)
+REGIONS = regions.Config(queries=4, pixel_width=16, layers=1, dropout=0.0)
+DECODER = caption_decoder.Config(len(WORDS), WIDTH, 4, 96, 1, 12, 0.0)
+BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.DIGEST, queries=4)
+
+
+def network(rounds: int = 1, feedback: Feedback = "text") -> ChainCaptioner:
+    """The same one each time."""
+    torch.manual_seed(0)
+    return ChainCaptioner(
+        nn.Identity(), pair_samples.DIGEST, (SIDE, SIDE), SIZES, REGIONS, DECODER, WORDS,
+        rounds, feedback,
+    )  # fmt: skip
+
+
+def objective(
+    one: ChainCaptioner,
+    weights: Losses,
+    sampled: float = 0.0,
+    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+) -> ChainObjective:
+    """What trains it."""
+    return ChainObjective(one, lambda captioner: {}, weights, sampled, 0.0, 0.0, "cpu", ranks)
+
+
+def batch(samples: Sequence[TrainingSample], seed: int = 0) -> dict[str, Any]:
+    """Two ordered pairs of each scene."""
+    return BATCHES(samples, list(np.random.default_rng(seed).spawn(len(samples))))
+
+
+def features() -> torch.Tensor:
+    """Of all samples, float16 [B, 2, C, h, w]."""
+    stacked = np.stack([sample.features.values for sample in SAMPLES])  # type: ignore[union-attr]
+    return torch.from_numpy(stacked)

@@ -1,0 +1,49 @@
+"""What the chain's recipe asks of shards and of runs to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cc_prep.errors import UserError
+from cc_train.data.shard_index import Entry
+from cc_train.systems.chain import recipe
+from cc_train.training import runs
+from cc_train.training.runs import Run
+from tests import small_chain
+
+
+def entry(*classes: str) -> Entry:
+    return Entry("a-000000-change", "a.tar", 0, 1, mask_classes=classes)
+
+
+def test_classes_of_masks_are_those_of_all_shards() -> None:
+    """Keeps away: pairs without masks that count as another list of classes."""
+    assert recipe.mask_classes([entry(), entry("road", "building")]) == ["road", "building"]
+    with pytest.raises(UserError, match="hold no masks"):
+        recipe.mask_classes([entry(), entry()])
+    with pytest.raises(UserError, match="masks of other classes: change; road"):
+        recipe.mask_classes([entry("change"), entry("road")])
+
+
+def test_a_run_of_another_system_is_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "read", lambda place: Run(place, "scorer", {}, {}, 1))
+    with pytest.raises(UserError, match="a run of scorer") as raised:
+        recipe._start_from(small_chain.network(), tmp_path, {}, small_chain.WORDS)
+    assert "Give one of pair or chain" in str(raised.value)
+
+
+def test_what_a_pair_captioner_has_is_a_start_that_says_the_same() -> None:
+    """Keeps away: regions that change the words of a captioner before anything was learned."""
+    network = small_chain.network(1).eval()
+    look, regions = network.glance(small_chain.features()[:4])
+    with torch.no_grad():
+        seen = network.attended(look, regions)
+    tokens = seen[:, look.tokens.shape[1] :]
+    kinds = network.region_kinds
+    expected = torch.cat((kinds[:1].expand(regions.tokens.shape[1], -1), kinds[1:]))
+    assert torch.allclose(tokens, expected.expand_as(tokens)), "they hold nothing of the regions"
