@@ -25,10 +25,14 @@ from cc_prep.steps.changes.segmenters import make
 
 ROWS: dict[str, dict[str, object]] = {
     "default": {},
+    "relative 0": {"relative": 0.0},
+    "relative 0.3": {"relative": 0.3},
+    "relative 0.5": {"relative": 0.5},
     "segmenter none": {"segmenter": "none"},
     "tolerance 0": {"tolerance": 0},
     "tolerance 2": {"tolerance": 2},
     "tolerance 4": {"tolerance": 4},
+    "tolerance 0, relative 0": {"tolerance": 0, "relative": 0.0},
     "delta 15": {"delta": 15.0},
     "delta 25": {"delta": 25.0},
     "delta 40": {"delta": 40.0},

@@ -182,13 +182,14 @@ class Features(Section):
 class Changes(Section):
     """How changed places are found without the truth (`cc-prep changes`).
 
-    delta: of 255 levels of Lab. tolerance: px that an edge may have moved. blur: sigma in px.
-    eps, min_samples, cell: of DBSCAN, in px. min_area: px of a cluster, up to 224 × 224 px. top:
+    delta: of 255 levels of Lab. relative: of the largest differences in a cluster. tolerance: px
+    that an edge may have moved. blur: sigma in px. eps, min_samples, cell: of DBSCAN, in px. min_area: px of a cluster, up to 224 × 224 px. top:
     at most so many regions. tau: from 0 to 1. most_share: of the image; if more is marked, nothing
     is.
     """
 
     delta: Annotated[float, Field(ge=0, le=255)] = 20.0
+    relative: Annotated[float, Field(ge=0, le=1)] = 0.4
     tolerance: Annotated[int, Field(ge=0, le=32)] = 3
     blur: Annotated[float, Field(ge=0, le=16)] = 1.0
     eps: Annotated[float, Field(gt=0)] = 3.0

@@ -13,6 +13,8 @@ from cc_prep.steps.changes import difference
 from cc_prep.steps.changes.clustering import Cluster, clusters
 from cc_prep.steps.changes.segmenters import Segmenter, filled
 
+# What a cluster's pixels are compared with: so many percent of them differ less.
+TYPICAL = 90
 # The area in px of an image for which `min_area` holds; larger images take more in proportion.
 REFERENCE_AREA = 224 * 224
 
@@ -62,13 +64,23 @@ def find_clusters(
     if settings.tolerance:
         plainly = plain > settings.delta
         found_clusters = [grown(one, plainly, settings.tolerance) for one in found_clusters]
-    return changed, found_clusters
+    return changed, [core(one, plain, settings.relative) for one in found_clusters]
 
 
 def grown(cluster: Cluster, changed: np.ndarray, radius: int) -> Cluster:
     """A cluster with the changed pixels within `radius` px: the rim that the tolerance took."""
     near = cv2.dilate(cluster.pixels.astype(np.uint8), difference.disc_of(radius)) > 0
     return Cluster(cluster.pixels | (near & changed), cluster.strength)
+
+
+def core(cluster: Cluster, difference: np.ndarray, relative: float) -> Cluster:
+    """A cluster without its pixels that differ little for it: shadows, reflections, blurred edges.
+
+    difference: float32 [H, W]. relative: a pixel stays that has so large a share of the cluster's
+    90th percentile.
+    """
+    least = relative * np.percentile(difference[cluster.pixels], TYPICAL)
+    return Cluster(cluster.pixels & (difference >= least), cluster.strength)
 
 
 def accepted(

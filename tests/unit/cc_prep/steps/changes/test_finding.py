@@ -172,3 +172,20 @@ def test_small_clusters_are_noise_in_proportion_to_the_image() -> None:
     assert find_clusters(before, after, Changes(tolerance=0))[1] == []
     small = Changes(tolerance=0, min_area=5)
     assert len(find_clusters(before, after, small)[1]) == 1
+
+
+def test_a_shadow_is_cut_off_and_a_faint_object_is_not() -> None:
+    """Keeps away: masks with the shadow of what was added, and faint changes that are lost."""
+    before = np.full((80, 80, 3), 150, np.uint8)
+    shadowed = before.copy()
+    shadowed[30:50, 30:50] = (250, 40, 40)
+    shadowed[50:60, 30:50] = 125
+    faint = before.copy()
+    faint[30:50, 30:50] = 125
+    for after, area in ((shadowed, 400), (faint, 400)):
+        change = changes.find(before, after, Changes(blur=0.5), Fill())
+        assert change.mask is not None
+        assert change.mask.sum() == pytest.approx(area, rel=0.15)
+    whole = changes.find(before, shadowed, Changes(blur=0.5, relative=0.0), Fill())
+    assert whole.mask is not None
+    assert whole.mask.sum() == pytest.approx(600, rel=0.15)
