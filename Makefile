@@ -24,7 +24,7 @@ DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test faults gpu-smoke wheel mutants docs lint format check bench \
-  interpolate score shards stage1 stage2 scorer chain evaluate zoo-row ablation assets captioner-mini
+  interpolate score shards stage1 stage2 scorer chain mllm evaluate zoo-row ablation assets captioner-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -122,6 +122,13 @@ chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says
 	@test -e $(OUT)/shards/index.parquet || \
 	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
 	$(BIN)/cc-train chain --config $(DATASET) --out $(OUT)/chain \
+	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
+
+# SmolLM2-135M, with new eyes: features of both images at the size that captioner-mini's eyes know.
+mllm: $(SETUP)  ## OUT/shards with features → adapters of a language model: OUT/mllm
+	@test -e $(OUT)/shards/index.parquet || $(MAKE) --no-print-directory shards \
+	  ARGS='$(FEATURES_ALONE) --set image_size=112 $(PREPARE)'
+	$(BIN)/cc-train mllm --config $(DATASET) --init captioner-mini --out $(OUT)/mllm \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/evaluation, RUN=stage2

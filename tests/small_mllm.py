@@ -199,7 +199,7 @@ def captioner(folder: Path, family: str, **settings: Any) -> Any:
     brief = {"max_new_tokens": 12, "repetition_penalty": 1.0}
     values = {"model": model, "generation": brief, **settings}
     chosen = recipe.Settings.model_validate(values)
-    base = loading.read(Path(model["weights"]), None)
+    base = loading.read(Path(model["weights"]), chosen.model.family)
     torch.manual_seed(0)
     return recipe.make(chosen, base, {}, None).eval()
 
@@ -223,3 +223,23 @@ def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any)
         **writer.bridge(entities, one.shape.images),
         **more,
     }
+
+
+def save_processor(place: Path) -> None:
+    """A processor with a chat template beside a tiny Qwen, as published folders have one."""
+    import transformers as hf
+
+    template = (
+        "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}"
+        "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}"
+        "{% endfor %}{% endfor %}"
+    )
+    size = {"shortest_edge": SIZE * SIZE, "longest_edge": SIZE * SIZE}
+    hf.Qwen2_5_VLProcessor(
+        hf.Qwen2VLImageProcessor(
+            patch_size=PATCH, merge_size=2, size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3
+        ),
+        tokenizer(MARKS["qwen2_5_vl"]),
+        hf.Qwen2VLVideoProcessor(),
+        chat_template=template,
+    ).save_pretrained(place)

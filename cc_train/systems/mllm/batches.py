@@ -30,7 +30,7 @@ class AttentionControl(Section):
     layer: int = -1
     form: Form = "attention_to_mask"
     weight: float = Field(0.1, ge=0)
-    masks: Literal["found", "true"] = "found"
+    masks: Literal["found", "truth"] = "found"
     largest_share: float = Field(0.6, gt=0, le=1)
 
     @property

@@ -262,8 +262,8 @@ def _start_eyes(
             f"{request.init} has another backbone or image size than these shards",
             "Build the shards as it was trained, or leave out --init",
         )
-    eyes = {name.removeprefix("encoder."): tensor for name, tensor in run.tensors.items()}
     own = connector.state_dict()
+    eyes = {name.partition("encoder.")[2]: tensor for name, tensor in run.tensors.items()}
     taken = {name: tensor for name, tensor in eyes.items() if name in own}
     missing = [name for name in own if name not in taken and not name.startswith(OF_WORDS)]
     other = [name for name, tensor in taken.items() if tensor.shape != own[name].shape]

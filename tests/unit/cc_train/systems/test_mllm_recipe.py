@@ -71,7 +71,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(folder: Path, family: str, shards: Path, steps: int = 2, **more: Any) -> Any:
     values: dict[str, Any] = {
         "model": {"weights": str(small_mllm.save(folder, family))},
-        "attention": {"masks": "true"},
+        "attention": {"masks": "truth"},
         "connector": {"width": 16, "grid": 2},
         "generation": {"max_new_tokens": 12, "repetition_penalty": 1.0},
         "validation_split": {"share": 0.25},
@@ -140,7 +140,7 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
 ) -> None:
     """Keeps away: prompts that never lack entities; masks that mark everything and say nothing."""
     one = small_mllm.captioner(folder, "smolvlm")
-    control = batches.AttentionControl(masks="true")
+    control = batches.AttentionControl(masks="truth")
     make = batches.MllmBatches(one.writer, (56, 56), control, batches.Entities(k=2), (4, 4))
     entries = shard_index.read([str(shards / "train-*.tar")])
     samples = [entries[0].read(), entries[1].read()]
@@ -148,7 +148,7 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
     batch = make(samples, list(np.random.default_rng(0).spawn(2)))
     assert batch["has_mask"].tolist() == [kind == "change" for kind in kinds]
     assert batch["before_after"].shape == (2, 2, 56, 56, 3)
-    large = batches.AttentionControl(masks="true", largest_share=0.2)
+    large = batches.AttentionControl(masks="truth", largest_share=0.2)
     make = batches.MllmBatches(one.writer, (56, 56), large, batches.Entities(), (4, 4))
     assert not make(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
     drawn = [make._names(samples[0], rng) for rng in np.random.default_rng(0).spawn(400)]

@@ -1,0 +1,58 @@
+"""A model of which nothing is known but its processor and its language model's attention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cc_prep.errors import UserError
+from cc_train.systems.mllm.batches import AttentionControl
+from cc_train.systems.mllm.objective import MllmObjective
+from tests import small_mllm
+
+CAPTIONS, ENTITIES = ["the red cube moved to the left"], [["red cube"]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models")
+    small_mllm.save_processor(small_mllm.save(place, "qwen2_5_vl"))
+    return place
+
+
+def test_a_processor_and_our_table_make_the_same_of_a_pair(folder: Path) -> None:
+    """Keeps away: images that a processor takes for one, or places that it counts otherwise."""
+    auto = small_mllm.captioner(folder, "qwen2_5_vl", model={"family": "auto"})
+    known = small_mllm.captioner(folder, "qwen2_5_vl")
+    assert auto.base.family.name == "auto"
+    assert auto.writer.question(["red cube"]) == known.writer.question(["red cube"])
+    assert (auto.shape.places, auto.shape.tokens) == (4, (2, 2))
+    batch = small_mllm.batch(auto, CAPTIONS, ENTITIES)
+    with torch.no_grad():
+        logits = [one(batch, 5).logits for one in (auto, known)]
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
+    (caption,) = auto.caption(small_mllm.pairs(1), entities=ENTITIES)
+    assert caption.attention is not None
+    assert caption.score is not None
+
+
+def test_attention_of_an_unknown_language_model_is_controlled(folder: Path) -> None:
+    """Keeps away: a family without a table that can't be controlled at all."""
+    one = small_mllm.captioner(
+        folder, "qwen2_5_vl", model={"family": "auto"}, lora={"vision": 0, "bridge": 0}
+    )
+    control = AttentionControl(where="llm", weight=1.0)
+    objective = MllmObjective(one, lambda captioner: {}, control, 0.0, 1.0, "cpu")
+    batch = small_mllm.batch(
+        one, CAPTIONS, ENTITIES, mask=torch.tensor([[1.0, 0.2, 0.2, 0.0]]),
+        has_mask=torch.tensor([True]),
+    )  # fmt: skip
+    losses = objective.losses("model", batch, 0, objective.denominators(batch))
+    losses["total"].backward()
+    gradients = [p.grad for n, p in one.named_parameters() if "lora_B" in n and "k_proj" in n]
+    assert gradients
+    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients)
+    with pytest.raises(UserError, match="the vision network of family auto is not known"):
+        MllmObjective(one, lambda captioner: {}, AttentionControl(), 0.0, 1.0, "cpu")
