@@ -15,7 +15,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 
-STOPPED, LENGTH = "stop", "length"
+STOPPED, LENGTH, FILTERED = "stop", "length", "content_filter"
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))
 
@@ -24,7 +24,8 @@ _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))
 class Answer:
     """What a model answered, word for word.
 
-    ended: why it ended, as the server says it; `length` where it reached the limit of tokens.
+    ended: why it ended, as the server says it; `length` where it reached the limit of tokens,
+    `content_filter` where the server does not answer the question.
     """
 
     text: str

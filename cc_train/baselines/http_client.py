@@ -23,6 +23,8 @@ from cc_prep.errors import UserError
 
 PATH = "/chat/completions"
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
+# A 400 about one question's images or words, after which the others may still be answered.
+FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that will not pass
 MOST_BYTES = 10_000_000  # of a reply
 
@@ -36,6 +38,10 @@ class Passing(Exception):
     def __init__(self, what: str, retry_after: float | None = None, unreachable: bool = False):
         super().__init__(what)
         self.what, self.retry_after, self.unreachable = what, retry_after, unreachable
+
+
+class Filtered(Exception):
+    """The server does not answer this question, by its rules on contents."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(endpoint: Endpoint, body: Mapping[str, Any], timeout: float, model: str) -> Any:
-    """The reply to a request, parsed. Raises Passing for what may pass, else UserError.
+    """The reply to a request, parsed. Raises Passing for what may pass, Filtered for a question
+    that the server does not answer, else UserError.
 
     timeout: seconds without a byte. model: its name, for messages.
     """
@@ -155,6 +162,8 @@ def _refused(endpoint: Endpoint, error: urllib.error.HTTPError, model: str) -> E
         return UserError(
             f"{endpoint}: the account is used up (HTTP 429)", "See the provider's page"
         )
+    if code == 400 and any(word in words for word in FILTERED):
+        return Filtered()
     if code in PASSING:
         return Passing(f"HTTP {code}", retry_after(error.headers.get("Retry-After")))
     if 300 <= code < 400:

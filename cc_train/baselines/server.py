@@ -15,8 +15,8 @@ from typing import Any
 
 from cc_prep.errors import JobFailed, UserError
 from cc_train.baselines import http_client
-from cc_train.baselines.answers import STOPPED, Answer
-from cc_train.baselines.http_client import Endpoint, Passing
+from cc_train.baselines.answers import FILTERED, STOPPED, Answer
+from cc_train.baselines.http_client import Endpoint, Filtered, Passing
 from cc_train.baselines.pace import Pace
 from cc_train.baselines.questions import Question, media_type
 
@@ -84,6 +84,8 @@ class Server:
             except Passing as trouble:
                 self._wait(trouble, tried)
                 continue
+            except Filtered:
+                return Answer("", FILTERED)
             self._reached = True
             return parsed(reply, self.endpoint)
         raise AssertionError("unreachable")
@@ -94,6 +96,7 @@ class Server:
         """
         if trouble.unreachable and not self._reached:
             raise UserError(f"{self.endpoint}: {trouble.what}", "Is the server there? See --url")
+        self._reached = self._reached or not trouble.unreachable
         if tried >= self.patience.tries:
             what = f"{trouble.what}, {tried} times in a row"
             raise JobFailed(f"{self.endpoint}: {what}. {AGAIN}")
@@ -136,7 +139,9 @@ def parsed(reply: Any, endpoint: object) -> Answer:
         if isinstance(content, list):
             content = "".join(part["text"] for part in content if part.get("type") == "text")
         if content is None or isinstance(content, str):
-            return Answer(content or "", str(choice.get("finish_reason") or STOPPED))
+            # JSON may hold half a pair of surrogates, which no file can.
+            text = (content or "").encode("utf-8", "replace").decode()
+            return Answer(text, str(choice.get("finish_reason") or STOPPED))
     except (KeyError, IndexError, TypeError, AttributeError):
         pass
     raise UserError(

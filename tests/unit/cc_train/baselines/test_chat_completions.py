@@ -208,6 +208,20 @@ def test_refusals_and_parts_are_answers() -> None:
     assert server.parsed(reply(None), "") == Answer("", "length")
 
 
+def test_a_question_that_is_filtered_ends_no_run(chat: ChatServer) -> None:
+    """Keeps away: a run that never gets past one image that a provider's filter dislikes."""
+    chat.troubles = [Trouble(400, body={"error": {"code": "content_filter", "message": "no"}})]
+    answers = model(chat).answer([QUESTION, QUESTION])
+    assert answers == [Answer("", "content_filter"), Answer("from 7 to 9")]
+
+
+def test_half_a_pair_of_surrogates_is_replaced(chat: ChatServer) -> None:
+    """Keeps away: an answer that no file can hold, which ends the run after all questions."""
+    message = {"message": {"content": "a \ud83d car"}}
+    chat.troubles = [Trouble(200, body={"choices": [message]})]
+    assert model(chat).answer([QUESTION]) == [Answer("a ? car")]
+
+
 def test_keys_of_ours_are_not_set(chat: ChatServer) -> None:
     with pytest.raises(UserError, match="--set stream=…: is not to be set"):
         model(chat, generation={"stream": True})
