@@ -3,12 +3,14 @@
 All but `captions alone` also learn what the renderer knows, as manifests/pairs.yaml has it.
 
     python benchmarks/scorer_comparison.py --out out/scorer [--seeds 3] [--jobs 1]
-        [--beside NAME=RUN]... [--results FILE] [--docs docs/results.md]
+        [--beside NAME=RUN]... [--scored NAME=EVALUATION]... [--results FILE]
+        [--docs docs/results.md]
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on
 scenes that nobody trained or chose on, and writes a table. It can be stopped and goes on where it
 was. RESULTS has a line of JSON for each training under the same conditions. --beside evaluates
-another captioner on the same scenes by the same command.
+another captioner on the same scenes by the same command; --scored takes an evaluation that was made
+so, such as a row of the zoo.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ FIGURES = ("exact", "told apart", "type", "color", "shape", "CIDEr", "validation
 @click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
 @click.option("--variant", "variants", multiple=True, type=click.Choice([*VARIANTS]))
 @click.option("--beside", multiple=True, metavar="NAME=RUN", help="Another captioner.")
+@click.option("--scored", multiple=True, metavar="NAME=EVALUATION", help="An evaluation of one.")
 @click.option("--results", default=RESULTS, show_default=True)
 @click.option("--docs", help="A page whose table is replaced.")
 def main(
@@ -50,17 +53,25 @@ def main(
     jobs: int,
     variants: tuple[str, ...],
     beside: tuple[str, ...],
+    scored: tuple[str, ...],
     results: str,
     docs: str | None,
 ) -> None:
     """Trains what has no result yet, and writes the table."""
     lab = Lab(Path(out), Path(results), Plan("scorer", STEPS, VARIANTS))
-    pairs = [(one.partition("=")[0], one.partition("=")[2]) for one in beside]
-    lab.work(seeds, jobs, variants, pairs)
+    lab.work(seeds, jobs, variants, [_named(one) for one in beside])
+    for name, evaluation in map(_named, scored):
+        if name not in read(lab.results, lab.conditions):
+            lab.add_scored(name, evaluation)
     text = markdown(read(lab.results, lab.conditions))
     print(text)
     if docs:
         replace(Path(docs), MARK, text)
+
+
+def _named(option: str) -> tuple[str, str]:
+    name, _, place = option.partition("=")
+    return name, place
 
 
 def markdown(results: Results) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -93,14 +94,41 @@ class Lab:
         best = max(line["CIDEr"] for line in _log(folder) if "right_exact" in line)
         self._keep(variant, seed, folder, {"validation CIDEr": best, "minutes": minutes})
 
+    def add_scored(self, name: str, folder: str) -> None:
+        """Adds the figures of an evaluation by the same command, such as that of a row of the zoo.
+
+        Ends the program unless it is of the same references as those of this comparison.
+        """
+        scores = _scores(Path(folder))
+        own = [_scores(place.parent) for place in self.folder.glob("evaluations/*/scores.json")]
+        references = {_references(one) for one in own}
+        if references != {_references(scores)}:
+            sys.exit(f"{folder}: scored against {_references(scores)}, not {references}")
+        self._append(name, 0, scores, {"beside": folder})
+
     def _keep(self, name: str, seed: int, place: object, more: dict[str, Any]) -> None:
         evaluation = self.folder / "evaluations" / f"{name.replace(' ', '-')}-{seed}"
         run("cc-train", "evaluate", place, "--out", evaluation,
             "--shards", self.folder / "fresh-pairs/shards/*.tar")  # fmt: skip
-        scores = json.loads((evaluation / "scores.json").read_text())
+        self._append(name, seed, _scores(evaluation), more)
+
+    def _append(
+        self, name: str, seed: int, scores: Mapping[str, Any], more: Mapping[str, Any]
+    ) -> None:
         line = {"training": name, "conditions": self.conditions, "seed": seed, **figures(scores)}
         with WRITING:
             append(self.results, {**line, **more})
+
+
+def _scores(evaluation: Path) -> dict[str, Any]:
+    scores: dict[str, Any] = json.loads((evaluation / "scores.json").read_text())
+    return scores
+
+
+def _references(scores: Mapping[str, Any]) -> str:
+    """The part of a signature that says which references were used."""
+    parts = str(scores["signature"]).split("|")
+    return next(part for part in parts if part.startswith("refs:"))
 
 
 def _log(run_folder: Path) -> list[dict[str, Any]]:
