@@ -113,7 +113,7 @@ class Lab:
         self._append(name, seed, _scores(evaluation), more)
 
     def _append(
-        self, name: str, seed: int, scores: Mapping[str, Any], more: Mapping[str, Any]
+        self, name: str, seed: int, scores: dict[str, Any], more: Mapping[str, Any]
     ) -> None:
         line = {"training": name, "conditions": self.conditions, "seed": seed, **figures(scores)}
         with WRITING:
