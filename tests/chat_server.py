@@ -41,7 +41,7 @@ class ChatServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, answer: Callable[[float, float], str] | None = None) -> None:
+    def __init__(self, answer: Callable[[float, float], str | Trouble] | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer = answer or (lambda before, after: f"from {before:.0f} to {after:.0f}")
         self.troubles: list[Trouble] = []
@@ -59,7 +59,7 @@ class ChatServer(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(answer: Callable[[float, float], str] | None = None) -> Iterator[ChatServer]:
+def serving(answer: Callable[[float, float], str | Trouble] | None = None) -> Iterator[ChatServer]:
     server = ChatServer(answer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -107,7 +107,10 @@ class _Handler(BaseHTTPRequestHandler):
         before, after = means = _means(body)
         with self.server.lock:
             self.server.seen[round(before), round(after)] += 1
-        message = {"role": "assistant", "content": self.server.answer(*means)}
+        answer = self.server.answer(*means)
+        if isinstance(answer, Trouble):
+            return self._json(answer.body, answer.status, answer.headers)
+        message = {"role": "assistant", "content": answer}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return self._json({"object": "chat.completion", "choices": [choice]})
 

@@ -16,7 +16,8 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 
 STOPPED, LENGTH, FILTERED = "stop", "length", "content_filter"
-_THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+# A chat template may have written the opening mark.
+_THOUGHTS = re.compile(r"\A.*</think>|<think>.*\Z", re.DOTALL)
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 from cc_train.baselines import questions
@@ -58,27 +59,33 @@ class Asking:
         self._locks: dict[str, threading.Lock] = {}
 
     def all(self, entries: Sequence[Entry], threads: int = 1) -> Iterator[Answered]:
-        """The answers about samples, in their order. Raises UserError and JobFailed.
+        """The answers about samples, as they come. Raises UserError and JobFailed.
 
         With several threads each has a batch of its own. After an error no further question is put;
         the answers of those under way are stored.
         """
         size = self.model.batch
-        batches = [entries[start : start + size] for start in range(0, len(entries), size)]
+        batches = (entries[start : start + size] for start in range(0, len(entries), size))
         if threads == 1:
             for batch in batches:
                 yield from self._batch(batch)
             return
         with ThreadPoolExecutor(threads) as pool:
+            # One batch a thread is handed out at a time, so that the first error is seen at once.
+            under_way = {pool.submit(self._batch, batch) for batch in islice(batches, threads)}
             try:
-                for answered in pool.map(self._batch, batches):
-                    yield from answered
+                while under_way:
+                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    for one in done:
+                        yield from one.result()
+                    more = islice(batches, len(done))
+                    under_way |= {pool.submit(self._batch, batch) for batch in more}
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
                 self.model.stop()
                 raise
 
     def _batch(self, entries: Sequence[Entry]) -> list[Answered]:
+        """The answers about samples, of which no other thread asks for one at the same time."""
         asked = [questions.of(entry, self.wordings[entry.dataset]) for entry in entries]
         digests = [question.digest(self._identity) for question in asked]
         locks = [
@@ -87,12 +94,13 @@ class Asking:
         for lock in locks:  # in one order, so that no two threads wait for each other
             lock.acquire()
         try:
-            return self._locked(asked, digests)
+            return self._stored_or_asked(asked, digests)
         finally:
             for lock in locks:
                 lock.release()
 
-    def _locked(self, asked: Sequence[Question], digests: Sequence[str]) -> list[Answered]:
+    def _stored_or_asked(self, asked: Sequence[Question], digests: Sequence[str]) -> list[Answered]:
+        """The answers to questions. Those that are not stored are the model's, and are stored."""
         by_digest, missing = {}, {}
         for digest, question in zip(digests, asked, strict=True):
             stored = self.answers.get(digest)

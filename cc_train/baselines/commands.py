@@ -28,30 +28,26 @@ import click
 )
 @click.option(
     "--key-variable",
-    default="OPENAI_API_KEY",
-    show_default=True,
     metavar="NAME",
-    help="With --url: the variable of the environment that holds the key.",
+    help="With --url: the environment's variable with the key; default: OPENAI_API_KEY.",
 )
 @click.option(
     "--requests-per-minute", type=click.FloatRange(0, min_open=True), help="With --url: at most."
 )
 @click.option(
-    "--threads", type=click.IntRange(1, 64), default=1, show_default=True,
-    help="With --url: requests at a time.",
-)  # fmt: skip
+    "--threads", type=click.IntRange(1, 64), help="With --url: requests at a time; default: 1."
+)
 @click.option(
-    "--tries", type=click.IntRange(1), default=8, show_default=True,
-    help="With --url: of a request before the run ends.",
-)  # fmt: skip
+    "--tries", type=click.IntRange(1), help="With --url: of a request, before the end; default: 8."
+)
 @click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=120, show_default=True,
-    help="With --url: seconds without a byte.",
-)  # fmt: skip
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    help="With --url: seconds without a byte; default: 120.",
+)
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=1, show_default=True,
-    help="Of a local model: pairs at a time.",
-)  # fmt: skip
+    "--batch-size", type=click.IntRange(1), help="Of a local model: pairs at a time; default: 1."
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option(
     "--precision",
@@ -59,7 +55,11 @@ import click
     default="auto",
     help="Of a local model; auto: bfloat16 on a GPU, float32 on a CPU.",
 )
-@click.option("--cache", metavar="DIR", help="Where answers are stored; default: OUT/answers.")
+@click.option(
+    "--cache",
+    metavar="DIR",
+    help="Where answers are stored, one folder a server; default: OUT/answers.",
+)
 @click.option("--limit", type=click.IntRange(1), help="At most so many samples, for a trial.")
 @click.option(
     "--protocol", metavar="NAME", help="Check that what is scored is the named protocol's."

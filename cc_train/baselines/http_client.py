@@ -6,11 +6,13 @@ wherever they lead.
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import http.client
 import json
 import os
-import socket
+import re
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -25,12 +27,14 @@ PATH = "/chat/completions"
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 # A 400 about one question's images or words, after which the others may still be answered.
 FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+STATUS_OF_NO_KIND = 400  # of an error that names none
 OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that will not pass
 MOST_BYTES = 10_000_000  # of a reply
+LONGEST_TEXT = 300  # of a server's in a message, in characters
 
 
-class Passing(Exception):
-    """A failure that may pass. retry_after: seconds, where the server names them.
+class Transient(Exception):
+    """A failure that may pass by itself. retry_after: seconds, where the server names them.
 
     unreachable: the server could not be connected to.
     """
@@ -61,7 +65,10 @@ class Endpoint:
         """The endpoint of `--url` and `--key-variable`. Raises UserError."""
         try:
             parts = urlsplit(url)
-            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            # What urllib refuses later it would print, with the query and its secrets.
+            plain = url.isascii() and not re.search(r"[\x00-\x20\x7f]", url)
+            web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            usable = plain and web
         except ValueError:  # such as a port that is no number
             usable = False
         if not usable:
@@ -80,8 +87,8 @@ class Endpoint:
 
     def without_key(self, text: str) -> str:
         """A text of the server's on one line, the key blackened."""
-        line = " ".join(text.split())[:300]
-        return line.replace(self.key, "…") if self.key else line
+        text = text.replace(self.key, "…") if self.key else text
+        return textwrap.shorten(" ".join(text.split()), LONGEST_TEXT, placeholder="…")
 
 
 def _key(variable: str) -> str | None:
@@ -99,7 +106,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(endpoint: Endpoint, body: Mapping[str, Any], timeout: float, model: str) -> Any:
-    """The reply to a request, parsed. Raises Passing for what may pass, Filtered for a question
+    """The reply to a request, parsed. Raises Transient for what may pass, Filtered for a question
     that the server does not answer, else UserError.
 
     timeout: seconds without a byte. model: its name, for messages.
@@ -114,39 +121,47 @@ def post(endpoint: Endpoint, body: Mapping[str, Any], timeout: float, model: str
             content = reply.read(MOST_BYTES + 1)
     except urllib.error.HTTPError as error:
         with error:
-            raise _refused(endpoint, error, model) from None
+            words, pause = _words(endpoint, error), retry_after(error.headers.get("Retry-After"))
+            raise _refused(endpoint, error.code, words, pause, model) from None
     except urllib.error.URLError as error:
         raise _unreachable(endpoint, error.reason) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Passing(f"the connection broke off ({_reason(error)})") from None
+        raise Transient(f"the connection broke off ({_reason(error)})") from None
     try:
-        if len(content) <= MOST_BYTES:
-            return json.loads(content)
-    except ValueError:
-        pass
-    raise UserError(
-        f"{endpoint}: the reply is no JSON",
-        "--url is the address below which the server has /chat/completions",
-    )
+        value = json.loads(content) if len(content) <= MOST_BYTES else None
+    except (ValueError, RecursionError):
+        value = None
+    if value is None:
+        raise UserError(
+            f"{endpoint}: the reply is no JSON",
+            "--url is the address below which the server has /chat/completions",
+        )
+    if isinstance(value, dict) and value.get("error") and "choices" not in value:
+        # Some servers that pass questions on send another one's error with the status 200.
+        code = value["error"].get("code") if isinstance(value["error"], dict) else None
+        status = code if isinstance(code, int) else STATUS_OF_NO_KIND
+        raise _refused(endpoint, status, endpoint.without_key(_text_of(value)), None, model)
+    return value
 
 
 def _unreachable(endpoint: Endpoint, reason: Any) -> Exception:
-    if isinstance(reason, TimeoutError):
-        return Passing("no reply in time")
-    if isinstance(reason, (ConnectionRefusedError, socket.gaierror)):
-        return Passing(f"cannot be reached ({_reason(reason)})", unreachable=True)
-    if isinstance(reason, (ConnectionError, BrokenPipeError)):
-        return Passing(f"the connection broke off ({_reason(reason)})")
-    return Passing(f"cannot be reached ({_reason(reason)})", unreachable=True)
+    broken = isinstance(reason, ConnectionError) and not isinstance(reason, ConnectionRefusedError)
+    if broken:
+        return Transient(f"the connection broke off ({_reason(reason)})")
+    return Transient(f"cannot be reached ({_reason(reason)})", unreachable=True)
 
 
 def _reason(error: Any) -> str:
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
-def _refused(endpoint: Endpoint, error: urllib.error.HTTPError, model: str) -> Exception:
-    """What a status that is no success stands for."""
-    code, words = error.code, _words(endpoint, error)
+def _refused(
+    endpoint: Endpoint, code: int, words: str, pause: float | None, model: str
+) -> Exception:
+    """What a status that is no success stands for.
+
+    words: what the server says. pause: seconds that it names.
+    """
     if code in (401, 403):
         if endpoint.key is None:
             remedy = f"It wants a key: set {endpoint.variable}, or name another --key-variable"
@@ -165,7 +180,7 @@ def _refused(endpoint: Endpoint, error: urllib.error.HTTPError, model: str) -> E
     if code == 400 and any(word in words for word in FILTERED):
         return Filtered()
     if code in PASSING:
-        return Passing(f"HTTP {code}", retry_after(error.headers.get("Retry-After")))
+        return Transient(f"HTTP {code}", pause)
     if 300 <= code < 400:
         return UserError(f"{endpoint}: leads elsewhere (HTTP {code})", "Give that address as --url")
     return UserError(
@@ -180,14 +195,16 @@ def _words(endpoint: Endpoint, error: urllib.error.HTTPError) -> str:
         text = error.read(MOST_BYTES).decode("utf-8", "replace")
     except (OSError, http.client.HTTPException):
         return ""
-    try:
-        value = json.loads(text)
-        inner = value.get("error", value)
-        parts = [inner] if isinstance(inner, str) else [inner.get("code"), inner.get("message")]
-        text = " ".join(part for part in parts if isinstance(part, str))
-    except (ValueError, AttributeError):
-        pass
+    with contextlib.suppress(ValueError, RecursionError):
+        text = _text_of(json.loads(text))
     return endpoint.without_key(text)
+
+
+def _text_of(reply: Any) -> str:
+    """Code and message of an error that a server sends as JSON; else the whole of it."""
+    inner = reply.get("error", reply) if isinstance(reply, dict) else reply
+    parts = [inner.get("code"), inner.get("message")] if isinstance(inner, dict) else [inner]
+    return " ".join(part for part in parts if isinstance(part, str)) or json.dumps(reply)
 
 
 def retry_after(value: str | None) -> float | None:

@@ -170,6 +170,8 @@ def digest(folder: Path) -> str:
 
 def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """Processor and model, in evaluation. Raises UserError."""
+    from safetensors import SafetensorError
+
     try:
         from transformers import AutoModelForImageTextToText, AutoProcessor
     except ImportError:
@@ -181,7 +183,7 @@ def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         model = AutoModelForImageTextToText.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         first = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{folder}: no model that takes images and text ({first})",

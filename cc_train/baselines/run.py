@@ -31,25 +31,27 @@ from cc_train.evaluation.captions import coco
 from cc_train.training.settings import pick_device
 
 FILE, ANSWERS = "baseline.json", "answers"
+KEY_VARIABLE = "OPENAI_API_KEY"
+TRIES, TIMEOUT = server.Patience.tries, server.Patience.timeout
 LONGEST_LINE = 100  # of a difference of settings in a message, in characters
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command's options, as it describes them."""
+    """The command's options, as it describes them; None stands for the default."""
 
     shards: tuple[str, ...]
     out: str
     model: str
     url: str | None = None
-    key_variable: str = "OPENAI_API_KEY"
+    key_variable: str | None = None
     prompt: str | None = None
     overrides: tuple[str, ...] = ()
     requests_per_minute: float | None = None
-    threads: int = 1
-    tries: int = server.Patience.tries
-    timeout: float = server.Patience.timeout
-    batch_size: int = 1
+    threads: int | None = None
+    tries: int | None = None
+    timeout: float | None = None
+    batch_size: int | None = None
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     cache: str | None = None
@@ -80,7 +82,7 @@ def baseline(options: Options) -> None:
     record = _record(model, wordings)
     _require_same(out, record)
     asking = Asking(model, Answers(Path(options.cache or out / ANSWERS)), wordings)
-    answered = asking.all(entries, options.threads)
+    answered = asking.all(entries, options.threads or 1)
     tracked = track(answered, "asking", len(entries), console=console, transient=True)
     answers = _answers(tracked, out / FILE, record, console)
     captions = {key: answer.caption for key, answer in answers.items()}
@@ -127,7 +129,7 @@ def _check(options: Options) -> None:
         protocols.get(options.protocol)
     if options.url is not None:
         wrong = {
-            "--batch-size": options.batch_size != 1,
+            "--batch-size": options.batch_size is not None,
             "--precision": options.precision != "auto",
             "--device": options.device != "auto",
         }
@@ -135,7 +137,10 @@ def _check(options: Options) -> None:
     else:
         wrong = {
             "--requests-per-minute": options.requests_per_minute is not None,
-            "--threads": options.threads != 1,
+            "--threads": options.threads is not None,
+            "--tries": options.tries is not None,
+            "--timeout": options.timeout is not None,
+            "--key-variable": options.key_variable is not None,
         }
         where, remedy = "of --url, not of a local model", "Leave it out, or name a server: --url"
     for name, given in wrong.items():
@@ -148,11 +153,11 @@ def _server(options: Options) -> server.Server:
     settings.override(generation, options.overrides)
     sent = {name: value for name, value in generation.items() if value is not None}
     return server.Server(
-        Endpoint.of(options.url or "", options.key_variable),
+        Endpoint.of(options.url or "", options.key_variable or KEY_VARIABLE),
         options.model,
         sent,
         Pace(options.requests_per_minute),
-        server.Patience(options.tries, options.timeout),
+        server.Patience(options.tries or TRIES, options.timeout or TIMEOUT),
     )
 
 
@@ -162,7 +167,7 @@ def _local(options: Options) -> local.Local:
     settings.override(values, options.overrides)
     generation = settings.build(local.Generation, values, "--set", "docs/baseline.md")
     device = pick_device(options.device)
-    return local.Local(folder, generation, device, options.precision, options.batch_size)
+    return local.Local(folder, generation, device, options.precision, options.batch_size or 1)
 
 
 def _require_same(out: Path, record: dict[str, Any]) -> None:

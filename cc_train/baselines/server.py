@@ -16,7 +16,7 @@ from typing import Any
 from cc_prep.errors import JobFailed, UserError
 from cc_train.baselines import http_client
 from cc_train.baselines.answers import FILTERED, STOPPED, Answer
-from cc_train.baselines.http_client import Endpoint, Filtered, Passing
+from cc_train.baselines.http_client import Endpoint, Filtered, Transient
 from cc_train.baselines.pace import Pace
 from cc_train.baselines.questions import Question, media_type
 
@@ -81,7 +81,7 @@ class Server:
             self.pace.wait()
             try:
                 reply = http_client.post(self.endpoint, body, self.patience.timeout, self.name)
-            except Passing as trouble:
+            except Transient as trouble:
                 self._wait(trouble, tried)
                 continue
             except Filtered:
@@ -90,7 +90,7 @@ class Server:
             return parsed(reply, self.endpoint)
         raise AssertionError("unreachable")
 
-    def _wait(self, trouble: Passing, tried: int) -> None:
+    def _wait(self, trouble: Transient, tried: int) -> None:
         """Pauses all requests before the next try. Raises UserError and JobFailed for no further
         one.
         """
@@ -100,14 +100,13 @@ class Server:
         if tried >= self.patience.tries:
             what = f"{trouble.what}, {tried} times in a row"
             raise JobFailed(f"{self.endpoint}: {what}. {AGAIN}")
-        if trouble.retry_after is None:
-            doubled = min(LONGEST_BREAK, self.patience.pause * 2 ** (tried - 1))
-            self.pace.pause(doubled * self._random.uniform(0.5, 1.0))
-        elif trouble.retry_after <= LONGEST_WAIT:
-            self.pace.pause(trouble.retry_after)
-        else:
-            minutes = f"{trouble.retry_after / 60:.0f} minutes"
+        named = trouble.retry_after or 0.0
+        if named > LONGEST_WAIT:
+            minutes = f"{named / 60:.0f} minutes"
             raise JobFailed(f"{self.endpoint}: {trouble.what}, asks to wait {minutes}. {AGAIN}")
+        doubled = min(LONGEST_BREAK, self.patience.pause * 2 ** (tried - 1))
+        # A server whose clock is wrong names a pause of 0.
+        self.pace.pause(max(named, doubled * self._random.uniform(0.5, 1.0)))
 
 
 def messages(question: Question) -> list[dict[str, Any]]:

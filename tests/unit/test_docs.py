@@ -64,6 +64,18 @@ def test_links_and_paths_exist(document: Path) -> None:
     assert missing_files(document.read_text("utf-8"), ROOT) == []
 
 
+def test_pages_that_the_code_names_are_there() -> None:
+    """Keeps away: a message or a help text that sends a user to a page which does not exist."""
+    named = {
+        (page, path.name)
+        for package in ("cc_prep", "cc_train", "pipelines")
+        for path in (ROOT / package).rglob("*.py")
+        for page in re.findall(r"docs/[\w/-]+\.md", path.read_text("utf-8"))
+    }
+    assert ("docs/training.md", "configs.py") in named
+    assert [one for one in sorted(named) if not (ROOT / one[0]).exists()] == []
+
+
 def test_every_page_is_listed() -> None:
     """Keeps away: a page that no reader finds, in the repository or in the built site."""
     index = (ROOT / "docs/index.md").read_text("utf-8")

@@ -33,7 +33,7 @@ FLOAT32 = BYTES["float32"]  # of adapters, their gradients and their optimizer's
 ADAM_STATES = 2  # running means of gradients and of their squares
 LOGIT_COPIES = 3  # in float32: the logits, their logarithms, their gradients
 IMAGES = 2  # of a pair
-DEFAULT_IMAGE_SIZE = 224  # in px, of models that take any
+UNITS = 16  # of rows and of columns that an image has in a model that takes any size
 VISION, BRIDGE, LANGUAGE, OTHER = PARTS = ("vision", "bridge", "language", "other")
 LOGITS = "lm_head"  # of the language model, of fewer tokens than its other layers
 # The bridge comes first: Qwen's lies within its vision model.
@@ -132,8 +132,9 @@ def estimate(
         by part the layers that get adapters, as a regular expression of their whole names, and the
         rank; rank 0 is none. batch_size: pairs whose backward pass is run at a time. precision: of
         the frozen weights. sequence_length: tokens of a pair in the language model, the images'
-        places among them. image_size: in px, of models that take any; None for the configuration's.
-        caption_length: tokens of a pair for which logits are computed; None for all.
+        places among them. image_size: in px; None for the configuration's, or where a model takes
+        any, for 16 × 16 places. caption_length: tokens of a pair for which logits are computed;
+        None for all.
 
     Raises UserError for a folder that holds no configuration, for one of no language model, and for
     an expression that fits no layer.
@@ -232,7 +233,8 @@ def _tokens(
     """Tokens of a batch that pass through each part."""
     vision = getattr(config, "vision_config", config)
     patch = _side(getattr(vision, "patch_size", 14))
-    side = image_size or _side(getattr(vision, "image_size", DEFAULT_IMAGE_SIZE))
+    any_size = UNITS * patch * round(_merged(config) ** 0.5)
+    side = image_size or _side(getattr(vision, "image_size", None) or any_size)
     patches = (side // patch) ** 2
     queries = getattr(config, "num_query_tokens", None) or patches // _merged(config)
     images = IMAGES * batch_size

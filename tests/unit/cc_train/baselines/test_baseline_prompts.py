@@ -13,9 +13,8 @@ OWN = {"own", "video"}  # of the manifests, those whose captions nobody knows
 
 
 def test_every_data_set_of_the_manifests_is_asked_in_its_own_words() -> None:
-    """Keeps away: a data set whose name in prompts.yaml is not the one that its shards hold."""
+    """Keeps away: a data set that is asked the default question, since nobody thought of it."""
     manifests = {manifest.load(name).name for name in manifest.names()}
-    assert set(prompts.read().datasets) <= manifests
     assert manifests - set(prompts.read().datasets) == OWN
     default = prompts.of(None)
     assert prompts.of("own") == default

@@ -73,6 +73,7 @@ PASSING = [
     Trouble(429, {"Retry-After": "0"}),
     Trouble(500),
     Trouble(503, {"Retry-After": "soon"}),
+    Trouble(200, body={"error": {"code": 502, "message": "the provider is busy"}}),
     Trouble(broken=True),
 ]
 
@@ -80,15 +81,15 @@ PASSING = [
 def test_what_may_pass_is_tried_again(chat: ChatServer) -> None:
     """Keeps away: a run of hours that ends at the first full queue of a provider."""
     chat.troubles = list(PASSING)
-    assert model(chat, tries=5).answer([QUESTION])[0].text == "from 7 to 9"
-    assert len(chat.bodies) == 5
+    assert model(chat, tries=6).answer([QUESTION])[0].text == "from 7 to 9"
+    assert len(chat.bodies) == 6
 
 
 def test_what_does_not_pass_ends_the_run(chat: ChatServer) -> None:
     chat.troubles = list(PASSING)
-    with pytest.raises(JobFailed, match=r"the connection broke off .*, 4 times in a row"):
-        model(chat).answer([QUESTION])
-    assert len(chat.bodies) == 4
+    with pytest.raises(JobFailed, match=r"the connection broke off .*, 5 times in a row"):
+        model(chat, tries=5).answer([QUESTION])
+    assert len(chat.bodies) == 5
 
 
 def test_the_servers_pause_is_kept(chat: ChatServer) -> None:
@@ -127,7 +128,11 @@ def test_pauses_that_a_header_names() -> None:
         (Trouble(413, body=b"<html>"), r"refused \(HTTP 413: <html>\)"),
         (Trouble(307, {"Location": "http://127.0.0.1:1/v1"}), r"leads elsewhere \(HTTP 307\)"),
         (Trouble(302, {"Location": "http://127.0.0.1:1/v1"}), r"leads elsewhere \(HTTP 302\)"),
+        (Trouble(400, body=["odd", 3]), r'refused \(HTTP 400: \["odd", 3\]\)'),
         (Trouble(200, body=b"<html>"), "the reply is no JSON"),
+        (Trouble(200, body={"error": {"message": "no such option"}}), "no such option"),
+        (Trouble(200, body={"error": "no such option"}), "no such option"),
+        (Trouble(200, body={"error": {"code": 401}}), "Look at the key"),
         (Trouble(200, body={"choices": []}), "the reply holds no chat completion"),
         (Trouble(200, body={"choices": [{"message": {"content": 3}}]}), "no chat completion"),
     ],
@@ -142,6 +147,25 @@ def test_a_users_mistake_gets_a_line_and_one_request(
         model(chat).answer([QUESTION])
     assert len(chat.bodies) == 1
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("before", [0, 285, 295, 299])
+def test_a_key_is_blackened_before_a_text_is_cut(chat: ChatServer, before: int) -> None:
+    """Keeps away: the first half of a key at the end of a long message."""
+    chat.troubles = [Trouble(400, body={"error": {"message": "x" * before + KEY + " no"}})]
+    with pytest.raises(UserError, match="HTTP 400") as caught:
+        model(chat).answer([QUESTION])
+    assert KEY[:4] not in str(caught.value)
+
+
+def test_a_pause_of_none_does_not_use_up_the_tries(chat: ChatServer) -> None:
+    """Keeps away: eight tries within a moment where a server's clock is wrong."""
+    chat.troubles = [Trouble(429, {"Retry-After": "0"}), Trouble(429, {"Retry-After": "0"})]
+    endpoint = Endpoint.of(chat.address, VARIABLE)
+    asked = Server(endpoint, MODEL, {}, Pace(), Patience(tries=3, timeout=5, pause=0.2))
+    start = time.monotonic()
+    asked.answer([QUESTION])
+    assert time.monotonic() - start >= (0.2 + 0.4) / 2
 
 
 def test_a_missing_key_is_asked_for(chat: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,11 +194,15 @@ def test_a_server_that_was_there_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:8000", "ftp://a/v1", "http://", "http://a:b/v1", "http://[/v1"]
-)
+    "url",
+    ["", "localhost:8000", "ftp://a/v1", "http://", "http://a:b/v1", "http://[/v1",
+     "http://a/b c?token=t", "http://a/\x01?token=t", "http://a/ü?token=t"],
+)  # fmt: skip
 def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(UserError, match="no address of a server"):
+    """Keeps away: urllib's traceback or message, which holds the query, and retries of a typo."""
+    with pytest.raises(UserError, match="no address of a server") as caught:
         Endpoint.of(url, VARIABLE)
+    assert "token" not in str(caught.value)
 
 
 def test_an_endpoint_shows_no_secret() -> None:

@@ -127,6 +127,19 @@ def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def broken_off(folder: Path) -> None:
+    """Keeps away: safetensors' own error, whose type no other error has."""
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def other_sizes(folder: Path) -> None:
+    place = folder / "config.json"
+    config = json.loads(place.read_text())
+    config["text_config"]["intermediate_size"] = 80
+    place.write_text(json.dumps(config))
+
+
 def text_only(folder: Path) -> None:
     place = folder / "config.json"
     place.write_text(json.dumps({"model_type": "llama"}))
@@ -140,6 +153,8 @@ def text_only(folder: Path) -> None:
         (one_image, "two images"),
         (without_weights, "no model that takes images and text"),
         (pickled, "no model that takes images and text"),
+        (broken_off, "no model that takes images and text"),
+        (other_sizes, "no model that takes images and text"),
         (text_only, "no model that takes images and text"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -57,6 +57,8 @@ def test_a_damaged_answer_is_named(tmp_path: Path, content: str) -> None:
         ("the sign 'stop' is gone", "the sign 'stop' is gone"),
         ("<think>A car?\nYes.</think>\n\nA car left.", "A car left."),
         ("<think>A car? I was cut off", ""),
+        ("A car? Yes.\n</think>\n\nA car left.", "A car left."),
+        ("<think>a</think><think>b</think> A car left.", "A car left."),
         ("", ""),
         ('"', '"'),
     ],

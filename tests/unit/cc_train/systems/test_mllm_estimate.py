@@ -207,6 +207,14 @@ def test_what_activations_depend_on() -> None:
     assert activations(BLIP, caption_length=500) == whole
 
 
+def test_models_of_any_size_are_taken_at_that_of_the_training() -> None:
+    """Keeps away: memory for a quarter of the patches that a training has."""
+    config = small_qwen()[0]  # 14 px a patch, 2 × 2 patches a place
+    default = estimate(config, QWEN, sequence_length=80).activations
+    assert default == estimate(config, QWEN, sequence_length=80, image_size=16 * 28).activations
+    assert default > estimate(config, QWEN, sequence_length=80, image_size=224).activations
+
+
 def test_parts_before_the_first_adapter_keep_nothing() -> None:
     """Keeps away: a language model's adapters that seem to need the activations of the eyes."""
     frozen = {part: (regex, 0) for part, (regex, _) in BLIP.items()}
