@@ -154,9 +154,11 @@ class MllmCaptioner(nn.Module):
         with attention_tap.only():
             spoken = self._generate(before_after, questions, bridge, beams)
         if beams > 1:
-            texts = [tuple((self.writer.spoken(ids), sum_) for ids, sum_ in one) for one in spoken]
-            return [Caption(ranked[0][0], ranked, score=ranked[0][1]) for ranked in texts]
-        sentences = [ranked[0][0] for ranked in spoken]
+            return [
+                self._ranked(before_after[row], questions[row], bridge, row, sentences)
+                for row, sentences in enumerate(spoken)
+            ]
+        sentences = [ranked[0] for ranked in spoken]
         if self.brief:
             return [Caption(self.writer.spoken(ids)) for ids in sentences]
         scores, maps = self._read_again(before_after, questions, bridge, sentences)
@@ -165,17 +167,38 @@ class MllmCaptioner(nn.Module):
             for ids, score, of_words in zip(sentences, scores, maps, strict=True)
         ]
 
+    def _ranked(
+        self,
+        pair: Tensor,
+        question: list[int],
+        bridge: Mapping[str, Tensor],
+        row: int,
+        sentences: Sequence[list[int]],
+    ) -> Caption:
+        """The caption of a pair by beam search, its sentences in the order of the search.
+
+        Each has its sum of log-probabilities, without the penalties by which the search ranks.
+        bridge: of all pairs; row: this one's number among them.
+        """
+        count, images = len(sentences), self.shape.images
+        own = {
+            name: value[images * row : images * (row + 1)].repeat(count, 1)
+            for name, value in bridge.items()
+        }
+        repeated = pair[None].expand(count, *pair.shape)
+        sums, _ = self._read_again(repeated, [question] * count, own, sentences)
+        texts = [self.writer.spoken(ids) for ids in sentences]
+        ranked = tuple(zip(texts, sums, strict=True))
+        return Caption(ranked[0][0], ranked, score=ranked[0][1])
+
     def _generate(
         self,
         before_after: Tensor,
         questions: Sequence[list[int]],
         bridge: Mapping[str, Tensor],
         beams: int,
-    ) -> list[list[tuple[list[int], float]]]:
-        """Of each pair its sentences, up to their end marks, best first.
-
-        With each of them its sum of log-probabilities; 0 without beams.
-        """
+    ) -> list[list[list[int]]]:
+        """Of each pair its sentences, up to their end marks, as the search ranks them."""
         asked = prompts.asked(questions, self.writer.pad)
         ids, attention = (part.to(self.device) for part in asked)
         chosen = self.generation
@@ -190,26 +213,32 @@ class MllmCaptioner(nn.Module):
             num_return_sequences=beams,
             max_new_tokens=chosen.max_new_tokens,
             min_new_tokens=chosen.min_new_tokens,
-            repetition_penalty=chosen.repetition_penalty,
             length_penalty=chosen.length_penalty,
             early_stopping=beams > 1,
             eos_token_id=self.writer.end,
             pad_token_id=self.writer.pad,
-            return_dict_in_generate=True,
-            output_scores=beams > 1,
+            repetition_penalty=None,
+            logits_processor=self._penalties(ids.shape[1]),
         )
-        new = made.sequences
-        if self.base.family is not families.LM:
-            new = new[:, ids.shape[1] :]
+        # Our own model with new eyes gives new tokens alone.
+        new = made if self.base.family is families.LM else made[:, ids.shape[1] :]
         sentences = [self._ended(row) for row in new.tolist()]
-        sums = [0.0] * len(sentences)
-        if beams > 1:
-            sums = [
-                score * len(ids) ** chosen.length_penalty
-                for score, ids in zip(made.sequences_scores.tolist(), sentences, strict=True)
-            ]
-        ranked = list(zip(sentences, sums, strict=True))
-        return [ranked[first : first + beams] for first in range(0, len(ranked), beams)]
+        return [sentences[first : first + beams] for first in range(0, len(sentences), beams)]
+
+    def _penalties(self, prompt: int) -> list[Any]:
+        """The penalty of what was said already.
+
+        prompt: how many tokens of it stand before that. They do not count: the words of the
+        question would be avoided, the end of the user's turn would keep the caption from ending,
+        and padding would make a caption depend on the pairs beside it.
+        """
+        from transformers import RepetitionPenaltyLogitsProcessor
+
+        penalty = self.generation.repetition_penalty
+        if penalty == 1:
+            return []
+        ignored = 0 if self.base.family is families.LM else prompt
+        return [RepetitionPenaltyLogitsProcessor(penalty, prompt_ignore_length=ignored)]
 
     def _ended(self, row: list[int]) -> list[int]:
         """New tokens up to the end mark; what follows is padding."""
@@ -256,7 +285,7 @@ class MllmCaptioner(nn.Module):
         words = text.split()
         assert self.shape.tokens is not None
         maps = torch.zeros(len(words), places.shape[-1], device=rows.device)
-        for number in range(len(sentence)):
+        for number in range(len(sentence) - (sentence[-1] == self.writer.end)):
             word = len(self.writer.spoken(sentence[: number + 1]).split()) - 1
             if 0 <= word < len(words):
                 maps[word] += rows[number][places].sum(0)

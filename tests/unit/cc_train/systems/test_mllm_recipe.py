@@ -173,6 +173,7 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
         ({"loop": {"ema_decay": 0.9}}, "a running average would hold the whole model twice"),
         ({"prompt": {"text": "x <image>"}}, "a prompt has 9 places for images, where 2 images"),
         ({"lora": {"vision": 0, "bridge": 0, "language": 0}}, "nothing is to be trained"),
+        ({"attention": {"masks": "found"}}, "no masks of found changes. .* run cc-prep changes"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_a_line(
@@ -200,6 +201,45 @@ def test_another_model_than_the_run_was_trained_with_is_refused(
     (other / "config.json").write_text(json.dumps(values | {"pad_token_id": 1}))
     with pytest.raises(UserError, match=r"another model than .* was trained with"):
         captioners.load(tmp_path / "run")
+
+
+def test_shards_without_entities_are_refused(
+    folder: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a run that says it has entity prompts, and never had one."""
+    monkeypatch.setattr(found_changes, "entities", lambda sample, count: [])
+    with pytest.raises(UserError, match=r"hold no entities.*entity\.source=none"):
+        start.train("mllm", settings(folder, "smolvlm", shards), request(shards, tmp_path))
+
+
+def test_another_fine_tune_of_the_same_shape_is_another_model(folder: Path, tmp_path: Path) -> None:
+    """Keeps away: adapters on weights, or prompts, that they were not trained with."""
+    from cc_train.systems.mllm import loading
+
+    prints = {loading.fingerprint(small_mllm.save(folder, "lm"))}
+    other = small_mllm.save(tmp_path, "lm", seed=1)
+    prints.add(loading.fingerprint(other))
+    (other / "chat_template.jinja").write_text("{{ messages }}")
+    prints.add(loading.fingerprint(other))
+    assert len(prints) == 3
+
+
+def test_damaged_weights_are_told_in_a_line(tmp_path: Path) -> None:
+    """Keeps away: a traceback for a download that broke off."""
+    from cc_train.systems.mllm import loading
+
+    loading.require()
+    place = small_mllm.save(tmp_path, "lm")
+    file = place / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UserError, match="Give a folder that transformers reads"):
+        loading.read(place, None)
+    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC_PREP_CACHE", str(tmp_path / "fresh"))
+        with pytest.raises(UserError, match=r"mine\.gguf: .*Give a GGUF file"):
+            loading.place_of(str(tmp_path / "mine.gguf"))
+    assert list((tmp_path / "fresh" / "weights").iterdir()) == []
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
