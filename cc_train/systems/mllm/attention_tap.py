@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 IMPLEMENTATION = "sdpa_tapped"
-Reading = Literal["cls", "received", "rows"]
+Reading = Literal["cls", "received", "rows", "all"]
 
 
 class Rows(NamedTuple):
@@ -33,9 +33,9 @@ class Rows(NamedTuple):
 class Tap:
     """Reads a module's attention, and does not keep the module alive.
 
-    reading: `cls` keeps the row of the first query, `received` the mean over all queries, and
-    `rows` those of the queries `queries`, int64 [B, R]. `cls` and `received` have R = 1. calls: the
-    rows of each call of the module.
+    reading: `cls` keeps the row of the first query, `received` the mean over all queries, `all`
+    every row, and `rows` those of the queries `queries`, int64 [B, R], of a causal network. `cls`
+    and `received` have R = 1. calls: the rows of each call of the module.
     """
 
     def __init__(self, module: nn.Module, reading: Reading, queries: Tensor | None = None) -> None:

@@ -181,7 +181,7 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
         one(batch, 1)
     (rows,) = tap.take()
     places = one.places(batch["ids"])[0]
-    maps = one._of_words(rows.probabilities[0], places, sentence)
+    maps = one._of_words(rows.probabilities[0], places, None, sentence)
     assert maps.words == words
     assert maps.maps.shape == (7, 2, 2)
     assert maps.maps.sum((1, 2)) == pytest.approx(1.0)
@@ -191,6 +191,25 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
     (caption,) = one.caption(small_mllm.pairs(1))
     assert caption.attention is not None
     assert caption.attention.words == tuple(caption.text.split())
+
+
+@pytest.mark.parametrize("family", ["instructblip", "blip2"])
+@torch.no_grad()
+def test_words_look_through_learned_queries(folder: Path, family: str) -> None:
+    """Keeps away: maps of queries as if they had places; those of the other image or word."""
+    one = small_mllm.captioner(folder, family)
+    sentence = one.writer.caption("the sphere")[:-1]
+    rows = torch.zeros(len(sentence), 10)
+    places = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
+    rows[0, 1], rows[0, 6], rows[-1, 4] = 0.5, 0.25, 0.1
+    crossing = torch.zeros(2, 4, 16)
+    crossing[0, 1, 3] = crossing[1, 2, 9] = crossing[1, 0, 0] = 1
+    maps = one._of_words(rows, places, crossing, sentence).maps
+    assert maps[0].ravel()[[3, 9]] == pytest.approx([2 / 3, 1 / 3])
+    assert maps[1].ravel()[0] == pytest.approx(1)
+    (caption,) = one.caption(small_mllm.pairs(1))
+    assert caption.attention is not None
+    assert caption.attention.maps.shape == (len(caption.text.split()), 4, 4)
 
 
 def test_an_unknown_family_is_refused_with_its_attention_modules(folder: Path) -> None:
