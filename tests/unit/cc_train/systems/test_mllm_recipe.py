@@ -22,7 +22,8 @@ from cc_train.evaluation.predict import predict
 from cc_train.report import attention
 from cc_train.sharing import export
 from cc_train.systems.mllm import batches, recipe
-from cc_train.training import checkpoints
+from cc_train.systems.mllm.grid_features import Connector, GridConnector
+from cc_train.training import checkpoints, runs
 from cc_train.training.task import Request
 from tests import small_mllm, small_weights
 
@@ -217,6 +218,26 @@ def test_shards_without_entities_are_refused(
     monkeypatch.setattr(found_changes, "entities", lambda sample, count: [])
     with pytest.raises(UserError, match=r"hold no entities.*entity\.source=none"):
         start.train("mllm", settings(folder, "smolvlm", shards), request(shards, tmp_path))
+
+
+def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Path) -> None:
+    """Keeps away: eyes that begin anew although a run was named; those of other features."""
+    mini = runs.read(runs.locate("captioner-mini"))
+    known = mini.settings["backbone"]
+    one = Request([], [], Path("none"), Path("captioner-mini"), console=QUIET)
+    eyes = GridConnector(Connector(), tuple(known["grid"]), 48, 1.0)
+    recipe._start_eyes(eyes, [], known, one)
+    for name in ("mean", "adapter.0.weight", "cross.query.weight", "facts.bias"):
+        assert torch.equal(eyes.state_dict()[name], mini.tensors[f"encoder.{name}"])
+    narrow = GridConnector(Connector(width=64), tuple(known["grid"]), 48, 1.0)
+    with pytest.raises(UserError, match=r"has other eyes .* Set connector\.width=128"):
+        recipe._start_eyes(narrow, [], known, one)
+    with pytest.raises(UserError, match="has another backbone or image size"):
+        recipe._start_eyes(eyes, [], {**known, "sha256": "0"}, one)
+    with pytest.raises(UserError, match="--init: only the connector of a language model"):
+        start.train("mllm", settings(folder, "smolvlm", shards),
+                    Request([str(shards / "train-*.tar")], [], Path("none"), Path("x"),
+                            console=QUIET))  # fmt: skip
 
 
 def test_another_fine_tune_of_the_same_shape_is_another_model(folder: Path, tmp_path: Path) -> None:
