@@ -76,13 +76,11 @@ def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
     ranks = lora.ranks()
     config = peft.LoraConfig(
         r=DEFAULT_RANK,
-        lora_alpha=round(lora.alpha * DEFAULT_RANK),
+        lora_alpha=lora.alpha * DEFAULT_RANK,
         lora_dropout=lora.dropout,
         target_modules="|".join(f"({expression})" for expression in chosen.values()),
         rank_pattern={expression: ranks[part] for part, expression in chosen.items()},
-        alpha_pattern={
-            expression: round(lora.alpha * ranks[part]) for part, expression in chosen.items()
-        },
+        alpha_pattern={expression: lora.alpha * ranks[part] for part, expression in chosen.items()},
     )
     peft.inject_adapter_in_model(config, model)
     for name, parameter in model.named_parameters():

@@ -7,17 +7,16 @@ from the same queries and keys, with their gradients. Outputs are sdpa's own.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 IMPLEMENTATION = "sdpa_tapped"
-Reading = Literal["cls", "received", "rows"]
+Reading = Literal["cls", "received", "rows", "all"]
 
 
 class Rows(NamedTuple):
@@ -31,18 +30,25 @@ class Rows(NamedTuple):
     scores: Tensor
 
 
-@dataclass
 class Tap:
-    """Reads a module's attention.
+    """Reads a module's attention, and does not keep the module alive.
 
-    reading: `cls` keeps the row of the first query, `received` the mean over all queries, and
-    `rows` those of the queries `queries`, int64 [B, R]. `cls` and `received` have R = 1.
+    reading: `cls` keeps the row of the first query, `received` the mean over all queries, `all`
+    every row, and `rows` those of the queries `queries`, int64 [B, R], of a causal network. `cls`
+    and `received` have R = 1. calls: the rows of each call of the module.
     """
 
-    module: nn.Module
-    reading: Reading
-    queries: Tensor | None = None
-    calls: list[Rows] = field(default_factory=list)
+    def __init__(self, module: nn.Module, reading: Reading, queries: Tensor | None = None) -> None:
+        self._module = weakref.ref(module)
+        self.reading, self.queries = reading, queries
+        self.calls: list[Rows] = []
+
+    @property
+    def module(self) -> nn.Module:
+        """What is read."""
+        module = self._module()
+        assert module is not None, "the model is gone"
+        return module
 
     def take(self) -> list[Rows]:
         """The rows of each call since the last time, which are forgotten here.
@@ -54,7 +60,7 @@ class Tap:
         return calls
 
 
-_open: WeakKeyDictionary[nn.Module, Tap] = WeakKeyDictionary()
+_open: weakref.WeakKeyDictionary[nn.Module, Tap] = weakref.WeakKeyDictionary()
 
 
 def register() -> None:
@@ -69,12 +75,18 @@ def register() -> None:
 
 
 def attach(tap: Tap) -> None:
-    """The tap keeps what passes from now on.
+    """The tap keeps what passes from now on, until it is detached.
 
     It has to stay for the backward pass: a checkpointed layer computes again there, and has to
     compute the same.
     """
     _open[tap.module] = tap
+
+
+def detach(tap: Tap) -> None:
+    """The tap keeps nothing any more, and forgets what it kept, with the graph behind it."""
+    _open.pop(tap.module, None)
+    tap.calls = []
 
 
 @contextmanager

@@ -106,14 +106,19 @@ class MllmBatches:
         soft = np.zeros((len(samples), rows * columns), np.float32)
         has_mask = np.zeros(len(samples), bool)
         for number, sample in enumerate(samples):
-            mask = self._mask(sample)
+            mask = mask_of(sample, self.control)
             if mask is not None and 0 < mask.mean() <= self.control.largest_share:
                 soft[number] = soft_mask(mask, self.grid).reshape(-1)
                 has_mask[number] = True
         return {"mask": torch.from_numpy(soft), "has_mask": torch.from_numpy(has_mask)}
 
-    def _mask(self, sample: TrainingSample) -> np.ndarray | None:
-        if self.control.masks == "found":
-            return found_changes.mask(sample)
-        true = sample.mask()
-        return None if true is None else (true > 0).astype(np.uint8)
+
+def mask_of(sample: TrainingSample, control: AttentionControl) -> np.ndarray | None:
+    """uint8 [H, W], 1 where something changed, by the masks that are set; None where it has none.
+
+    Raises DamagedShard.
+    """
+    if control.masks == "found":
+        return found_changes.mask(sample)
+    true = sample.mask()
+    return None if true is None else (true > 0).astype(np.uint8)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -133,10 +132,12 @@ class MllmCaptioner(nn.Module):
         )
 
     def places(self, ids: Tensor) -> Tensor:
-        """Where the image tokens that have places stand in prompts int64 [B, L]: [B, images, P]."""
+        """Where image tokens stand in prompts int64 [B, L]: [B, images, P].
+
+        Where some have places in an image and others have not, those that have them.
+        """
         shape = self.shape
-        assert shape.tokens is not None
-        count = shape.tokens[0] * shape.tokens[1]
+        count = shape.places if shape.tokens is None else shape.tokens[0] * shape.tokens[1]
         marked = (ids == self.writer.image).nonzero()[:, 1]
         return marked.view(len(ids), shape.images, shape.places)[..., -count:]
 
@@ -154,16 +155,42 @@ class MllmCaptioner(nn.Module):
         with attention_tap.only():
             spoken = self._generate(before_after, questions, bridge, beams)
         if beams > 1:
-            texts = [tuple((self.writer.spoken(ids), sum_) for ids, sum_ in one) for one in spoken]
-            return [Caption(ranked[0][0], ranked, score=ranked[0][1]) for ranked in texts]
-        sentences = [ranked[0][0] for ranked in spoken]
+            return [
+                self._ranked(before_after[row], questions[row], bridge, row, sentences)
+                for row, sentences in enumerate(spoken)
+            ]
+        sentences = [ranked[0] for ranked in spoken]
         if self.brief:
             return [Caption(self.writer.spoken(ids)) for ids in sentences]
-        scores, maps = self._read_again(before_after, questions, bridge, sentences)
+        scores, maps = self._read_again(before_after, questions, bridge, sentences, look=True)
         return [
             Caption(self.writer.spoken(ids), score=score, attention=of_words)
             for ids, score, of_words in zip(sentences, scores, maps, strict=True)
         ]
+
+    def _ranked(
+        self,
+        pair: Tensor,
+        question: list[int],
+        bridge: Mapping[str, Tensor],
+        row: int,
+        sentences: Sequence[list[int]],
+    ) -> Caption:
+        """The caption of a pair by beam search, its sentences in the order of the search.
+
+        Each has its sum of log-probabilities, without the penalties by which the search ranks.
+        bridge: of all pairs; row: this one's number among them.
+        """
+        count, images = len(sentences), self.shape.images
+        own = {
+            name: value[images * row : images * (row + 1)].repeat(count, 1)
+            for name, value in bridge.items()
+        }
+        repeated = pair[None].expand(count, *pair.shape)
+        sums, _ = self._read_again(repeated, [question] * count, own, sentences)
+        texts = [self.writer.spoken(ids) for ids in sentences]
+        ranked = tuple(zip(texts, sums, strict=True))
+        return Caption(ranked[0][0], ranked, score=ranked[0][1])
 
     def _generate(
         self,
@@ -171,11 +198,8 @@ class MllmCaptioner(nn.Module):
         questions: Sequence[list[int]],
         bridge: Mapping[str, Tensor],
         beams: int,
-    ) -> list[list[tuple[list[int], float]]]:
-        """Of each pair its sentences, up to their end marks, best first.
-
-        With each of them its sum of log-probabilities; 0 without beams.
-        """
+    ) -> list[list[list[int]]]:
+        """Of each pair its sentences, up to their end marks, as the search ranks them."""
         asked = prompts.asked(questions, self.writer.pad)
         ids, attention = (part.to(self.device) for part in asked)
         chosen = self.generation
@@ -190,26 +214,32 @@ class MllmCaptioner(nn.Module):
             num_return_sequences=beams,
             max_new_tokens=chosen.max_new_tokens,
             min_new_tokens=chosen.min_new_tokens,
-            repetition_penalty=chosen.repetition_penalty,
             length_penalty=chosen.length_penalty,
             early_stopping=beams > 1,
             eos_token_id=self.writer.end,
             pad_token_id=self.writer.pad,
-            return_dict_in_generate=True,
-            output_scores=beams > 1,
+            repetition_penalty=None,
+            logits_processor=self._penalties(ids.shape[1]),
         )
-        new = made.sequences
-        if self.base.family is not families.LM:
-            new = new[:, ids.shape[1] :]
+        # Our own model with new eyes gives new tokens alone.
+        new = made if self.base.family is families.LM else made[:, ids.shape[1] :]
         sentences = [self._ended(row) for row in new.tolist()]
-        sums = [0.0] * len(sentences)
-        if beams > 1:
-            sums = [
-                score * len(ids) ** chosen.length_penalty
-                for score, ids in zip(made.sequences_scores.tolist(), sentences, strict=True)
-            ]
-        ranked = list(zip(sentences, sums, strict=True))
-        return [ranked[first : first + beams] for first in range(0, len(ranked), beams)]
+        return [sentences[first : first + beams] for first in range(0, len(sentences), beams)]
+
+    def _penalties(self, prompt: int) -> list[Any]:
+        """The penalty of what was said already.
+
+        prompt: how many tokens of it stand before that. They do not count: the words of the
+        question would be avoided, the end of the user's turn would keep the caption from ending,
+        and padding would make a caption depend on the pairs beside it.
+        """
+        from transformers import RepetitionPenaltyLogitsProcessor
+
+        penalty = self.generation.repetition_penalty
+        if penalty == 1:
+            return []
+        ignored = 0 if self.base.family is families.LM else prompt
+        return [RepetitionPenaltyLogitsProcessor(penalty, prompt_ignore_length=ignored)]
 
     def _ended(self, row: list[int]) -> list[int]:
         """New tokens up to the end mark; what follows is padding."""
@@ -221,48 +251,71 @@ class MllmCaptioner(nn.Module):
         questions: Sequence[list[int]],
         bridge: Mapping[str, Tensor],
         sentences: Sequence[list[int]],
+        look: bool = False,
     ) -> tuple[list[float], list[Attention | None]]:
         """The sum of log-probabilities of each sentence, and where each of its words looked."""
         batch = prompts.taught(questions, sentences, self.writer.pad)
         batch = {name: value.to(self.device) for name, value in batch.items()}
         kept = batch["ids"].shape[1] - int(batch["last"].min())
-        tap = self._word_tap(batch)
-        with attention_tap.only(*(() if tap is None else (tap,))):
+        taps = self._word_taps(batch) if look else []
+        with attention_tap.only(*taps):
             output = self({**batch, **bridge, "before_after": before_after}, kept)
         labels = batch["labels"][:, -kept:]
         chosen = output.logits.float().log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])
         sums = chosen[..., 0].masked_fill(labels < 0, 0.0).sum(1).tolist()
-        if tap is None:
+        if not taps:
             return sums, [None] * len(sums)
-        (rows,) = tap.take()
+        rows, *of_queries = (first_rows(tap.take()).probabilities for tap in taps)
         places = self.places(batch["ids"])
+        crossing = None
+        if of_queries:  # [B, images, queries, patches]
+            crossing = of_queries[0].unflatten(0, (len(sums), -1))[..., 1:]
         return sums, [
-            self._of_words(rows.probabilities[number], places[number], sentence)
+            self._of_words(
+                rows[number],
+                places[number],
+                None if crossing is None else crossing[number],
+                sentence,
+            )
             for number, sentence in enumerate(sentences)
         ]
 
-    def _word_tap(self, batch: Mapping[str, Tensor]) -> Tap | None:
-        """Reads where the language model looks before each token; None where that is no place."""
-        if self.shape.tokens is None or not self.base.family.language:
-            return None
-        module, _ = families.module_at(self.model, self.base.family.language, self.layer)
+    def _word_taps(self, batch: Mapping[str, Tensor]) -> list[Tap]:
+        """What reads where the language model looks before each token, and where its image tokens
+        are learned queries, where these look; none where the family's modules are not known."""
+        family = self.base.family
+        if not family.language or (self.shape.tokens is None and not family.crossing):
+            return []
+        module, _ = families.module_at(self.model, family.language, self.layer)
         most = int((batch["labels"] >= 0).sum(1).max())
         queries = batch["last"][:, None] + torch.arange(most, device=self.device)
-        return Tap(module, "rows", queries.clamp(max=batch["ids"].shape[1] - 1))
+        taps = [Tap(module, "rows", queries.clamp(max=batch["ids"].shape[1] - 1))]
+        if self.shape.tokens is None:
+            crossings = [m for n, m in self.model.named_modules() if n.endswith(family.crossing)]
+            taps.append(Tap(crossings[-1], "all"))
+        return taps
 
-    def _of_words(self, rows: Tensor, places: Tensor, sentence: Sequence[int]) -> Attention:
-        """The map of each word: the mean of its tokens' rows [R, N], over both images."""
-        text = self.writer.spoken(sentence)
-        words = text.split()
-        assert self.shape.tokens is not None
-        maps = torch.zeros(len(words), places.shape[-1], device=rows.device)
-        for number in range(len(sentence)):
+    def _of_words(
+        self, rows: Tensor, places: Tensor, crossing: Tensor | None, sentence: Sequence[int]
+    ) -> Attention:
+        """The map of each word: the mean of its tokens' rows [R, N], over both images.
+
+        places: of the image tokens, int64 [images, P]. crossing: where each of these looks itself,
+        [images, P, patches]; None where it has a place.
+        """
+        words = self.writer.spoken(sentence).split()
+        grid = self.shape.patches if crossing is not None else self.shape.tokens
+        assert grid is not None
+        maps = torch.zeros(len(words), grid[0] * grid[1], device=rows.device)
+        for number in range(len(sentence) - (sentence[-1] == self.writer.end)):
             word = len(self.writer.spoken(sentence[: number + 1]).split()) - 1
+            looked = rows[number][places]
+            if crossing is not None:
+                looked = torch.einsum("ip,ipn->in", looked, crossing)
             if 0 <= word < len(words):
-                maps[word] += rows[number][places].sum(0)
+                maps[word] += looked.sum(0)
         maps = maps / maps.sum(-1, keepdim=True).clamp_min(attention_loss.TINY)
-        shown: np.ndarray = maps.view(-1, *self.shape.tokens).float().cpu().numpy()
-        return Attention(tuple(words), shown)
+        return Attention(tuple(words), maps.view(-1, *grid).float().cpu().numpy())
 
     def train(self, mode: bool = True) -> Any:
         """The backbone stays in evaluation."""

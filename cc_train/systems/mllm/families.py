@@ -33,7 +33,8 @@ class Family:
     another network. vision, language: the attention modules, `{}` for the number of a layer; empty
     where there is none. reading: how the vision module's attention is read. adapters: the layers
     that take adapters, by part, as regular expressions of whole names. queries: its image tokens
-    are learned queries, which have no places. question: the prompt goes to the bridge as well.
+    are learned queries, which have no places; crossing: the end of the names of the modules by
+    which these see an image. question: the prompt goes to the bridge as well.
     chat: a chat template is used where there is one. space: between prompt and caption. mean, std:
     of the pixels, where the folder does not say it.
     """
@@ -49,6 +50,7 @@ class Family:
     reading: Reading = "received"
     adapters: Mapping[Part, str] = field(default_factory=dict)
     queries: bool = False
+    crossing: str = ""
     question: bool = False
     chat: bool = True
     space: str = ""
@@ -74,6 +76,7 @@ INSTRUCTBLIP = Family(
         "language": rf"language_model\.model\.layers\.\d+\.{_LANGUAGE}",
     },
     queries=True,
+    crossing=".crossattention.attention",
     question=True,
     chat=False,
     mean=CLIP_MEAN,
@@ -91,6 +94,7 @@ BLIP2 = Family(
         "language": rf"language_model\.model\.decoder\.layers\.\d+\.{_LANGUAGE}",
     },
     queries=True,
+    crossing=".crossattention.attention",
     chat=False,
     space=" ",
     mean=CLIP_MEAN,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import json
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from cc_prep import weights
@@ -25,8 +25,10 @@ from cc_train.systems.mllm.families import Family
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 PLACE = "CC_TRAIN_MLLM_WEIGHTS"  # names the folder where it is elsewhere than a run says
 GGUF = ".gguf"
+# What transformers raises for files that are damaged or of another kind.
+DAMAGE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 UNREADABLE = "Give a folder that transformers reads"
-_HEADER = 8  # bytes before the JSON of a safetensors file, which say how long it is
+DECIDING = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def read_config(place: Path) -> Any:
 
     try:
         return AutoConfig.from_pretrained(place, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except DAMAGE as error:
         raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
 
 
@@ -139,7 +141,7 @@ def read(
     try:
         model = make.from_pretrained(place, **options)
         tokenizer, questions, processor = _words(family, place)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except DAMAGE as error:
         raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
     if tokenizer.pad_token_id is None:  # Vicuna and GPT-2 have none
         tokenizer.pad_token = tokenizer.eos_token
@@ -180,17 +182,11 @@ def empty(config: Any) -> nn.Module:
 
 
 def fingerprint(place: Path) -> str:
-    """SHA-256 of the configuration and of what every file of weights holds, without reading it all.
-
-    Of safetensors: names, shapes and size; of other files, name and size.
-    """
-    digest = hashlib.sha256((place / "config.json").read_bytes())
-    for file in sorted((*place.glob("*.safetensors"), *place.glob("*.bin"))):
-        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-        if file.suffix == ".safetensors":
-            with file.open("rb") as stream:
-                length = int.from_bytes(stream.read(_HEADER), "little")
-                digest.update(stream.read(min(length, 2**24)))
+    """SHA-256 of what decides a model's output: every file of settings, words and weights."""
+    digest = hashlib.sha256()
+    for file in sorted(place.iterdir()):
+        if file.suffix in DECIDING and file.is_file():
+            digest.update(f"{file.name} {sha256(file)}\n".encode())
     return digest.hexdigest()
 
 
@@ -204,6 +200,7 @@ def _converted(file: Path) -> Path:
     place = download.cache_folder() / "weights" / f"{file.stem}-{sha256(file)[:12]}"
     if place.is_dir():
         return place
+    place.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         whole = Path(folder) / "model"
@@ -219,11 +216,12 @@ def _converted(file: Path) -> Path:
             plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             plain.load_state_dict(model.state_dict())
             plain.save_pretrained(whole)
-        except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
-            raise UserError(f"{file}: {_line(error)}", "Give a GGUF file of Llama's kind") from None
-        # Another process may have been as fast; its folder holds the same.
-        with contextlib.suppress(FileExistsError, OSError):
             os.replace(whole, place)
+        except Exception as error:  # its parser raises nearly anything for a damaged file
+            if not place.is_dir():  # another process may have been as fast
+                raise UserError(
+                    f"{file}: {_line(error)}", "Give a GGUF file of Llama's kind, and room for it"
+                ) from None
     return place
 
 
@@ -277,7 +275,7 @@ def _pixels(
 def _modules(config: Any) -> str:
     try:
         return ", ".join(families.attention_modules(empty(config))) or "none"
-    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+    except (*DAMAGE, TypeError) as error:
         return f"not known ({_line(error)})"
 
 

@@ -49,8 +49,6 @@ class MllmObjective:
         self.others: dict[str, nn.Module] = {}
         self.buffers: dict[str, Tensor] = {}
         self.tap = _tap(network, control)
-        if self.tap is not None:
-            attention_tap.attach(self.tap)
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
@@ -81,6 +79,7 @@ class MllmObjective:
     ) -> dict[str, Tensor]:
         kept = batch["ids"].shape[1] - int(batch["last"].min())
         if self.tap is not None:
+            attention_tap.attach(self.tap)
             self.tap.take()  # what a checkpointed layer left in the last backward pass
             self.tap.queries = batch["last"][:, None]
         output = self.network(batch, kept)
@@ -140,7 +139,8 @@ class MllmObjective:
         ]  # fmt: skip
 
     def after_step(self, step: int) -> None:
-        """Nothing to do."""
+        if self.tap is not None:  # all backward passes are over
+            attention_tap.detach(self.tap)
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, MllmCaptioner)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,14 +12,16 @@ from pydantic import Field
 from torch import nn
 
 from cc_prep.errors import UserError
+from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.settings import Section
 from cc_train.captioner import Inputs
-from cc_train.data import feature_statistics, split
+from cc_train.data import feature_statistics, found_changes, order, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
-from cc_train.systems.mllm import adapters, families, images, loading
+from cc_train.systems.mllm import adapters, batches, families, images, loading
 from cc_train.systems.mllm.adapters import Lora
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
 from cc_train.systems.mllm.captioner import Backbone, Generation, MllmCaptioner
@@ -34,6 +37,7 @@ from cc_train.training.task import Request, Task
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
 OF_WORDS = ("bridge.", "kinds")  # of a connector, what a captioner has in other sizes
+LOOKED_AT = 200  # samples, for what was found in them
 NO_LIMIT = 2**31  # of a context that the configuration does not bound
 
 
@@ -88,6 +92,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     if family is families.LM:
         about["backbone"] = frozen_backbone.about(feature_statistics.first(data.train))
         about["size"] = [data.first["height"], data.first["width"]]
+    _require_findings(settings, data.train)
     base = loading.read(place, settings.model.family, settings.model.precision, request.device)
     about["base"] = {"family": base.family.name, "fingerprint": base.fingerprint}
     backbone = None
@@ -112,7 +117,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.connector.rate,
         request.device,
     )
-    batches = MllmBatches(
+    make_batch = MllmBatches(
         captioner.writer,
         captioner.inputs.size,
         settings.attention,
@@ -121,7 +126,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         captioner.shape.images,
         captioner.inputs.backbone,
     )
-    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
+    stream = Stream(
+        data.train, make_batch, loop.batch_size, loop.seed, settings.stream, request.ranks
+    )
     files = {} if backbone is None else frozen_backbone.files(backbone.network)
     return Task(objective, stream, len(stream.items), about, files)
 
@@ -202,6 +209,34 @@ def load(run: Run, device: str) -> MllmCaptioner:
     if loading.dtype(settings.model.precision, device) == torch.float32:
         adapters.merge(captioner.model)  # in fewer bits the sum would be another one
     return captioner.to(device).eval()
+
+
+def _require_findings(settings: Settings, entries: Sequence[Entry]) -> None:
+    """Raises UserError where the shards lack what the settings say is learned from: without it the
+    plain model would be trained, and nobody would notice."""
+    control = settings.attention
+    samples = list(_readable(order.sample(entries, [entry.key for entry in entries], LOOKED_AT)))
+    if control.is_on and not any(batches.mask_of(s, control) is not None for s in samples):
+        of_truth = control.masks == "truth"
+        raise UserError(
+            f"these shards hold no masks of {'true' if of_truth else 'found'} changes",
+            "Set attention.where=none, or "
+            + ("give rendered pairs" if of_truth else "run cc-prep changes before cc-prep build"),
+        )
+    if settings.entity.source == "retrieved" and not any(
+        found_changes.entities(sample, 1) for sample in samples
+    ):
+        raise UserError(
+            "these shards hold no entities",
+            "Set entity.source=none, or run cc-prep entities before cc-prep build",
+        )
+
+
+def _readable(entries: Sequence[Entry]) -> Iterator[TrainingSample]:
+    """The samples that can be read: training decides how many may be damaged."""
+    for entry in entries:
+        with contextlib.suppress(DamagedShard, FileNotFoundError):
+            yield entry.read()
 
 
 def _refuse(settings: Settings) -> None:

@@ -47,6 +47,14 @@ def test_adapters_have_the_rank_of_their_part(folder: Path, family: str) -> None
     assert trained == set(one.state_dict()) == {n for n in trained if "lora_" in n}
 
 
+def test_adapters_are_scaled_as_asked(folder: Path) -> None:
+    """Keeps away: a scale that is rounded to nothing, by which nothing is ever learned."""
+    one = small_mllm.captioner(folder, "smolvlm", lora={"alpha": 0.1})
+    layers = [m for m in one.modules() if hasattr(m, "lora_A")]
+    scales = {scale for layer in layers for scale in layer.scaling.values()}
+    assert sorted(scales) == pytest.approx([0.1])
+
+
 def test_a_rank_of_nought_leaves_a_part_frozen(folder: Path) -> None:
     """Keeps away: an ablation that trains what it says it froze."""
     one = small_mllm.captioner(folder, "smolvlm", lora={"vision": 0, "bridge": 0})

@@ -122,18 +122,50 @@ def test_patches_are_as_qwens_processor_lays_them() -> None:
 
 @pytest.mark.parametrize("family", ALL)
 @torch.no_grad()
-def test_beams_are_scored_on_their_own_images(folder: Path, family: str) -> None:
-    """Keeps away: images repeated for beams one by one, so that a pair sees before twice."""
-    one = small_mllm.captioner(folder, family, generation={"length_penalty": 0.0,
-                               "max_new_tokens": 4, "repetition_penalty": 1.0})  # fmt: skip
+def test_beams_see_their_own_images(folder: Path, family: str) -> None:
+    """Keeps away: images repeated for beams one by one, so that a pair sees before twice; sums of
+    log-probabilities of another pair, or with penalties in them."""
+    brief = {"length_penalty": 0.0, "max_new_tokens": 4, "repetition_penalty": 1.0}
+    one = small_mllm.captioner(folder, family, generation=brief)
+    sums: list[Tensor] = []
+    generate = one.base.model.generate
+
+    def scored(**options: Any) -> Tensor:
+        made = generate(**options, return_dict_in_generate=True, output_scores=True)
+        sums.append(made.sequences_scores.view(2, -1)[:, 0])
+        return made.sequences
+
+    one.base.model.generate = scored
+    captions = one.caption(small_mllm.pairs(), 3, ENTITIES)
+    # Without penalties the search ranks by the same sums.
+    assert [c.score for c in captions] == pytest.approx(sums[0].tolist(), abs=1e-3)
+    assert [len(c.beams) for c in captions] == [3, 3]
+
+
+@pytest.mark.parametrize("family", ["smolvlm", "instructblip"])
+@torch.no_grad()
+def test_a_caption_does_not_depend_on_the_pairs_beside_it(folder: Path, family: str) -> None:
+    """Keeps away: a penalty of the padding, of the question's words, or of its end marks."""
+    penalty = {"repetition_penalty": 5.0, "max_new_tokens": 12}
+    one = small_mllm.captioner(folder, family, generation=penalty)
+    writer = one.writer
+    writer.pad = writer.end  # as for a tokenizer that has no mark for padding
     pairs = small_mllm.pairs()
-    questions = [one.writer.question(), one.writer.question()]
-    bridge = one.writer.bridge([[], []], 2)
-    with attention_tap.only():
-        ranked = one._generate(pairs, questions, bridge, 3)
-    best = [sentences[0] for sentences in ranked]
-    scores, _ = one._read_again(pairs, questions, bridge, [ids for ids, _ in best])
-    assert scores == pytest.approx([score for _, score in best], abs=1e-3)
+    # It wants to say words of the question and then the end; what is penalised comes after X.
+    wanted = [*writer.caption("Describe the")[:3], writer.end]
+    other = writer.tokenizer.convert_tokens_to_ids("X")
+    head = one.base.model.get_output_embeddings()
+    steps, plain = iter(wanted * 10), head.forward
+
+    def eager(states: Tensor) -> Tensor:
+        logits = plain(states).index_fill(-1, torch.tensor(other), 20.0)
+        return logits.index_fill(-1, torch.tensor(next(steps)), 50.0)
+
+    head.forward = eager
+    names = [["red cube"] * 9, []]
+    questions = [writer.question(one_pair) for one_pair in names]
+    spoken = one._generate(pairs, questions, writer.bridge(names, 2), 1)
+    assert [row[0] for row in spoken] == [wanted, wanted]
 
 
 def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
@@ -149,13 +181,35 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
         one(batch, 1)
     (rows,) = tap.take()
     places = one.places(batch["ids"])[0]
-    maps = one._of_words(rows.probabilities[0], places, sentence)
+    maps = one._of_words(rows.probabilities[0], places, None, sentence)
     assert maps.words == words
     assert maps.maps.shape == (7, 2, 2)
     assert maps.maps.sum((1, 2)) == pytest.approx(1.0)
+    last = [n for n in range(count - 1) if len(one.writer.spoken(sentence[: n + 1]).split()) == 7]
+    looked = rows.probabilities[0][last][:, places].sum((0, 1))  # not where it looked to end
+    assert maps.maps[6].ravel() == pytest.approx((looked / looked.sum()).numpy())
     (caption,) = one.caption(small_mllm.pairs(1))
     assert caption.attention is not None
     assert caption.attention.words == tuple(caption.text.split())
+
+
+@pytest.mark.parametrize("family", ["instructblip", "blip2"])
+@torch.no_grad()
+def test_words_look_through_learned_queries(folder: Path, family: str) -> None:
+    """Keeps away: maps of queries as if they had places; those of the other image or word."""
+    one = small_mllm.captioner(folder, family)
+    sentence = one.writer.caption("the sphere")[:-1]
+    rows = torch.zeros(len(sentence), 10)
+    places = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
+    rows[0, 1], rows[0, 6], rows[-1, 4] = 0.5, 0.25, 0.1
+    crossing = torch.zeros(2, 4, 16)
+    crossing[0, 1, 3] = crossing[1, 2, 9] = crossing[1, 0, 0] = 1
+    maps = one._of_words(rows, places, crossing, sentence).maps
+    assert maps[0].ravel()[[3, 9]] == pytest.approx([2 / 3, 1 / 3])
+    assert maps[1].ravel()[0] == pytest.approx(1)
+    (caption,) = one.caption(small_mllm.pairs(1))
+    assert caption.attention is not None
+    assert caption.attention.maps.shape == (len(caption.text.split()), 4, 4)
 
 
 def test_an_unknown_family_is_refused_with_its_attention_modules(folder: Path) -> None:

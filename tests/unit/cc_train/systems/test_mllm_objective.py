@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ def train(objective: MllmObjective, batch: dict[str, Any], steps: int) -> list[d
         losses = objective.losses("model", batch, step, clamped)
         optimiser.zero_grad()
         losses["total"].backward()
+        objective.after_step(step)
         optimiser.step()
         history.append({name: value.detach() for name, value in losses.items()})
     return history
@@ -101,6 +104,20 @@ def test_before_and_after_are_controlled_apart_from_their_neighbours(folder: Pat
         for one in (batch["before_after"], other)
     ]
     assert torch.equal(*losses)
+
+
+def test_a_trained_model_is_let_go(folder: Path) -> None:
+    """Keeps away: a tap that holds the model and its graph for the rest of the process."""
+    objective = made(folder, "smolvlm", AttentionControl(weight=1.0))
+    assert objective.tap is not None
+    batch, tap = boxed(objective), objective.tap
+    train(objective, batch, 1)
+    objective.network.eval()(batch, 1)
+    assert tap.calls == []
+    model = weakref.ref(objective.network.base.model)
+    del objective
+    gc.collect()
+    assert model() is None
 
 
 @pytest.mark.parametrize("family", ["instructblip", "smolvlm"])

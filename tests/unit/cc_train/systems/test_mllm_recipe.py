@@ -19,8 +19,11 @@ from cc_train import captioner as captioners
 from cc_train import start
 from cc_train.data import found_changes, shard_index
 from cc_train.evaluation.predict import predict
+from cc_train.report import attention
+from cc_train.sharing import export
 from cc_train.systems.mllm import batches, recipe
-from cc_train.training import checkpoints
+from cc_train.systems.mllm.grid_features import Connector, GridConnector
+from cc_train.training import checkpoints, runs
 from cc_train.training.task import Request
 from tests import small_mllm, small_weights
 
@@ -113,12 +116,17 @@ def test_a_run_resumes_and_holds_adapters_alone(
     assert set(spoken) == {entry.key for entry in entries[:2]}
     for caption in spoken.values():
         assert caption.score is not None
-        if family != "instructblip":
-            assert caption.attention is not None
-            assert caption.attention.maps.shape == (len(caption.attention.words), 2, 2)
+        assert caption.attention is not None
+        side = 4 if family == "instructblip" else 2  # of patches, where tokens have no places
+        assert caption.attention.maps.shape == (len(caption.attention.words), side, side)
     height, width = captioner.inputs.size
     images = torch.zeros(1, 2, height, width, 3, dtype=torch.uint8)
     assert len(captioner.caption(images, beams=2)[0].beams) == 2
+    packed: Any = captioners.load(export.save(whole, tmp_path / "packed"))
+    (said,), (again,) = captioner.caption(images), packed.caption(images)
+    assert again.score == pytest.approx(said.score, abs=0.1)  # its adapters are in float16
+    looked = attention.of_samples(str(whole), entries[:2])
+    assert set(looked) == {entry.key for entry in entries[:2]}
 
 
 def test_entities_that_were_found_are_asked_about(
@@ -173,6 +181,7 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
         ({"loop": {"ema_decay": 0.9}}, "a running average would hold the whole model twice"),
         ({"prompt": {"text": "x <image>"}}, "a prompt has 9 places for images, where 2 images"),
         ({"lora": {"vision": 0, "bridge": 0, "language": 0}}, "nothing is to be trained"),
+        ({"attention": {"masks": "found"}}, "no masks of found changes. .* run cc-prep changes"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_a_line(
@@ -200,6 +209,65 @@ def test_another_model_than_the_run_was_trained_with_is_refused(
     (other / "config.json").write_text(json.dumps(values | {"pad_token_id": 1}))
     with pytest.raises(UserError, match=r"another model than .* was trained with"):
         captioners.load(tmp_path / "run")
+
+
+def test_shards_without_entities_are_refused(
+    folder: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a run that says it has entity prompts, and never had one."""
+    monkeypatch.setattr(found_changes, "entities", lambda sample, count: [])
+    with pytest.raises(UserError, match=r"hold no entities.*entity\.source=none"):
+        start.train("mllm", settings(folder, "smolvlm", shards), request(shards, tmp_path))
+
+
+def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Path) -> None:
+    """Keeps away: eyes that begin anew although a run was named; those of other features."""
+    mini = runs.read(runs.locate("captioner-mini"))
+    known = mini.settings["backbone"]
+    one = Request([], [], Path("none"), Path("captioner-mini"), console=QUIET)
+    eyes = GridConnector(Connector(), tuple(known["grid"]), 48, 1.0)
+    recipe._start_eyes(eyes, [], known, one)
+    for name in ("mean", "adapter.0.weight", "cross.query.weight", "facts.bias"):
+        assert torch.equal(eyes.state_dict()[name], mini.tensors[f"encoder.{name}"])
+    narrow = GridConnector(Connector(width=64), tuple(known["grid"]), 48, 1.0)
+    with pytest.raises(UserError, match=r"has other eyes .* Set connector\.width=128"):
+        recipe._start_eyes(narrow, [], known, one)
+    with pytest.raises(UserError, match="has another backbone or image size"):
+        recipe._start_eyes(eyes, [], {**known, "sha256": "0"}, one)
+    with pytest.raises(UserError, match="--init: only the connector of a language model"):
+        start.train("mllm", settings(folder, "smolvlm", shards),
+                    Request([str(shards / "train-*.tar")], [], Path("none"), Path("x"),
+                            console=QUIET))  # fmt: skip
+
+
+def test_another_fine_tune_of_the_same_shape_is_another_model(folder: Path, tmp_path: Path) -> None:
+    """Keeps away: adapters on weights, or prompts, that they were not trained with."""
+    from cc_train.systems.mllm import loading
+
+    prints = {loading.fingerprint(small_mllm.save(folder, "lm"))}
+    other = small_mllm.save(tmp_path, "lm", seed=1)
+    prints.add(loading.fingerprint(other))
+    (other / "chat_template.jinja").write_text("{{ messages }}")
+    prints.add(loading.fingerprint(other))
+    assert len(prints) == 3
+
+
+def test_damaged_weights_are_told_in_a_line(tmp_path: Path) -> None:
+    """Keeps away: a traceback for a download that broke off."""
+    from cc_train.systems.mllm import loading
+
+    loading.require()
+    place = small_mllm.save(tmp_path, "lm")
+    file = place / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UserError, match="Give a folder that transformers reads"):
+        loading.read(place, None)
+    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC_PREP_CACHE", str(tmp_path / "fresh"))
+        with pytest.raises(UserError, match=r"mine\.gguf: .*Give a GGUF file"):
+            loading.place_of(str(tmp_path / "mine.gguf"))
+    assert list((tmp_path / "fresh" / "weights").iterdir()) == []
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
