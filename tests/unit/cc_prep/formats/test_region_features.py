@@ -52,7 +52,7 @@ def test_vectors_there_and_back(tmp_path: Path, regions: int) -> None:
 )
 def test_vectors_that_do_not_fit(values: dict[str, Any]) -> None:
     """Keeps away: a damaged row that ends a worker and takes its shard along."""
-    with pytest.raises(DamagedShard, match="^a: "):
+    with pytest.raises(DamagedShard, match=r"^a: "):
         region_features.decode("a", {**row(2).encode(), **values})
 
 
@@ -77,7 +77,7 @@ def test_entities_there_and_back(tmp_path: Path) -> None:
 def test_entities_that_do_not_fit(values: dict[str, Any]) -> None:
     """Keeps away: a prompt with the worst entity in it, since the order was another."""
     valid = {"key": "a", "phrases": ["x", "y"], "scores": [0.5, 0.1], "source": "clip"}
-    with pytest.raises(DamagedShard, match="^a: "):
+    with pytest.raises(DamagedShard, match=r"^a: "):
         entities.decode({**valid, **values})
 
 
