@@ -10,17 +10,17 @@ The vocabulary has the columns phrase and count: the noun phrases of the trainin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from cc_prep import storage
 from cc_prep.formats import base
-from cc_prep.formats.base import ShardFormat, TableWriter
-from cc_prep.formats.tar import DamagedShard, Written
+from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import DamagedShard
 
 VOCABULARY = "vocabulary.parquet"
 SCHEMA = pa.schema(
@@ -66,16 +66,9 @@ def decode(row: Mapping[str, Any]) -> list[Entity]:
     ]
 
 
-@contextmanager
-def write_shard(place: str) -> Iterator[tuple[TableWriter, Written]]:
-    """A table that appears under its name only when complete."""
-    with base.write_table(place, SCHEMA) as result:
-        yield result
-
-
-def read_shard(place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
-    return base.read_table(place, SCHEMA)
+# A place → a writer with `add(key, row)`; a place → (key, row) in order.
+write_shard = partial(base.write_table, schema=SCHEMA)
+read_shard = partial(base.read_table, schema=SCHEMA)
 
 
 def write_vocabulary(folder: str, counts: Mapping[str, int]) -> None:

@@ -8,16 +8,16 @@ before, after          vectors of its strongest regions in each image, float32 [
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from cc_prep.formats import base
-from cc_prep.formats.base import ShardFormat, TableWriter
-from cc_prep.formats.tar import DamagedShard, Written
+from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import DamagedShard
 
 _VECTORS = pa.list_(pa.list_(pa.float32()))
 SCHEMA = pa.schema(
@@ -67,16 +67,9 @@ def decode(key: str, row: Mapping[str, Any]) -> RegionRow:
         raise DamagedShard(f"{key}: {error}") from None
 
 
-@contextmanager
-def write_shard(place: str) -> Iterator[tuple[TableWriter, Written]]:
-    """A table that appears under its name only when complete."""
-    with base.write_table(place, SCHEMA) as result:
-        yield result
-
-
-def read_shard(place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
-    return base.read_table(place, SCHEMA)
+# A place → a writer with `add(key, row)`; a place → (key, row) in order.
+write_shard = partial(base.write_table, schema=SCHEMA)
+read_shard = partial(base.read_table, schema=SCHEMA)
 
 
 def read(place: str) -> Iterator[RegionRow]:

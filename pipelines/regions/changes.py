@@ -17,9 +17,9 @@ from pipelines.plan import ShardPlan, plan
 from pipelines.regions.find_changes import FindChanges
 from pipelines.stored import ShardFromSequences, plan_from_sequences
 
-# Of a pair: measured 1.3 kB at 112 px, and a mask of 640 × 480 px takes 3 kB more.
-BYTES_A_PAIR = 6_000
-MEMORY = "0.4 GB a worker with fill at 224 px; SAM ViT-H takes 2.6 GB and its activations"
+BYTES_A_PAIR = 6_000  # measured: 2.2 kB at 112 px, most of it the tar's padding
+# Peak of a process with the step alone: 0.26 GB.
+MEMORY = "0.4 GB a worker with fill at 224 px; with SAM not measured"
 
 
 def changes(request: job.Request) -> job.Summary | None:

@@ -22,8 +22,9 @@ from pipelines.regions.shards import TRAIN, plan_from_regions
 
 # Settings that decide the vectors; the others decide what is made of them.
 VECTOR_SETTINGS = ("retriever", "weights", "features", "regions", "view", "grow")
-VECTOR_BYTES, ENTITY_BYTES = 8_000, 400  # of a pair; measured with EfficientNet-Lite0
-MEMORY = "0.9 GB a worker, and 2 kB for each training region; CLIP takes its own size"
+# Of a pair: three regions in two images with 248 channels each; measured 163 bytes of entities.
+VECTOR_BYTES, ENTITY_BYTES = 8_000, 400
+MEMORY = "not measured: the network, spaCy's pipeline, and 2 kB for each training region"
 
 
 def find_vectors(request: job.Request) -> job.Summary | None:

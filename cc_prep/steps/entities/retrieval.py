@@ -52,7 +52,9 @@ class ByNeighbours:
 
     A region is as similar to another as both images are: the mean of two cosines. The `neighbours`
     most similar ones vote for the phrases of their captions, each with a weight that falls with the
-    distance; a score is a phrase's share of the votes. Pairs of the same scene never vote.
+    distance. A score is a phrase's share of the votes times its rarity, from 0 to 1, as inverse
+    document frequency has it: what stands in many captions says little. Pairs of the same scene
+    never vote.
 
     known: training pairs. vocabulary: phrases that can be voted for.
     """
@@ -78,6 +80,7 @@ class ByNeighbours:
                 self.of_scene.setdefault(pair.scene, []).append(len(rows))
                 rows.append(row)
                 self.votes.append(names)
+        self.rarity = _rarity(self.votes, len(self.phrases))
         self.vectors = np.stack(rows) if rows else np.zeros((0, 0), np.float32)
 
     def __call__(self, pair: RegionVectors) -> list[Entity]:
@@ -89,7 +92,7 @@ class ByNeighbours:
         )
 
     def _shares(self, row: np.ndarray, own: Sequence[int]) -> np.ndarray:
-        """Each phrase's share of the votes for a region, float64 [phrases]."""
+        """Each phrase's score for a region, float64 [phrases]."""
         similarity = (self.vectors @ row).astype(np.float64)
         similarity[list(own)] = -np.inf
         nearest = np.argsort(-similarity, kind="stable")[: self.neighbours]
@@ -99,7 +102,7 @@ class ByNeighbours:
             weights = np.exp((similarity[nearest] - similarity[nearest[0]]) / self.temperature)
             for i, weight in zip(nearest, weights / weights.sum(), strict=True):
                 shares[self.votes[i]] += weight
-        return shares
+        return shares * self.rarity
 
 
 def union_of_best(scores: Iterable[np.ndarray], names: Sequence[str], k: int) -> list[Entity]:
@@ -115,6 +118,14 @@ def union_of_best(scores: Iterable[np.ndarray], names: Sequence[str], k: int) ->
                 best[i] = max(best.get(i, 0.0), float(row[i]))
     ordered = sorted(best.items(), key=lambda item: (-item[1], item[0]))
     return [Entity(names[i], score) for i, score in ordered]
+
+
+def _rarity(votes: Sequence[Sequence[int]], phrases: int) -> np.ndarray:
+    """1 for a phrase that one region can vote for, nearly 0 for one that all can, [phrases]."""
+    counts = np.bincount([i for names in votes for i in names], minlength=phrases)
+    total = 1 + len(votes)
+    rarity: np.ndarray = np.log(total / np.maximum(counts, 1)) / np.log(max(total, 2))
+    return rarity
 
 
 def _joined(pair: RegionVectors) -> np.ndarray:

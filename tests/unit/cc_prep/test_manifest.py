@@ -96,6 +96,8 @@ def test_readme_lists_every_key_with_its_default() -> None:
         "keyframes.": manifest.Keyframes,
         "tokenize.": manifest.Tokenize,
         "features.": manifest.Features,
+        "changes.": manifest.Changes,
+        "entities.": manifest.Entities,
         "shards.": manifest.Shards,
     }
     for prefix, section in sections.items():

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep.formats.entities import Entity
 from cc_prep.steps.entities.regions import unit
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, union_of_best
 from tests.conftest import ROOT
@@ -106,7 +105,24 @@ def test_rare_phrases_cannot_be_voted_for() -> None:
     """Keeps away: phrases outside the vocabulary, such as typing errors, in the prompts."""
     vectors, _ = planted(np.random.default_rng(2), 4)
     pairs = [pair(i, vectors[i], "rare", "ball") for i in range(4)]
-    assert ByNeighbours(pairs, ["ball"], 5, 4, 0.05)(pairs[0]) == [Entity("ball", 1.0)]
+    [entity] = ByNeighbours(pairs, ["ball"], 5, 4, 0.05)(pairs[0])
+    assert entity.phrase == "ball"
+    assert 0 < entity.score < 0.2  # it stands in all captions
+
+
+def test_the_nearest_vote_and_rare_phrases_count_more() -> None:
+    """Keeps away: `rubber`, which stands in half of all captions, as the entity of every pair."""
+    axes = unit(np.eye(8) + 0.2)
+    names = ["red cube", "blue ball", "green car", "rubber"]
+    known = [
+        pair(i, axes[None, [i % 3]].repeat(2, 0), names[i % 3], *(["rubber"] if i < 9 else []))
+        for i in range(12)
+    ]
+    asked = pair(99, axes[None, [1]].repeat(2, 0), scene=None)
+    best, second = ByNeighbours(known, names, 2, 4, 0.05)(asked)
+    assert (best.phrase, second.phrase) == ("blue ball", "rubber")
+    assert best.score == pytest.approx(np.log(13 / 4) / np.log(13))
+    assert second.score == pytest.approx(0.75 * np.log(13 / 9) / np.log(13))
 
 
 @given(st.integers(0, 2**31), st.integers(1, 8), st.integers(1, 20))
