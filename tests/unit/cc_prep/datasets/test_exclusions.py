@@ -53,14 +53,22 @@ def test_the_provenance_names_the_file(tmp_path: Path) -> None:
 )
 def test_a_list_of_other_data(tmp_path: Path, wrong: Exclusion) -> None:
     """Keeps away: a list that silently leaves nothing out."""
-    settings = excluding(tmp_path, wrong)
-    with pytest.raises(UserError, match=r"out\.csv: 1 rows name no pair of clevr, such as train"):
+    settings = excluding(tmp_path, wrong, row("train", "9", "change"))
+    message = rf"out\.csv: 2 rows name no pair of clevr, such as train, {wrong.id}"
+    with pytest.raises(UserError, match=message):
         datasets.pairs(settings, "train")
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"a,b\n1,2\n", b"split,id,kind,reason,detail\ntrain,1\n", b"\xff\xfe", b'split,"'],
+    [
+        b"",
+        b"a,b\n1,2\n",
+        b"split,id,kind,reason,detail\ntrain,1\n",
+        b"\xff\xfe",
+        b'split,"',
+        b'split,id,kind,reason,detail\ntrain,1,change,x,"open',
+    ],
 )
 def test_files_that_are_no_list(tmp_path: Path, content: bytes) -> None:
     settings = excluding(tmp_path)

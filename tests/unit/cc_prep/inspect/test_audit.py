@@ -101,6 +101,7 @@ def test_near_duplicates_across_splits() -> None:
     assert found.detail == "looks like d-test-3-change"
     within = [replace(one, split="train") for one in pairs]
     assert list(audit.near_duplicates(within, hashes)) == []
+    assert list(audit.near_duplicates(pairs, {})) == [], "no image could be read"
 
 
 def test_shared_captions() -> None:

@@ -55,6 +55,8 @@ def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:
     with pytest.raises(RejectedPair, match=r"a pixel \(77\), not of 0; 128; 255") as caught:
         masks.read(place, LEVIR)
     assert caught.value.reason is Reason.UNREADABLE_MASK
+    with pytest.raises(RejectedPair, match=r"a pixel \(255\), not of 0; 128"):
+        masks.read(place, LEVIR[:2])
 
 
 def test_the_union_is_made_of_the_sides(tmp_path: Path) -> None:

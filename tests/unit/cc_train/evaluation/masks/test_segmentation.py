@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -47,6 +47,7 @@ def close(figure: float | None, value: float) -> bool:
     return figure is None if math.isnan(value) else figure == pytest.approx(value)
 
 
+@settings(max_examples=60)
 @given(pairs_of_masks())
 def test_equal_to_plain_numpy(case: tuple[int, list[tuple[np.ndarray, np.ndarray]]]) -> None:
     """Keeps away: rows for columns, a mean over images, and an absent class as a 0."""
