@@ -22,7 +22,7 @@ from lib.trainings import read, replace
 
 RESULTS = "benchmarks/results/chain.jsonl"
 MARK = "chain comparison"
-STEPS = 240
+STEPS = 160
 VARIANTS: dict[str, tuple[str, ...]] = {
     "2 rounds": (),
     "1 round": ("rounds=1",),
