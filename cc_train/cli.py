@@ -136,14 +136,26 @@ VALID = click.Option(
 )
 
 
+DRY_RUN = click.Option(
+    ["--dry-run"],
+    is_flag=True,
+    help="Print what the training would take in memory, and train nothing.",
+)
+
+
 def _training(system: systems.System) -> click.Command:
     """The command that trains a system."""
     options = [*TRAINING_OPTIONS, *([VALID] if system.valid else [])]
+    options += [DRY_RUN] if system.dry_run else []
 
-    def run(**options: Any) -> None:
-        from cc_train.commands import train
+    def run(dry_run: bool = False, **options: Any) -> None:
+        from cc_train import commands
 
-        train(system, **options)
+        if dry_run:
+            names = ("config", "steps", "overrides")
+            commands.dry_run(system, **{name: options[name] for name in names})
+        else:
+            commands.train(system, **options)
 
     return click.Command(
         system.name, params=options, help=inspect.cleandoc(system.help), callback=run

@@ -43,9 +43,7 @@ def train(
 ) -> None:
     """Trains a system and prints the last validation. Raises UserError and JobFailed."""
     console = Console(stderr=True)
-    changes = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
-    model = systems.recipe(system.name).Settings
-    settings = configs.load(model, system.name, config, changes, console)
+    settings = _settings(system, config, steps, overrides, console)
     start_from = None if init is None else hub.locate(init)
     if start_from is not None and not start_from.exists():
         raise UserError(f"--init {init}: no such file or folder", "Look at the path")
@@ -53,6 +51,26 @@ def train(
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
         click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+
+
+def dry_run(
+    system: System, config: str | None, steps: int | None, overrides: tuple[str, ...]
+) -> None:
+    """Prints what a training would take. Raises UserError."""
+    settings = _settings(system, config, steps, overrides, Console(stderr=True))
+    click.echo(systems.dry_run(system.name, settings), nl=False)
+
+
+def _settings(
+    system: System,
+    config: str | None,
+    steps: int | None,
+    overrides: tuple[str, ...],
+    console: Console,
+) -> Any:
+    changes = [*overrides, *([f"loop.steps={steps}"] if steps is not None else [])]
+    model = systems.recipe(system.name).Settings
+    return configs.load(model, system.name, config, changes, console)
 
 
 def evaluate(

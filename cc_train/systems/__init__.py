@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cc_prep.errors import UserError
 
@@ -34,7 +34,8 @@ class System:
     processes can train it together. pictures: what the pictures of its validation show, for the
     report. attention: its captions say where each word looked, which the report shows. imagines: it
     draws frames between two images, which the report shows as well. masks: it says where something
-    changed, which the report shows over both images.
+    changed, which the report shows over both images. dry_run: the module whose `dry_run(settings)`
+    says what a training would take, as text.
     """
 
     name: str
@@ -46,6 +47,7 @@ class System:
     attention: bool = False
     imagines: bool = False
     masks: bool = False
+    dry_run: str = ""
 
 
 _SYSTEMS: dict[str, System] = {}
@@ -85,6 +87,12 @@ def command(name: str) -> click.Command:
     module, _, attribute = _COMMANDS[name].partition(":")
     loaded: click.Command = getattr(importlib.import_module(module), attribute)
     return loaded
+
+
+def dry_run(name: str, settings: Any) -> str:
+    """What a training of a system would take, as text. settings: its recipe's. Raises UserError."""
+    text: str = importlib.import_module(get(name).dry_run).dry_run(settings)
+    return text
 
 
 def recipe(name: str) -> ModuleType:
@@ -198,6 +206,7 @@ register(
               --shards 'out/spot/shards/train-*.tar' --out out/spot/davir
         """,
         attention=True,
+        dry_run="cc_train.systems.mllm.dry_run",
     )
 )
 register(

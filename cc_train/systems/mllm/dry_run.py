@@ -1,0 +1,47 @@
+"""`cc-train mllm --dry-run`: what a training would take, from the configuration of its model."""
+
+from __future__ import annotations
+
+from cc_prep.errors import UserError
+from cc_train.layers.comparison import SUMMARIES
+from cc_train.systems.mllm import adapters, families, images, loading
+from cc_train.systems.mllm.estimate import estimate
+from cc_train.systems.mllm.recipe import Settings
+
+# Of a question with its chat template and an entity: what it is exactly only the tokenizer knows.
+QUESTION = 48
+
+
+def dry_run(settings: Settings) -> str:
+    """Parameters, the share that is trained, and bytes, as a table. Raises UserError.
+
+    The weights of a model's folder are not read, and no shards.
+    """
+    loading.require()
+    model = settings.model
+    place = loading.place_of(model.weights)
+    config = loading.read_config(place)
+    family = loading.family_of(config, model.family, place)
+    if family is families.LM:
+        side, places = None, SUMMARIES + settings.connector.grid**2
+    elif family.pixels == "processor":
+        raise UserError(
+            "model.family=auto: the tokens of an image are known to the model's processor alone",
+            "Name a family of the table, or leave --dry-run out",
+        )
+    else:
+        shape = images.geometry(family, config, model.image_size)
+        side, places = shape.size, shape.images * shape.places
+    expressions, ranks = adapters.expressions(family, settings.lora), settings.lora.ranks()
+    answer = settings.generation.max_new_tokens
+    sizes = estimate(
+        config,
+        {part: (expression, ranks[part]) for part, expression in expressions.items()},
+        batch_size=settings.loop.batch_size,
+        precision="bfloat16" if model.precision == "auto" else model.precision,
+        checkpointing=model.checkpointing != "none",
+        sequence_length=places + QUESTION + answer,
+        image_size=side,
+        caption_length=answer,
+    )
+    return sizes.table()

@@ -1,0 +1,48 @@
+"""What a dry run says is of the training that the same settings would start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train.systems.mllm import dry_run
+from cc_train.systems.mllm.recipe import Settings
+from tests.commands import cc_train
+from tests.unit.cc_train.systems.test_mllm_estimate import small_blip, small_qwen
+
+
+def settings(place: Path, **more: object) -> Settings:
+    return Settings.model_validate({"model": {"weights": str(place), **more}})
+
+
+def test_a_folder_with_a_configuration_alone(tmp_path: Path) -> None:
+    """Keeps away: a dry run that needs shards, or weights that are not downloaded yet."""
+    small_qwen()[0].save_pretrained(tmp_path)
+    done = cc_train(
+        "mllm", "--dry-run", "--shards", "none", "--out", tmp_path / "run",
+        "--set", f"model.weights={tmp_path}", "--set", "loop.batch_size=3",
+        "--set", "lora.bridge=0",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "estimated: 3 pairs of" in done.stdout
+    assert "bfloat16" in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_count(tmp_path: Path) -> None:
+    """Keeps away: a table of other settings than the training's."""
+    small_blip()[0].save_pretrained(tmp_path)
+    plain = dry_run.dry_run(settings(tmp_path))
+    assert "without checkpointing" in plain
+    kept = dry_run.dry_run(settings(tmp_path, checkpointing="non_reentrant", precision="float32"))
+    assert "with checkpointing" in kept
+    assert "bfloat16" in plain
+    assert "bfloat16" not in kept
+
+
+def test_a_processor_s_own_tokens_are_not_guessed(tmp_path: Path) -> None:
+    small_blip()[0].save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="auto"):
+        dry_run.dry_run(settings(tmp_path, family="auto"))
