@@ -24,6 +24,7 @@ from cc_prep.steps.confidence import Strategy
 Positive = Annotated[int, Field(ge=1)]
 # One value of a mask or several: a number, or a colour.
 MaskValue = Annotated[int, Field(ge=0, le=255)] | Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
+MOST_CLASSES = 254  # of change: a mask has 8 bits
 MaskValues = Annotated[
     tuple[MaskValue, ...],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)),
@@ -86,6 +87,10 @@ class Masks(Section):
             raise ValueError("classes and unchanged are numbers, or all of them are colours")
         if len(set(listed)) < len(listed):
             raise ValueError("a value stands for two classes")
+        if len(self.classes) > MOST_CLASSES:
+            raise ValueError(f"more than {MOST_CLASSES} classes")
+        if not self.classes and (self.land_cover or self.unchanged != (0,)):
+            raise ValueError("unchanged and land_cover say nothing without classes")
         return self
 
     @property

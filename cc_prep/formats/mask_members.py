@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from cc_prep.formats import tar
+from cc_prep.manifest import MOST_CLASSES
 from cc_prep.media import images
 from cc_prep.records import CHANGE_CLASS, FrameSequence
 
 UNION, BEFORE, AFTER = NAMES = ("mask.png", "mask_before.png", "mask_after.png")
 CLASSES = "mask_classes"
-MOST_CLASSES = 254
 OLD_CHANGE = 255  # in the masks of training shards of version 3
 
 

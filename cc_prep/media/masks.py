@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -73,15 +74,29 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
     """The mask at a path or URL as class ids uint8 [H, W].
 
     values: (pixel, class id), where a pixel is the value of its first channel or a colour of three.
-    Without them a pixel that is not 0 in some channel is of class 1; in JPEG, which changes
-    values, one above half. Raises RejectedPair for what `images.read` rejects and for a value that
-    is not known.
+    Of a PNG with a palette, numbers are its indices. Without values a pixel that is not 0 in some
+    channel is of class 1; in JPEG, which changes values, one above half. Raises RejectedPair for
+    what `images.read` rejects and for a value that is not known.
     """
     pixels = images.read(reference)
+    has_colours = bool(values) and len(values[0][0]) > 1
+    if reference.lower().endswith(".png") and not has_colours:
+        indices = palette_indices(storage.read_bytes(reference))
+        pixels = pixels if indices is None else np.repeat(indices[..., None], 3, axis=2)
     if values:
         return class_ids(pixels, values, reference)
     is_lossy = reference.lower().endswith(LOSSY) or images.FRAME in reference
     return (pixels.max(axis=2) > (HALF if is_lossy else 0)).astype(np.uint8)
+
+
+def palette_indices(data: bytes) -> np.ndarray | None:
+    """The values uint8 [H, W] of a PNG with a palette, whose colours are for the eye alone.
+
+    data: an image that `images.read` takes. None for one without a palette.
+    """
+    with Image.open(io.BytesIO(data), formats=images.DECODED) as image:
+        has_palette = image.format == "PNG" and image.mode == "P"
+        return np.asarray(image) if has_palette else None
 
 
 def class_ids(pixels: np.ndarray, values: Values, name: str) -> np.ndarray:

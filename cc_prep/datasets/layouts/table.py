@@ -39,6 +39,8 @@ KINDS = {
     **dict.fromkeys(("no_change", "no change", "nochange", "same", "0", "false", "no"), NO_CHANGE),
 }
 ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
+# What a pair has once: a row that says nothing of it leaves it to the others.
+ONCE = ("kind", "change_type", *masks.NAMES)
 FIRST_ROW = 2  # of a CSV: the header is row 1
 
 
@@ -94,12 +96,16 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits in the order of their first rows. Raises UserError."""
     place = _place(manifest)
     by_id: dict[str, ImagePair] = {}
+    values_of: dict[str, dict[str, str]] = {}
     for number, row in enumerate(_rows(place), FIRST_ROW):
         pair = _pair(manifest, place, number, row)
         earlier = by_id.get(pair.id)
+        values = _once(place, number, row, pair.id, values_of.get(pair.id, {}))
+        values_of[pair.id] = values
         if earlier is None:
             by_id[pair.id] = pair
             continue
+        pair = _pair(manifest, place, number, {**row, **values})
         differing = [
             f for f in ("before", "after", "split") if getattr(earlier, f) != getattr(pair, f)
         ]
@@ -112,6 +118,29 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
         captions = (*earlier.captions, *pair.captions)
         by_id[pair.id] = ImagePair(**{**pair.__dict__, "captions": captions})
     return split_file.with_splits(manifest, masks.with_empty(list(by_id.values())))
+
+
+def _once(
+    place: str, number: int, row: dict[str, Any], id: str, earlier: dict[str, str]
+) -> dict[str, str]:
+    """What the rows of a pair say in ONCE up to this one. Raises UserError where two differ."""
+    values = dict(earlier)
+    for name in ONCE:
+        value = _text(row, name)
+        there = values.get(name, "")
+        same = KINDS.get(value.lower()) == KINDS.get(there.lower()) if name == "kind" else False
+        if value and there and value != there and not same:
+            raise UserError(
+                f"{place}: row {number}: {id!r} stands in an earlier row with another {name}",
+                "Give each pair its own id",
+            )
+        values[name] = value or there
+    return values
+
+
+def _text(row: dict[str, Any], name: str) -> str:
+    value = row.get(name)
+    return "" if value is None else str(value).strip()
 
 
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
@@ -128,8 +157,7 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
 
 def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> ImagePair:
     def text(name: str) -> str:
-        value = row.get(name)
-        return "" if value is None else str(value).strip()
+        return _text(row, name)
 
     before, after = text("before"), text("after")
     if not before or not after:

@@ -109,3 +109,18 @@ def test_readme_lists_every_key_with_its_default() -> None:
                 assert yaml.safe_load(row.split("|")[2].strip().strip("`")) == (
                     list(field.default) if isinstance(field.default, tuple) else field.default
                 ), row
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ("{unchanged: 3}", "say nothing without classes"),
+        ("{land_cover: true}", "say nothing without classes"),
+        ("{classes: {road: 1, tree: 1}}", "a value stands for two classes"),
+        ('{classes: {road: 1, tree: "#00ff00"}}', "all of them are colours"),
+    ],
+)
+def test_masks_that_mean_nothing(masks: str, message: str) -> None:
+    """Keeps away: settings of masks that are taken and have no effect."""
+    with pytest.raises(UserError, match=message):
+        manifest.load("own", [f"masks={masks}"])

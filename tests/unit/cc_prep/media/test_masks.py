@@ -49,6 +49,19 @@ def test_values_are_classes(tmp_path: Path, mode: str) -> None:
     assert np.array_equal(masks.read(place, LEVIR), squares(2, 0, 1))
 
 
+def test_a_palette_is_for_the_eye(tmp_path: Path) -> None:
+    """Keeps away: a label whose background is drawn in a colour as changed everywhere."""
+    image = Image.fromarray(squares(0, 1, 2))
+    image.putpalette([9, 9, 9, 200, 0, 0, 0, 0, 255])
+    image.save(tmp_path / "m.png")
+    place = str(tmp_path / "m.png")
+    assert np.array_equal(masks.read(place), squares(0, 1, 1))
+    ids = (((0,), 0), ((1,), 2), ((2,), 1))
+    assert np.array_equal(masks.read(place, ids), squares(0, 2, 1))
+    colours = (((9, 9, 9), 0), ((200, 0, 0), 1), ((0, 0, 255), 2))
+    assert np.array_equal(masks.read(place, colours), squares(0, 1, 2))
+
+
 def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:
     """Keeps away: a smoothed or damaged label whose classes nobody said."""
     place = written(tmp_path / "m.png", squares(255, 0, 77))

@@ -97,6 +97,23 @@ def test_masks_of_a_table(tmp_path: Path) -> None:
     assert {pair.mask for pair in every(settings(tmp_path))} == {None}
 
 
+def test_what_a_pair_has_once_may_stand_in_any_row(tmp_path: Path) -> None:
+    """Keeps away: a mask, or "no change", of the first of a pair's rows that a later one loses."""
+    images = {"id": "a", "before": "x.png", "after": "y.png"}
+    first = {**images, "caption": "one", "mask": "m.png", "kind": "no change", "change_type": "z"}
+    write_csv(tmp_path, [first, {**images, "caption": "two", "mask_after": "n.png"}])
+    [pair] = every(settings(tmp_path))
+    assert pair.captions == ("one", "two")
+    assert (pair.kind, pair.change_type) == ("no_change", "z")
+    assert (pair.mask, pair.mask_before, pair.mask_after) == ("m.png", EMPTY_MASK, "n.png")
+    write_csv(tmp_path, [first, {**images, "kind": "same"}])
+    assert every(settings(tmp_path))[0].kind == "no_change"
+    for name, other in (("mask", "o.png"), ("kind", "changed"), ("change_type", "y")):
+        write_csv(tmp_path, [first, {**images, name: other}])
+        with pytest.raises(UserError, match=f"row 3: 'a' stands in an earlier row with .* {name}"):
+            every(settings(tmp_path))
+
+
 def test_lists_of_captions_and_ids(tmp_path: Path) -> None:
     rows = [{"id": "x", "before": "a", "after": "b", "captions": '["one", " two "]'}]
     write_csv(tmp_path, rows)
