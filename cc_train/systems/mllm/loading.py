@@ -56,12 +56,14 @@ def require() -> None:
     """Raises UserError without transformers or peft."""
     try:
         import peft  # noqa: F401
-        import transformers  # noqa: F401
+        import transformers
     except ImportError as error:
         raise UserError(
             f"cc-train mllm needs transformers and peft ({error})",
             "Install them: pip install 'change-captioning-toolkit[mllm]'",
         ) from None
+    # A model of a few files needs no bars of its own beside our console.
+    transformers.utils.logging.disable_progress_bar()
     attention_tap.register()
 
 
