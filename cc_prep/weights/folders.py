@@ -10,11 +10,16 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.weights.registry import Located
 
 CONFIG = "config.json"
+# What `from_pretrained` raises for a folder that is damaged or of another model. Safetensors has a
+# type of its own, which is none of the others.
+UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 # What decides a model's output: its settings, its vocabulary and its tensors.
 SUFFIXES = (".json", ".safetensors", ".bin", ".txt", ".model")
 
@@ -39,6 +44,12 @@ def locate_folder(place: str, model_type: str) -> Located:
             f"Give a local folder of a {model_type} model",
         )
     return identify(str(folder))
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong in a line that fits into a message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
 
 
 def identify(place: str) -> Located:

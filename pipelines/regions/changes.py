@@ -25,8 +25,9 @@ MEMORY = "0.4 GB a worker with fill at 224 px; with SAM not measured"
 def changes(request: job.Request) -> job.Summary | None:
     """Makes `OUT/changes`. Raises UserError and JobFailed.
 
-    From the sequences in OUT where they are there and lossless, else from the raw images: the bytes
-    are the same.
+    From the sequences in OUT where they are there and lossless, else from the raw images. A pair's
+    bytes are the same. A pair that `interpolate` rejected, for its true mask or frames, is in no
+    sequence, and so is found from the raw images alone.
     """
     out = storage.absolute(request.out)
     manifest = request.manifest

@@ -53,19 +53,26 @@ def test_two_workers_on_sequences_give_the_same_bytes(
 def test_killed_and_resumed(
     undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
-    """Keeps away: half a shard that is taken for a whole one after SIGKILL."""
+    """Keeps away: half a shard that is taken for a whole one.
+
+    SIGKILL comes while one shard is done and another one is under way, as its journal says.
+    """
     arguments = ["changes", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
     job = subprocess.Popen(
         [str(BIN / "cc-prep"), *arguments, "--workers", "1", *SMALL],
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 240
-    while not list(tmp_path.glob("changes/*.tar")):
+    while not (
+        list(tmp_path.glob("changes/*.tar"))
+        and list(tmp_path.glob("changes/.state/*.journal.json"))
+    ):
         assert time.monotonic() < deadline, "no shard in four minutes"
         assert job.poll() is None
         time.sleep(0.005)
     job.kill()
     job.wait()
+    assert len(list(tmp_path.glob("changes/*.tar"))) < 6, "it was over already"
     done = prep(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path) == digests(undisturbed)

@@ -13,6 +13,7 @@ from cc_prep.manifest import Changes
 from cc_prep.steps.changes.clustering import Cluster
 from cc_prep.steps.changes.difference import disc_of
 from cc_prep.weights import Located
+from cc_prep.weights.folders import UNREADABLE, first_line
 
 CLOSING_RADIUS = 2  # px of the closing before holes are filled: a disc of 5 px
 
@@ -62,10 +63,9 @@ class Sam:
         try:
             self.processor = SamProcessor.from_pretrained(folder.path, local_files_only=True)
             model = SamModel.from_pretrained(folder.path, local_files_only=True)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        except UNREADABLE as error:
             raise UserError(
-                f"{folder.path}: no SAM can be loaded ({reason[:200]})",
+                f"{folder.path}: no SAM can be loaded ({first_line(error)})",
                 "Give changes.weights a folder that SamModel.save_pretrained and "
                 "SamProcessor.save_pretrained wrote",
             ) from None

@@ -11,6 +11,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.changes import FoundChange
 from cc_prep.manifest import Entities
 from cc_prep.weights import Located
+from cc_prep.weights.folders import UNREADABLE, first_line
 
 # Of the three channels of Lab; colours need finer steps than brightness, which light changes.
 LAB_BINS = (4, 12, 12)
@@ -159,10 +160,9 @@ def load_clip(folder: Located, device: str) -> tuple[Any, Any]:
     try:
         processor = CLIPProcessor.from_pretrained(folder.path, local_files_only=True)
         model = CLIPModel.from_pretrained(folder.path, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except UNREADABLE as error:
         raise UserError(
-            f"{folder.path}: no CLIP can be loaded ({reason[:200]})",
+            f"{folder.path}: no CLIP can be loaded ({first_line(error)})",
             "Give entities.weights a folder that CLIPModel.save_pretrained and "
             "CLIPProcessor.save_pretrained wrote",
         ) from None

@@ -89,6 +89,17 @@ def test_sam_in_the_whole_step(sam_folder: Path) -> None:
     assert len(change.regions) == 1
 
 
+def test_a_broken_download_gets_one_line(sam_folder: Path, tmp_path: Path) -> None:
+    """Keeps away: a traceback of safetensors, whose error is of none of Python's types."""
+    for file in sam_folder.iterdir():
+        data = file.read_bytes()
+        half = file.suffix == ".safetensors"
+        (tmp_path / file.name).write_bytes(data[: len(data) // 2] if half else data)
+    with pytest.raises(UserError, match="no SAM can be loaded") as caught:
+        Sam(locate_folder(str(tmp_path), "sam"), "cpu")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_folder_without_tensors_gets_one_line(sam_folder: Path, tmp_path: Path) -> None:
     """Keeps away: a traceback of transformers for a folder of which the weights are missing."""
     for name in ("config.json", "preprocessor_config.json", "processor_config.json"):
