@@ -169,7 +169,12 @@ def _files(stored: Run) -> list[str]:
 def _by_name(stored: Run) -> dict[str, Any]:
     """The settings of an export without the frozen networks that have a name. Raises UserError."""
     recipe = systems.recipe(stored.system)
-    named = recipe.by_name(stored) if hasattr(recipe, "by_name") else {}
+    if not hasattr(recipe, "by_name"):
+        raise UserError(
+            f"{stored.folder}: a run of {stored.system} keeps its frozen networks",
+            "Leave out --by-name",
+        )
+    named = recipe.by_name(stored)
     if not named:
         raise UserError(
             f"{stored.folder}: none of its files is a network that the package has by name",
