@@ -133,7 +133,8 @@ def fits(caption: str, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bool
 def count(pairs: Sequence[Judged]) -> Faithfulness | None:
     """The shares of some pairs; None of no pairs.
 
-    Masks are shuffled by giving each pair that of the next one with the same type of change.
+    Masks are shuffled by giving each pair that of the next one with the same type of change; a pair
+    that is the only one of its type is left out of that.
     """
     if not pairs:
         return None
@@ -188,6 +189,8 @@ def _shuffled(pairs: Sequence[Judged]) -> list[Judged]:
     shuffled = []
     for _, group in groupby(by_type, key=lambda pair: pair.facts.type):
         alike = list(group)
+        if len(alike) == 1:
+            continue
         masks = [pair.mask for pair in (*alike[1:], alike[0])]
         shuffled += [
             Judged(pair.caption, pair.facts, mask, pair.true)

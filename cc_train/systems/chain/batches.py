@@ -31,8 +31,12 @@ class ChainBatches(OrderedPairBatches):
     ) -> dict[str, Any]:
         """A batch of `OrderedPairBatches`, and of the M true regions of its pairs: region_pair and
         region_class int64 [M], region_mask float32 [M, h, w], on the grid of the pixels' vectors.
+
+        A side whose classes are not those of the union counts as not known: where one thing became
+        another, the union has one of both classes, and a region has one class.
         """
         batch = super().__call__(samples, rngs)
+        batch["has_mask"] = batch["has_mask"] & ~_contradicting(batch["mask"])
         rows, columns = batch["features"].shape[2:]
         pairs, classes, masks = [], [], [np.zeros((0, *batch["mask"].shape[2:]), np.float32)]
         for pair in batch["has_mask"][:, 0].nonzero()[:, 0].tolist():
@@ -48,3 +52,9 @@ class ChainBatches(OrderedPairBatches):
             "region_class": torch.tensor(classes, dtype=torch.long),
             "region_mask": coarse,
         }
+
+
+def _contradicting(masks: torch.Tensor) -> torch.Tensor:
+    """Which masks of [P, 3, H, W] have a pixel of another class than the union's, bool [P, 3]."""
+    union = masks[:, :1]
+    return ((masks > 0) & (union > 0) & (masks != union)).flatten(2).any(2)

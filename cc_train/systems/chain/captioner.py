@@ -44,8 +44,9 @@ class ChainCaptioner(PairTrunk):
 
     backbone, digest: see `PairTrunk`. rounds: how often regions and caption refine each other.
     feedback: what a round gets: `text`, the states of the caption's words; `constant`, a learned
-    vector in their place; `none`: regions and caption do not see each other at all. All three have
-    the same parameters. folded: how many of the first channels are squares of a finer grid.
+    vector in their place; `none`: regions and caption do not see each other at all. All three hold
+    the same parameters, of which `none` trains fewer: those that tell words of regions rest.
+    folded: how many of the first channels are squares of a finer grid.
     """
 
     def __init__(

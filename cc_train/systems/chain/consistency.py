@@ -56,17 +56,20 @@ def pointing(looked: Tensor, mask: Tensor, words: Tensor, grid: tuple[int, int])
     return -share.clamp(min=LEAST).log().sum()
 
 
-def contrast(under: Tensor, sentence: Tensor, ids: Tensor, ranks: Ranks) -> Tensor:
+def contrast(under: Tensor, sentence: Tensor, ids: Tensor, changed: Tensor, ranks: Ranks) -> Tensor:
     """Cross-entropy of each mask's own sentence among those of all ranks, and the reverse.
 
-    under, sentence: unit vectors [P, E]. ids: of the sentences, int64 [P, L]; those that say the
-    same as a pair's own are no counterexamples to it.
+    under, sentence: unit vectors [P, E]. ids: of the sentences, int64 [P, L]. changed: bool [P].
+    Sentences that say the same as a pair's own are no counterexamples to it: those with the same
+    words, and of unchanged pairs those of all others.
     """
     under, sentence = ranks.gather(under), ranks.gather(sentence)
     ids = ranks.gather(ids.float())  # the backward pass wants floating point; ids are far below 2²⁴
+    still = ranks.gather(1.0 - changed.float()) > 0
     if not len(under):
         return under.sum()
-    same = (ids[:, None] == ids).all(2) & ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
+    same = (ids[:, None] == ids).all(2) | (still[:, None] & still)
+    same &= ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
     scores = (under @ sentence.T / TEMPERATURE).masked_fill(same, float("-inf"))
     own = torch.arange(len(scores), device=scores.device)
     return (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2

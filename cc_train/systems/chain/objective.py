@@ -213,13 +213,16 @@ class ChainObjective(CaptionObjective):
             config = self.network.encoder.config
             places = config.rows * config.columns
             looked = turn.looked[rows, :, SUMMARIES : SUMMARIES + places]
-            says = (batch["labels"] != IGNORED)[rows]
+            labels = batch["labels"][rows]
+            says = (labels != IGNORED) & (labels != self.network.text.marks.end)
             grid = config.rows, config.columns
             pointing = consistency.pointing(looked, batch["mask"][rows, 0], says, grid)
             parts["pointing"] = pointing / counts["pointed"]
         if weights.contrast:
             vectors = module.embedded(look.seen, turn.regions.evidence, turn.states, is_word)
-            parts["contrast"] = consistency.contrast(*vectors, batch["sentences"], self.ranks)
+            parts["contrast"] = consistency.contrast(
+                *vectors, batch["sentences"], batch["changed"], self.ranks
+            )
         if weights.agreement:
             sentence = module.changed(turn.states[:, 0])[:, 0]  # before any word is heard
             truth = F.binary_cross_entropy_with_logits(

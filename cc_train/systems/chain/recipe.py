@@ -110,6 +110,11 @@ def prepare(settings: Settings, request: Request) -> Task:
     request.init: a run of this system, or of `pair`, whose encoder and decoder this one has too.
     """
     loop = settings.loop
+    if settings.losses.contrast and loop.grad_accum_steps > 1:
+        raise UserError(
+            "losses.contrast is over a whole batch, which cannot be accumulated",
+            "Set losses.contrast=0, or loop.grad_accum_steps=1",
+        )
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     words = split.vocabulary(
         data.train, settings.vocabulary, settings.min_word_count, request.console
@@ -120,7 +125,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         "text": words.describe(),
         "size": [data.first["height"], data.first["width"]],
         "backbone": frozen_backbone.about(first),
-        "mask_classes": mask_classes(data.train),
+        "mask_classes": mask_classes(data.train, data.valid),
     }
     backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
     network = make(settings, about, words, backbone)
@@ -151,10 +156,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     return Task(objective, stream, len(stream.items), about, files)
 
 
-def mask_classes(entries: Sequence[Entry]) -> list[str]:
-    """The names of the classes of masks, from 1 on. Raises UserError for no masks, or two lists."""
-    listed = sorted({entry.mask_classes for entry in entries if entry.mask_classes})
-    if not listed:
+def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
+    """The names of the classes of masks, from 1 on.
+
+    Raises UserError where there are no masks to train on, or masks of two lists of classes.
+    """
+    listed = sorted({entry.mask_classes for entry in (*train, *valid) if entry.mask_classes})
+    if not any(entry.mask_classes for entry in train):
         raise UserError(
             "the shards hold no masks, and cc-train chain learns where something changed",
             "Build shards of data with masks, or use cc-train pair",
@@ -205,6 +213,12 @@ def _start_from(
     run = runs.read(init)
     if run.system not in STARTS:
         raise UserError(f"{init}: a run of {run.system}", f"Give one of {' or '.join(STARTS)}")
+    if run.system == "chain" and run.settings["mask_classes"] != about["mask_classes"]:
+        before, now = (", ".join(of["mask_classes"]) for of in (run.settings, about))
+        raise UserError(
+            f"{init} tells {before} apart, and these shards have masks of {now}",
+            "Give shards with the same classes in the same order, or leave out --init",
+        )
     own = network.state_dict()
     tensors = pair_trunk.learned(run, about["backbone"], words, own)
     if run.system == "pair":

@@ -25,7 +25,8 @@ BESIDE = 0.02  # what a place counts at least, against one that is under a mask
 @dataclass(frozen=True)
 class Config:
     """Sizes. classes: kinds of change that a mask tells apart. queries: regions of a pair.
-    pixel_width: of the pixels' vectors. layers: of the queries' look at the pair.
+    pixel_width: of the pixels' vectors. layers: of the queries' look at the pair. heads, dropout:
+    of all attention of regions.
     """
 
     classes: int = 1

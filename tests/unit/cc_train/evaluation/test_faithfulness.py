@@ -94,3 +94,6 @@ def test_shares_and_masks_of_other_pairs() -> None:
     assert content["contradictions"]["no change with a mask"]["share"] == 0.5
     assert "| contradiction: no change with a mask | 50.0 |" in faithfulness.table(content)
     assert faithfulness.count([]) is None
+    alone = faithfulness.count(pairs[:1])
+    assert alone is not None
+    assert alone.shuffled.pairs == 0, "the only pair of its type has its own mask"

@@ -127,11 +127,13 @@ def test_words_that_look_inside_the_mask_cost_nothing() -> None:
     assert consistency.pointing(looked.flip(2), mask, words, (2, 2)) > 5
 
 
-def test_the_same_sentence_is_no_counterexample() -> None:
-    """Keeps away: two unchanged pairs that are pushed apart although both say the same."""
+@pytest.mark.parametrize(("third", "changed"), [(2, (True, True, True)), (3, (False, False, True))])
+def test_what_says_the_same_is_no_counterexample(third: int, changed: tuple[bool, ...]) -> None:
+    """Keeps away: two pairs that are pushed apart although both say the same, as all unchanged
+    pairs do, in whatever words."""
     vectors = torch.nn.functional.normalize(torch.randn(3, 8), dim=1)
-    alike = torch.tensor([[1, 2], [1, 2], [1, 3]])
-    whole = consistency.contrast(vectors, vectors, alike, Ranks())
+    ids = torch.tensor([[1, 2], [1, third], [1, 4]])
+    whole = consistency.contrast(vectors, vectors, ids, torch.tensor(changed), Ranks())
     scores = vectors @ vectors.T / consistency.TEMPERATURE
     scores[0, 1] = scores[1, 0] = float("-inf")
     plain = -scores.log_softmax(1).diagonal().mean()

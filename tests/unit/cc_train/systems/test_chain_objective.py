@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -9,11 +10,24 @@ import pytest
 import torch
 from torch import nn
 
+from cc_prep.media import images
 from cc_train.data import ordered_pairs
-from cc_train.systems.chain import captioner
+from cc_train.systems.chain import captioner, consistency
+from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.text import IGNORED
 from tests import pair_samples, small_chain
-from tests.small_chain import BATCHES, CAPTIONS, SAMPLES, SCENES, WIDTH, WORDS, features, network
+from tests.small_chain import (
+    BATCHES,
+    CAPTIONS,
+    SAMPLES,
+    SCENES,
+    SIDE,
+    WIDTH,
+    WORDS,
+    features,
+    network,
+)
 
 batch_of, of = small_chain.batch, small_chain.objective
 
@@ -169,3 +183,30 @@ def test_rounds_end_when_nothing_changes() -> None:
     assert rounds == [taken[0] for _, _, taken in alone]
     assert torch.equal(masks, torch.cat([mask for _, mask, _ in alone]))
     assert network(0).eval().rounds_of(features()[:2])[2] == [0, 0]
+
+
+def test_a_side_of_another_class_than_the_union_teaches_nothing() -> None:
+    """Keeps away: a target that no masks can reach, where a tree became a building."""
+    tree, building = np.ones((SIDE, SIDE), np.uint8), np.full((SIDE, SIDE), 2, np.uint8)
+    before, after = (images.encode_image(mask, "png", 0) for mask in (tree, building))
+    sample = SCENES[0][0]
+    meta = {**sample.meta, "mask_classes": ["tree", "building"]}
+    both = replace(sample, meta=meta, mask_png=after, mask_before_png=before, mask_after_png=after)
+    batch = ChainBatches(WORDS, 12, 9, pair_samples.DIGEST)([both], [np.random.default_rng(0)])
+    known = [tuple(row) for row in batch["has_mask"].tolist()]
+    assert sorted(known) == [(True, False, True), (True, True, False)], "and turned round"
+
+
+def test_words_and_not_the_end_mark_look_at_the_change() -> None:
+    """Keeps away: an end mark that is pulled to the change, where no word is said."""
+    one = of(network(), Losses(**{**dict.fromkeys(Losses.model_fields, 0.0), "pointing": 1.0}))
+    batch, asked = batch_of(SAMPLES[:4]), []
+    plain = consistency.pointing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            consistency, "pointing", lambda *args: (asked.append(args[2]), plain(*args))[1]
+        )
+        one.losses("model", batch, 0, one.denominators(batch))
+    rows = one._pointed(batch)
+    words = (batch["labels"][rows] != IGNORED).sum(1) - 1
+    assert asked[0].sum(1).tolist() == words.tolist()

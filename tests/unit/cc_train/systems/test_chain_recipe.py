@@ -12,6 +12,7 @@ from cc_train.data.shard_index import Entry
 from cc_train.systems.chain import recipe
 from cc_train.training import runs
 from cc_train.training.runs import Run
+from cc_train.training.task import Request
 from tests import small_chain
 
 
@@ -21,11 +22,31 @@ def entry(*classes: str) -> Entry:
 
 def test_classes_of_masks_are_those_of_all_shards() -> None:
     """Keeps away: pairs without masks that count as another list of classes."""
-    assert recipe.mask_classes([entry(), entry("road", "building")]) == ["road", "building"]
+    two = entry("road", "building")
+    assert recipe.mask_classes([entry(), two], [entry()]) == ["road", "building"]
     with pytest.raises(UserError, match="hold no masks"):
-        recipe.mask_classes([entry(), entry()])
+        recipe.mask_classes([entry(), entry()], [two])
     with pytest.raises(UserError, match="masks of other classes: change; road"):
-        recipe.mask_classes([entry("change"), entry("road")])
+        recipe.mask_classes([entry("change"), entry("road")], [])
+    with pytest.raises(UserError, match="masks of other classes"):
+        recipe.mask_classes([two], [entry("building", "road")])
+
+
+def test_a_run_with_other_classes_is_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: roads and buildings that change places, which no shape of a tensor shows."""
+    settings = {"mask_classes": ["road", "building"], "backbone": {}}
+    monkeypatch.setattr(runs, "read", lambda place: Run(place, "chain", settings, {}, 1))
+    about = {"mask_classes": ["building", "road"], "backbone": {}}
+    with pytest.raises(UserError, match="tells road, building apart"):
+        recipe._start_from(small_chain.network(), tmp_path, about, small_chain.WORDS)
+
+
+def test_a_contrast_over_micro_batches_is_refused_by_its_name() -> None:
+    settings = recipe.Settings.model_validate({"loop": {"grad_accum_steps": 2}})
+    with pytest.raises(UserError, match=r"Set losses\.contrast=0"):
+        recipe.prepare(settings, Request([], [], Path("run")))
 
 
 def test_a_run_of_another_system_is_no_start(
