@@ -125,10 +125,11 @@ chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 # SmolLM2-135M, with new eyes: features of both images at the size that captioner-mini's eyes know.
+NEW_EYES = $(if $(filter synth pairs,$(DATASET)),--init captioner-mini)
 mllm: $(SETUP)  ## OUT/shards with features → adapters of a language model: OUT/mllm
 	@test -e $(OUT)/shards/index.parquet || $(MAKE) --no-print-directory shards \
 	  ARGS='$(FEATURES_ALONE) --set image_size=112 $(PREPARE)'
-	$(BIN)/cc-train mllm --config $(DATASET) --init captioner-mini --out $(OUT)/mllm \
+	$(BIN)/cc-train mllm --config $(DATASET) $(NEW_EYES) --out $(OUT)/mllm \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/evaluation, RUN=stage2

@@ -25,14 +25,14 @@ from cc_prep import manifest
 CONFIG, INIT = "pairs", "captioner-mini"
 RESULTS = "benchmarks/results/mllm.jsonl"
 MARK = "mllm comparison"
-NEITHER = ("attention.where=none", "entity.source=none")
+FOUND, RETRIEVED = "attention.where=vision", "entity.source=retrieved"
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "frozen, new eyes alone": ("lora.language=0", *NEITHER),
-    "LoRA": NEITHER,
-    "LoRA, true masks": ("attention.masks=truth", "entity.source=none"),
-    "LoRA, found masks": ("entity.source=none",),
-    "LoRA, entities": ("attention.where=none",),
-    "LoRA, found masks and entities": (),
+    "frozen, new eyes alone": ("lora.language=0",),
+    "LoRA": (),
+    "LoRA, true masks": (FOUND, "attention.masks=truth"),
+    "LoRA, found masks": (FOUND,),
+    "LoRA, entities": (RETRIEVED,),
+    "LoRA, found masks and entities": (FOUND, RETRIEVED),
 }
 FIGURES = ("exact", "told apart", "type", "color", "shape", "CIDEr", "minutes")
 

@@ -225,8 +225,8 @@ def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any)
     }
 
 
-def save_processor(place: Path) -> None:
-    """A processor with a chat template beside a tiny Qwen, as published folders have one."""
+def save_processor(place: Path, longest: int = SIZE) -> None:
+    """A processor of images up to `longest` px beside a tiny Qwen, with a chat template."""
     import transformers as hf
 
     template = (
@@ -234,7 +234,7 @@ def save_processor(place: Path) -> None:
         "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}"
         "{% endfor %}{% endfor %}"
     )
-    size = {"shortest_edge": SIZE * SIZE, "longest_edge": SIZE * SIZE}
+    size = {"shortest_edge": SIZE * SIZE, "longest_edge": longest * longest}
     hf.Qwen2_5_VLProcessor(
         hf.Qwen2VLImageProcessor(
             patch_size=PATCH, merge_size=2, size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3

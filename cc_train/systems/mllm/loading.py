@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from cc_train.systems.mllm.families import Family
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 PLACE = "CC_TRAIN_MLLM_WEIGHTS"  # names the folder where it is elsewhere than a run says
-GGUF = ".gguf"
+GGUF, SOURCE = ".gguf", "source.sha256"
 # What transformers raises for files that are damaged or of another kind.
 DAMAGE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 UNREADABLE = "Give a folder that transformers reads"
@@ -184,12 +185,25 @@ def empty(config: Any) -> nn.Module:
 
 
 def fingerprint(place: Path) -> str:
-    """SHA-256 of what decides a model's output: every file of settings, words and weights."""
+    """SHA-256 of what decides a model's output: every file of settings, words and weights.
+
+    Of a folder that was converted from GGUF, that of the file: how it is written in the folder is
+    up to the release of transformers.
+    """
+    if (place / SOURCE).is_file():
+        return (place / SOURCE).read_text()
     digest = hashlib.sha256()
     for file in sorted(place.iterdir()):
         if file.suffix in DECIDING and file.is_file():
-            digest.update(f"{file.name} {sha256(file)}\n".encode())
+            status = file.stat()
+            content = _sha256(file, status.st_size, status.st_mtime_ns)
+            digest.update(f"{file.name} {content}\n".encode())
     return digest.hexdigest()
+
+
+@lru_cache
+def _sha256(file: Path, size: int, mtime_ns: int) -> str:
+    return sha256(file)
 
 
 def _converted(file: Path) -> Path:
@@ -218,6 +232,7 @@ def _converted(file: Path) -> Path:
             plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             plain.load_state_dict(model.state_dict())
             plain.save_pretrained(whole)
+            (whole / SOURCE).write_text(sha256(file))
             os.replace(whole, place)
         except Exception as error:  # its parser raises nearly anything for a damaged file
             if not place.is_dir():  # another process may have been as fast

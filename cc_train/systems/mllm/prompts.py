@@ -38,13 +38,14 @@ class Prompt(Section):
 @dataclass(frozen=True)
 class Sizes:
     """images: of a prompt. places: tokens of each. length: most new tokens of a caption. context:
-    most tokens that the language model takes.
+    most tokens that the language model takes. size: of an image, in px.
     """
 
     images: int
     places: int
     length: int
     context: int
+    size: int = images.DEFAULT_SIZE
 
 
 class Writer:
@@ -63,7 +64,9 @@ class Writer:
             marks = [self.image] * (self.sizes.images * self.sizes.places)
             return self._checked([*marks, *self.tokenizer(asked_for).input_ids])
         if self.processor is not None:
-            return self._checked(images.chat_tokens(self.processor, SIDES, asked_for))
+            return self._checked(
+                images.chat_tokens(self.processor, SIDES, asked_for, self.sizes.size)
+            )
         text = self.written(asked_for)
         begin = getattr(self.tokenizer, "bos_token", None)
         marked = bool(begin) and text.startswith(str(begin))  # a chat template writes it itself

@@ -169,6 +169,7 @@ def make(
         places=shape.places,
         length=settings.generation.max_new_tokens,
         context=int(getattr(text, "max_position_embeddings", None) or NO_LIMIT),
+        size=shape.size,
     )
     writer = Writer(base, settings.prompt, sizes, image)
     writer.question()  # a prompt that cannot be asked is known before any training

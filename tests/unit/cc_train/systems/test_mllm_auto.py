@@ -38,6 +38,18 @@ def test_a_processor_and_our_table_make_the_same_of_a_pair(folder: Path) -> None
     assert caption.score is not None
 
 
+def test_a_processor_that_takes_any_size_is_asked_about_the_size_that_is_set(
+    tmp_path: Path,
+) -> None:
+    """Keeps away: prompts with the places of larger images than those that come."""
+    small_mllm.save_processor(small_mllm.save(tmp_path, "qwen2_5_vl"), 448)
+    for size, side in ((56, 2), (112, 4)):
+        model = {"family": "auto", "image_size": size}
+        one = small_mllm.captioner(tmp_path, "qwen2_5_vl", model=model)
+        assert one.shape.tokens == (side, side)
+        assert len(one.caption(small_mllm.pairs(1, size=size))) == 1
+
+
 def test_attention_of_an_unknown_language_model_is_controlled(folder: Path) -> None:
     """Keeps away: a family without a table that can't be controlled at all."""
     one = small_mllm.captioner(

@@ -16,7 +16,7 @@ from cc_prep.formats import training_shards
 from cc_prep.media.images import encode_image
 from cc_prep.storage import sha256
 from cc_train import captioner as captioners
-from cc_train import start
+from cc_train import configs, start
 from cc_train.data import found_changes, shard_index
 from cc_train.evaluation.predict import predict
 from cc_train.report import attention
@@ -209,6 +209,28 @@ def test_another_model_than_the_run_was_trained_with_is_refused(
     (other / "config.json").write_text(json.dumps(values | {"pad_token_id": 1}))
     with pytest.raises(UserError, match=r"another model than .* was trained with"):
         captioners.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["synth", "pairs"])
+def test_shards_of_make_mllm_are_enough_for_its_settings(name: str, shards: Path) -> None:
+    """Keeps away: a target whose settings ask for what its own shards do not hold."""
+    chosen = configs.load(recipe.Settings, "mllm", name, [], QUIET)
+    assert chosen.model.weights == "smollm2-135m"
+    entries = [e for e in shard_index.read([str(shards / "*.tar")]) if e.kind == "nochange"]
+    recipe._require_findings(chosen, entries)
+    with pytest.raises(UserError, match="no masks of found changes"):
+        recipe._require_findings(recipe.Settings(), entries)
+
+
+def test_a_converted_file_is_known_by_itself(folder: Path, tmp_path: Path) -> None:
+    """Keeps away: a run that is refused after an update of transformers, which writes the same
+    model in other words."""
+    from cc_train.systems.mllm import loading
+
+    place = small_mllm.save(tmp_path, "lm")
+    (place / loading.SOURCE).write_text("digest of the file")
+    (place / "generation_config.json").write_text('{"transformers_version": "6"}')
+    assert loading.fingerprint(place) == "digest of the file"
 
 
 def test_shards_without_entities_are_refused(
