@@ -25,6 +25,8 @@ SEQUENCE_KEYS = ("name", "layout", "image_size", "interpolate", "shards")
 SCORE_KEYS = (*SEQUENCE_KEYS, "score", "keyframes")
 TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize", "features")
 SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features", "changes", "entities")
+# Settings that a fingerprint names only where a file says which pairs there are.
+PAIR_FILES = ("split", "exclude")
 # Stands where weights would, for what others made.
 IMPORTED = "imported"
 
@@ -108,7 +110,9 @@ def continue_from(
             )
             manifest = manifest.model_copy(update={section: section_settings})
     settings = fingerprint(manifest, keys)
-    recorded_settings = {key: record["settings"].get(key) for key in settings}
+    # A split file or a list of exclusions with which the folder was made counts without one now.
+    compared = {*settings, *PAIR_FILES}
+    recorded_settings = {key: record["settings"].get(key) for key in compared}
     check_same_settings(folder, recorded_settings, settings)
     return manifest
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cc_prep import manifest
+from cc_prep.datasets import exclusions
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.formats.base import VERSIONS
@@ -111,3 +112,21 @@ def test_folders_of_an_older_version_are_continued() -> None:
     changed = fingerprint_of("interpolate.padding_mode=replicate")
     with pytest.raises(UserError, match=r"interpolate\.padding_mode: zeros → replicate"):
         fingerprint.check_same_settings("out", record, changed)
+
+
+@pytest.mark.parametrize("key", fingerprint.PAIR_FILES)
+def test_folders_of_other_pairs_are_not_continued(tmp_path: Path, key: str) -> None:
+    """Keeps away: shards without the excluded pairs whose provenance names no exclusion."""
+    exclusions.write(str(tmp_path / "exclude"), [])
+    (tmp_path / "split").write_text(json.dumps({"about": {"seed": 7}, "splits": {}}))
+    name = {"split": "split_file", "exclude": "exclude"}[key]
+    chosen, plain = settings(f"{name}={tmp_path / key}"), settings()
+    for made_with, now in ((chosen, plain), (plain, chosen)):
+        record = {
+            "format": "cc-sequences", "format_version": VERSIONS["cc-sequences"],
+            "settings": fingerprint.fingerprint(made_with, fingerprint.PLAN_KEYS),
+        }  # fmt: skip
+        provenance.write(str(tmp_path), record)
+        fingerprint.continue_from(made_with, str(tmp_path), fingerprint.PLAN_KEYS)
+        with pytest.raises(UserError, match=rf"made with other settings \({key}[:.]"):
+            fingerprint.continue_from(now, str(tmp_path), fingerprint.PLAN_KEYS)
