@@ -54,7 +54,7 @@ def trained(steps: int) -> ChainObjective:
 def test_it_overfits_planted_pairs() -> None:
     """Keeps away: a loss wired to the wrong pair, side or region; rounds that undo what was right;
     masks turned round or shifted."""
-    one = trained(300)
+    one = trained(200)
     spoken = one.network.eval().caption(features())
     assert sum(s.text == c for s, c in zip(spoken, CAPTIONS, strict=True)) >= 30
     true = np.stack([sample.mask() for sample in SAMPLES])
