@@ -45,7 +45,7 @@ class Sizes:
     places: int
     length: int
     context: int
-    size: int = images.DEFAULT_SIZE
+    size: int
 
 
 class Writer:
