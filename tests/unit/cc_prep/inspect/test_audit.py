@@ -32,6 +32,10 @@ OTHERS = (
     "there are no differences",
     "no visible changes in the scene",
     "The images are identical",
+    "no changes in the forest",
+    "there is no difference between the first and the second image that I can see",
+    "the scene is the same as it was before",
+    "nothing is different in these two pictures",
 )
 
 
@@ -45,6 +49,15 @@ def test_sentences_of_no_change(caption: str) -> None:
     [
         *(one.format(it="red cube", new="blue") for kind in SENTENCES.values() for one in kind),
         "no changes in the forest but a road was built",
+        "no changes in the forest and a road was built",
+        "the scene is the same as before and a house was built",
+        "nothing has changed and there is a new road",
+        "the scene is the same with a new building added",
+        "there is no change in the left image and a car left",
+        "there is no change in the scene where a car left",
+        "nothing changed color",
+        "all objects are the same size",
+        "the two images are identical outside of a person who moved",
         "nothing else changed",
         "the car is no longer there",
         "there is no tree any more",
