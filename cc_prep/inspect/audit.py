@@ -118,13 +118,20 @@ def shared_captions(
     """Pairs that share a caption with a pair whose change is another one.
 
     Changes differ where flag, type of change or facts do, and where the classes in the masks have
-    none in common. Of pairs without such labels nothing is known.
+    none in common. Of pairs without such labels nothing is known. Sentences of no change, and pairs
+    whose own labels contradict each other, are left out: one wrong label would condemn every pair
+    with such a sentence.
     """
+    pairs = list(pairs)
+    contradictory = {one.pair for one in contradictions(pairs, mask_classes)}
     sharing: dict[str, list[ImagePair]] = defaultdict(list)
     for pair in pairs:
+        if (pair.split, pair.id, pair.kind) in contradictory:
+            continue
         words = (" ".join(caption.lower().split()) for caption in pair.captions)
         for caption in dict.fromkeys(words):
-            sharing[caption].append(pair)
+            if not says_nothing_changed(caption):
+                sharing[caption].append(pair)
     for caption, together in sharing.items():
         labels = {(pair.kind, pair.change_type, _changed_looks(pair.facts)) for pair in together}
         classes = {mask_classes[pair.key] for pair in together if mask_classes.get(pair.key)}
