@@ -9,7 +9,7 @@ shared caption   two pairs with different changes share a caption word for word
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -84,16 +84,18 @@ def near_duplicates(
 ) -> Iterator[Exclusion]:
     """Pairs both of whose images are nearly those of a pair of another split.
 
-    hashes: 64 bits of each image that could be read, by its reference. Of such pairs those of the
-    split with the most pairs are named, so that a test split stays whole.
+    hashes: 64 bits of each image that could be read, by its reference. So that a test split stays
+    whole, a pair of `test` is never named, one of `val` only for one of `test`, and of other splits
+    that of the larger one.
     """
     known = [pair for pair in pairs if pair.before in hashes and pair.after in hashes]
     sides = [
         np.array([hashes[reference] for reference in references], np.uint64)
         for references in ([p.before for p in known], [p.after for p in known])
     ]
-    names = sorted({pair.split for pair in pairs})
-    counts = {name: sum(pair.split == name for pair in pairs) for name in names}
+    counts = Counter(pair.split for pair in pairs)
+    # Of two splits the one whose pair is named stands first here.
+    names = sorted(counts, key=lambda name: (name == "test", name == "val", -counts[name], name))
     split_of = np.array([names.index(pair.split) for pair in known], int)
     step = max(1, AT_ONCE // max(1, len(known)))
     named = set()
@@ -104,8 +106,6 @@ def near_duplicates(
             close &= np.bitwise_count(values[rows, None] ^ values[None]) <= distance
         for row, column in np.argwhere(close):
             one, other = known[start + row], known[column]
-            if counts[other.split] > counts[one.split]:
-                one, other = other, one
             # One counterpart each: all images of a fixed camera may look alike.
             if one.key not in named:
                 named.add(one.key)

@@ -117,6 +117,22 @@ def test_near_duplicates_across_splits() -> None:
     assert list(audit.near_duplicates(pairs, {})) == [], "no image could be read"
 
 
+@pytest.mark.parametrize(
+    ("splits", "named"),
+    [
+        (("test", "val"), "val"),
+        (("test", "test", "train"), "train"),
+        (("train", "val", "val"), "train"),
+        (("b", "a", "b"), "b"),
+    ],
+)
+def test_the_test_split_stays_whole(splits: tuple[str, ...], named: str) -> None:
+    """Keeps away: the test pair as the duplicate, where two splits have as many pairs."""
+    pairs = [pair(number, split=split) for number, split in enumerate(splits)]
+    hashes = {reference: 0 for one in pairs for reference in (one.before, one.after)}
+    assert {one.split for one in audit.near_duplicates(pairs, hashes)} == {named}
+
+
 def test_shared_captions() -> None:
     """Keeps away: a sentence that many pairs with the same kind of change have, as wrong."""
     cube = Looks("red", "cube", "metal", "large", (0.1, 0.2))
