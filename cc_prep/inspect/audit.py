@@ -9,7 +9,7 @@ shared caption   two pairs with different changes share a caption word for word
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -24,16 +24,27 @@ _SCENE = (
     r"(?:everything|all(?: objects)?"
     r"|(?:the |both |these )*(?:two )?(?:scene|image|picture|photo|object)s?)"
 )
+# What may follow without saying more: where, between what, in whose eyes. A closed list, because
+# "the scene is the same as before and a house was built" says more.
+_REST = (
+    r"(?: (?:in|on|of|to|at) the(?: (?!(?:and|with|where|then)\b)\w+){1,2})?"
+    r"(?: (?:in|between|of|to|at|from|for|with|as|like|about|it|was|all|any|either|here|now|before"
+    r"|and|after|first|second|1st|2nd|last|left|right|top|bottom|other|previous|earlier|later"
+    r"|original|current|whole|entire|the|a|an|this|that|these|those|both|two|2|one|each|pair|set"
+    r"|i|we|you|can|could|see|find|notice|spot|tell"
+    r"|(?:scene|image|picture|photo|photograph|pic|frame|shot|screenshot|video|object|area|region"
+    r"|place|time|view|side|version)s?))*"
+)
 _UNCHANGED = re.compile(
     r"(?:there (?:is|are|was|were|(?:seems?|appears?) to be) |(?:i|we) (?:can )?(?:see|find) )?"
     r"(?:almost )?no (?:\w+ )?(?:change|difference)s?"
     r"(?: (?:has|have|was|were|is|are|can be))?(?: been)?"
     r"(?: (?:occurred|made|happened|found|seen|spotted|noted|visible|detected|observed))?"
-    r"(?: (?:in|between|of|to|at|from|here)\b.*)?"
+    rf"{_REST}"
     r"|(?:there is )?(?:almost )?nothing (?:(?:has|was|is|(?:seems|appears) to have) )?(?:been )?"
-    r"(?:changed|modified|altered|happened|moved|different)(?: .*)?"
+    rf"(?:changed|modified|altered|happened|moved|different){_REST}"
     rf"|{_SCENE} (?:is|are|remains?|remained|stays?|stayed|seems?|looks?|appears?)"
-    r"(?: to be)?(?: exactly| almost)? (?:the same|same|identical|unchanged|where it was)(?: .*)?"
+    rf"(?: to be)?(?: exactly| almost)? (?:the same|same|identical|unchanged|where it was){_REST}"
 )
 _EXCEPTION = re.compile(r"\b(?:but|except|however|although|apart|other than|while|only)\b")
 
@@ -73,16 +84,18 @@ def near_duplicates(
 ) -> Iterator[Exclusion]:
     """Pairs both of whose images are nearly those of a pair of another split.
 
-    hashes: 64 bits of each image that could be read, by its reference. Of such pairs those of the
-    split with the most pairs are named, so that a test split stays whole.
+    hashes: 64 bits of each image that could be read, by its reference. So that a test split stays
+    whole, a pair of `test` is never named, one of `val` only for one of `test`, and of other splits
+    that of the larger one.
     """
     known = [pair for pair in pairs if pair.before in hashes and pair.after in hashes]
     sides = [
         np.array([hashes[reference] for reference in references], np.uint64)
         for references in ([p.before for p in known], [p.after for p in known])
     ]
-    names = sorted({pair.split for pair in pairs})
-    counts = {name: sum(pair.split == name for pair in pairs) for name in names}
+    counts = Counter(pair.split for pair in pairs)
+    # Of two splits the one whose pair is named stands first here.
+    names = sorted(counts, key=lambda name: (name == "test", name == "val", -counts[name], name))
     split_of = np.array([names.index(pair.split) for pair in known], int)
     step = max(1, AT_ONCE // max(1, len(known)))
     named = set()
@@ -93,8 +106,6 @@ def near_duplicates(
             close &= np.bitwise_count(values[rows, None] ^ values[None]) <= distance
         for row, column in np.argwhere(close):
             one, other = known[start + row], known[column]
-            if counts[other.split] > counts[one.split]:
-                one, other = other, one
             # One counterpart each: all images of a fixed camera may look alike.
             if one.key not in named:
                 named.add(one.key)
@@ -107,13 +118,20 @@ def shared_captions(
     """Pairs that share a caption with a pair whose change is another one.
 
     Changes differ where flag, type of change or facts do, and where the classes in the masks have
-    none in common. Of pairs without such labels nothing is known.
+    none in common. Of pairs without such labels nothing is known. Sentences of no change, and pairs
+    whose own labels contradict each other, are left out: one wrong label would condemn every pair
+    with such a sentence.
     """
+    pairs = list(pairs)
+    contradictory = {one.pair for one in contradictions(pairs, mask_classes)}
     sharing: dict[str, list[ImagePair]] = defaultdict(list)
     for pair in pairs:
+        if (pair.split, pair.id, pair.kind) in contradictory:
+            continue
         words = (" ".join(caption.lower().split()) for caption in pair.captions)
         for caption in dict.fromkeys(words):
-            sharing[caption].append(pair)
+            if not says_nothing_changed(caption):
+                sharing[caption].append(pair)
     for caption, together in sharing.items():
         labels = {(pair.kind, pair.change_type, _changed_looks(pair.facts)) for pair in together}
         classes = {mask_classes[pair.key] for pair in together if mask_classes.get(pair.key)}

@@ -2,7 +2,8 @@
 
 A PNG holds class ids: 0 unchanged, 1 … K. The raw values of LEVIR-MCI, 0, 128 (road) and 255
 (building), are taken as 0, 1 and 2, and those of binary masks, 0 and 255, as 0 and 1. Of an image
-with three channels the first one is read, and of one with a palette the indices.
+with three equal channels the first one is read, and of one with a palette the indices; a picture in
+colours, such as LEVIR-MCI's for display, holds no class ids and is refused.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ def _read(place: str) -> np.ndarray:
     except Exception as error:  # Pillow raises nearly every type for some damaged file
         reason = str(error).replace("<_io.BytesIO object", "<bytes")
         raise UserError(f"{place}: no mask: {reason}", "Give a PNG of class ids") from None
-    values = values if values.ndim == 2 else values[..., 0]
+    if values.ndim == 3:
+        if (values[..., :3] != values[..., :1]).any():
+            raise UserError(f"{place}: a picture in colours", "Give a PNG of class ids, in grey")
+        values = values[..., 0]
     if values.max() >= VALUES:
         raise UserError(f"{place}: the value {int(values.max())}", "Give a PNG of 8 bits")
     return values.astype(np.uint8)

@@ -16,6 +16,9 @@ from tests.commands import cc_train
 TRUE = np.array([[0, 0, 1], [2, 2, 0]], np.uint8)
 PREDICTED = np.array([[0, 1, 1], [2, 0, 0]], np.uint8)
 RAW = np.array([0, 128, 255], np.uint8)
+# The colours in which LEVIR-MCI's results are shown: roads yellow, buildings red.
+DISPLAYED = np.array([(0, 0, 0), (255, 255, 0), (255, 0, 0)], np.uint8)
+OPAQUE = np.concatenate([DISPLAYED, np.full((3, 1), 255, np.uint8)], axis=1)
 
 
 def write(folder: Path, *masks: np.ndarray, mode: str | None = None) -> str:
@@ -69,9 +72,12 @@ def test_more_classes_have_numbers(tmp_path: Path) -> None:
         ([TRUE, TRUE[:1]], r"test_1\.png: 3×1 px, its reference 3×2"),
         ([TRUE, np.full((2, 3), 77, np.uint8)], r"test_1\.png: the value 77, and there are 3"),
         ([TRUE, np.full((2, 3), 700, np.uint16)], r"test_1\.png: the value 700"),
+        ([TRUE, DISPLAYED[TRUE]], r"test_1\.png: a picture in colours.*class ids, in grey"),
+        ([TRUE, OPAQUE[TRUE]], r"test_1\.png: a picture in colours"),
     ],
 )
 def test_what_does_not_fit(tmp_path: Path, predictions: list[np.ndarray], message: str) -> None:
+    """Keeps away: a perfect prediction in display colours that gets an IoU of 0 for roads."""
     references = write(tmp_path / "r", TRUE, TRUE)
     with pytest.raises(UserError, match=message):
         files.score(write(tmp_path / "p", *predictions), references)
