@@ -11,7 +11,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.captioner import Caption, CaptionModel, Inputs, ReadsEntities
-from cc_train.data import found_changes, shard_index
+from cc_train.data import found_entities, shard_index
 from cc_train.data.collate import Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
 from cc_train.distributed import Ranks
@@ -57,7 +57,7 @@ def _caption(
     count = captioner.inputs.entities
     if not count:
         return captioner.caption(pairs, beams)
-    names = [found_changes.entities(sample, count) for sample in samples]
+    names = [found_entities.entities(sample, count) for sample in samples]
     return cast(ReadsEntities, captioner).caption(pairs, beams, names)
 
 

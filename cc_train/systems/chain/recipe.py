@@ -14,6 +14,7 @@ from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
+from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
@@ -74,7 +75,8 @@ class Settings(Section):
     all with the same parameters. sampled: the share of steps in which rounds hear the captioner's
     own words and not the true ones. trunk_rate: multiplies the learning rate of the encoder and the
     decoder, for a start from another run; 0 leaves them as they are. pairs_per_scene: ordered pairs
-    drawn of each scene. vocabulary: a file to use in place of the words of the training captions.
+    drawn of each scene. mirror: the share of scenes that are seen mirrored, with their masks; see
+    `MirroredBatches`. vocabulary: a file to use in place of the words of the training captions.
     min_word_count: rarer words become [UNK].
     """
 
@@ -89,6 +91,7 @@ class Settings(Section):
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     trunk_rate: float = Field(1.0, ge=0)
     pairs_per_scene: int = Field(3, ge=1)
+    mirror: float = Field(0.0, ge=0, le=1)
     vocabulary: str | None = None
     min_word_count: int = Field(1, ge=1)
     validation_split: split.ValidationSplit = split.ValidationSplit()
@@ -144,13 +147,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         request.ranks,
         settings.trunk_rate,
     )
-    batches = ChainBatches(
+    ordered = ChainBatches(
         words,
         settings.decoder.length,
         settings.pairs_per_scene,
         first.sha256,
         queries=settings.regions.queries,
     )
+    batches = MirroredBatches(ordered, settings.mirror)
     stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     files = {**words.files(), **frozen_backbone.files(network.backbone)}
     return Task(objective, stream, len(stream.items), about, files)
@@ -233,7 +237,7 @@ def _start_from(
 def load(run: Run, device: str) -> ChainCaptioner:
     """The captioner of a run. Raises UserError."""
     try:
-        values = {name: run.settings[name] for name in Settings.model_fields}
+        values = {name: run.settings[name] for name in Settings.model_fields if name != MIRROR}
         settings = Settings.model_validate(values)
         words = text.load(run.folder, run.settings["text"])
         name = run.settings["backbone"]["name"]

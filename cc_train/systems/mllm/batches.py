@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.settings import Section
-from cc_train.data import collate, found_changes
+from cc_train.data import collate, found_entities
 from cc_train.systems.mllm import prompts
 from cc_train.systems.mllm.attention_loss import Form, soft_mask
 from cc_train.systems.mllm.prompts import Writer
@@ -95,7 +95,7 @@ class MllmBatches:
         if self.entities.source == "none":
             return []
         dropped = rng.random() < self.entities.drop
-        return [] if dropped else found_changes.entities(sample, self.entities.k)
+        return [] if dropped else found_entities.entities(sample, self.entities.k)
 
     def _masks(self, samples: Sequence[TrainingSample]) -> dict[str, torch.Tensor]:
         """The masks over an image's places. The images are resized without cropping, so a mask lies
@@ -119,6 +119,6 @@ def mask_of(sample: TrainingSample, control: AttentionControl) -> np.ndarray | N
     Raises DamagedShard.
     """
     if control.masks == "found":
-        return found_changes.mask(sample)
+        return sample.change()
     true = sample.mask()
     return None if true is None else (true > 0).astype(np.uint8)

@@ -16,7 +16,7 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.settings import Section
 from cc_train.captioner import Inputs
-from cc_train.data import feature_statistics, found_changes, order, split
+from cc_train.data import feature_statistics, found_entities, order, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.evaluation.validation import Validation
@@ -225,7 +225,7 @@ def _require_findings(settings: Settings, entries: Sequence[Entry]) -> None:
             + ("give rendered pairs" if of_truth else "run cc-prep changes before cc-prep build"),
         )
     if settings.entity.source == "retrieved" and not any(
-        found_changes.entities(sample, 1) for sample in samples
+        found_entities.entities(sample, 1) for sample in samples
     ):
         raise UserError(
             "these shards hold no entities",

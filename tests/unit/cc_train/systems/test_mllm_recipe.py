@@ -17,7 +17,7 @@ from cc_prep.media.images import encode_image
 from cc_prep.storage import sha256
 from cc_train import captioner as captioners
 from cc_train import configs, start
-from cc_train.data import found_changes, shard_index
+from cc_train.data import found_entities, shard_index
 from cc_train.evaluation.predict import predict
 from cc_train.report import attention
 from cc_train.sharing import export
@@ -167,7 +167,7 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
         one.writer, (56, 56), batches.AttentionControl(), batches.Entities(), (4, 4)
     )
     assert not found(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
-    assert found_changes.mask(samples[0]) is None
+    assert samples[0].change() is None
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_shards_without_entities_are_refused(
     folder: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: a run that says it has entity prompts, and never had one."""
-    monkeypatch.setattr(found_changes, "entities", lambda sample, count: [])
+    monkeypatch.setattr(found_entities, "entities", lambda sample, count: [])
     with pytest.raises(UserError, match=r"hold no entities.*entity\.source=none"):
         start.train("mllm", settings(folder, "smolvlm", shards), request(shards, tmp_path))
 
