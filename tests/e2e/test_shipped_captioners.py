@@ -1,4 +1,4 @@
-"""captioner-mini comes with the package: it is what its card says, and its captions are right."""
+"""Captioners that come with the package are what their cards say, and right about new scenes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from cc_prep import datasets, manifest
 from cc_prep.storage import sha256
 from cc_prep.synth import dataset
+from cc_train import captioner as captioners
 from cc_train.evaluation import facts
 from cc_train.training import runs
 from tests.commands import cc_train
 
-NAME = "captioner-mini"
+NAME, CHAIN = "captioner-mini", "chain-mini"
 SCENES = 12
 
 
@@ -38,8 +40,9 @@ def captioned(folder: Path, pairs: list[tuple[str, str]]) -> list[dict[str, obje
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_card_belongs_to_the_file() -> None:
-    folder = runs.locate(NAME)
+@pytest.mark.parametrize("name", [NAME, CHAIN])
+def test_the_card_belongs_to_the_file(name: str) -> None:
+    folder = runs.locate(name)
     model = folder / "model.safetensors"
     assert sha256(model) in (folder / "README.md").read_text()
     assert model.stat().st_size < 20e6
@@ -61,6 +64,23 @@ def test_its_captions_of_new_scenes_are_right(root: Path, tmp_path: Path) -> Non
     assert sum(told_apart) >= 2 * SCENES - 2
     assert sum(verdict.exact for verdict in verdicts) >= 20
     assert np.mean([float(str(row["confidence"])) for row in rows]) > 0.8
+
+
+def test_masks_of_new_scenes_are_right(root: Path) -> None:
+    """The card's figure is over 250 scenes; of 12 the masks have to overlap the truth by 0.6."""
+    settings = manifest.load("pairs", root=str(root))
+    shared = union = false_alarms = 0
+    captioner = captioners.load(CHAIN)
+    for split in settings.splits:
+        for pair in datasets.open(settings, split=split):
+            [caption] = captioner.caption(torch.from_numpy(np.stack((pair.before, pair.after)))[None])
+            assert caption.mask is not None
+            assert pair.mask is not None
+            shared += int(((caption.mask > 0) & (pair.mask > 0)).sum())
+            union += int(((caption.mask > 0) | (pair.mask > 0)).sum())
+            false_alarms += bool(caption.mask.any() and not pair.mask.any())
+    assert shared / union > 0.6
+    assert false_alarms <= 1
 
 
 def test_it_knows_that_it_knows_nothing(tmp_path: Path) -> None:
