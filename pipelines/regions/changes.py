@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from cc_prep import storage
+from cc_prep import extras, storage
 from cc_prep.errors import UserError
 from cc_prep.formats import changes as change_shards
 from cc_prep.formats import provenance, sequences
@@ -73,8 +73,12 @@ def plan_ends(request: job.Request) -> Sequence[ShardPlan | ShardFromSequences]:
 
 
 def find_weights(manifest: Manifest) -> dict[str, str]:
-    """SHA-256 of the segmenter's weights by name; none without SAM. Raises UserError."""
+    """SHA-256 of the segmenter's weights by name; none without SAM.
+
+    Raises UserError, also if a package is missing that the workers need.
+    """
     settings = manifest.changes
+    extras.require("sklearn", "cc-prep changes")
     if settings.segmenter != "sam":
         if settings.weights is not None:
             raise UserError(
@@ -88,5 +92,6 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
             "Set changes.weights to a local folder of SAM as transformers saves it, or "
             "changes.segmenter=fill",
         )
+    extras.require("transformers", "changes.segmenter sam")
     folder = locate_folder(settings.weights, "sam")
     return {folder.name: folder.sha256}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from cc_prep import storage, weights
+from cc_prep import extras, storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import changes as change_shards
 from cc_prep.formats import entities as entity_tables
@@ -39,6 +39,7 @@ def find_vectors(request: job.Request) -> job.Summary | None:
     if findings.changes is None:
         folder = storage.join(out, change_shards.FORMAT.folder)
         raise UserError(f"{folder}: no found changes there", "Run: cc-prep changes")
+    extras.require("spacy", "cc-prep entities")
     splits = list(dict.fromkeys((TRAIN, *request.splits)))
     shards = plan_ends(replace(request, splits=splits))
     digests = find_weights(manifest)
@@ -110,7 +111,7 @@ def training_vocabulary(places: Iterable[str], min_count: int) -> dict[str, int]
 def find_weights(manifest: Manifest) -> dict[str, str]:
     """SHA-256 by name of the network that regions are seen through; none with `lab`.
 
-    Raises UserError.
+    Raises UserError, also if a package is missing that the network needs.
     """
     settings = manifest.entities
     if settings.retriever == "clip":
@@ -120,6 +121,7 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
                 "Set entities.weights to a local folder of CLIP as transformers saves it, or "
                 "entities.retriever=neighbours",
             )
+        extras.require("transformers", "entities.retriever clip")
         folder = locate_folder(settings.weights, "clip")
         return {folder.name: folder.sha256}
     if settings.weights is not None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import torch
 from PIL import Image
@@ -20,8 +22,9 @@ from tests.commands import Done
 
 FAST = "--set interpolate.method=crossfade --set image_size=32"
 
-# In a folder with: `data`, six rendered scenes; `out`, their sequences, scores and shards; `run`, a
-# stage 1; `own`, tables of pairs; and some files that are not what their names say.
+# In a folder with: `data`, six rendered scenes; `out`, their sequences, scores and shards; `found`,
+# their found changes; `run`, a stage 1; `own`, tables of pairs; and some files that are not what
+# their names say. spaCy is not installed.
 MISTAKES = (
     # data sets and manifests
     "cc-prep interpolate clever --out new",
@@ -63,6 +66,11 @@ MISTAKES = (
     "cc-prep weights fetch rife-v5",
     # jobs and folders
     "cc-prep score-frames synth --root data --out new",
+    "cc-prep changes synth --root data --out new --set changes.segmenter=sam",
+    "cc-prep changes synth --root data --out new "
+    "--set changes.segmenter=sam --set changes.weights=nowhere",
+    "cc-prep entities synth --root data --out new",
+    "cc-prep entities synth --root data --out found",
     "cc-prep build synth --root data --out new --from nowhere",
     "cc-prep build synth --root data --out new --set image_size=30",
     "cc-prep interpolate synth --root data --out out --set interpolate.codec=jpg",
@@ -129,6 +137,9 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     for step in ("interpolate", "score-frames"):
         done = prep(step, "synth", "--root", synth_root, "--out", folder / "out", *options)
         assert done.returncode == 0, done.stderr
+    found = ("changes", "synth", "--root", synth_root, "--out", folder / "found", *FAST.split())
+    done = prep(*found)
+    assert done.returncode == 0, done.stderr
     done = stages.train("stage1", folder / "weights", pattern, folder / "run", "--steps", "2")
     assert done.returncode == 0, done.stderr
     shard = (folder / "out/shards/train-000000.tar").read_bytes()
@@ -162,14 +173,16 @@ def line_of(command: str) -> str:
     """What the command, given in the folder that `prepare` filled, says on standard error."""
     program, *arguments = command.replace("VQGAN", "weights/vqgan-test.safetensors").split()
     run = {"cc-prep": commands.cc_prep, "cc-train": commands.cc_train}[program]
-    small = arguments[0] in ("interpolate", "build", "score-frames") and "weights" not in command
-    done = run(*arguments, *(FAST.split() if small and "image_size" not in command else []))
+    jobs = ("interpolate", "build", "score-frames", "changes", "entities")
+    small = arguments[0] in jobs and "weights" not in command and "image_size" not in command
+    with mock.patch.dict(sys.modules, {"spacy": None}):
+        done = run(*arguments, *(FAST.split() if small else []))
     assert done.returncode == 2, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
     *others, last = done.stderr.strip().splitlines()
     assert "Traceback" not in done.stderr
     assert not others or program == "cc-train", f"{command}: {others}"  # which tells what it reads
     assert last.startswith(f"{program}: "), f"{command}: {last}"
-    left = [name for name in ("new", "a") if Path(name).exists()]
+    left = [name for name in ("new", "a", "found/region_features") if Path(name).exists()]
     assert not left, f"{command} left something behind"
     return last
 

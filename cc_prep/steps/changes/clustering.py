@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cc_prep.errors import UserError
+from cc_prep import extras
 
 NOISE = -1  # the label of points in no cluster
 
@@ -54,13 +54,9 @@ def labels(
     weight that makes the middle of a neighbourhood a core point, itself included. Raises UserError
     without scikit-learn.
     """
-    try:
-        from sklearn.cluster import DBSCAN
-    except ImportError:
-        raise UserError(
-            "cc-prep changes needs scikit-learn, which is not installed",
-            "Install the extra: pip install 'change-captioning-toolkit[mllm]'",
-        ) from None
+    extras.require("sklearn", "cc-prep changes")
+    from sklearn.cluster import DBSCAN
+
     fitted = DBSCAN(eps=eps, min_samples=min_samples).fit(points, sample_weight=weights)
     result: np.ndarray = fitted.labels_
     return result

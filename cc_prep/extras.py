@@ -1,0 +1,22 @@
+"""Packages of the extras: one line for a user who did not install them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from cc_prep.errors import UserError
+
+# Modules whose package has another name, as a user reads it.
+PACKAGES = {"sklearn": "scikit-learn", "spacy": "spaCy"}
+
+
+def require(module: str, purpose: str, extra: str = "mllm") -> None:
+    """Raises UserError if that top-level module is not installed. Imports nothing.
+
+    purpose: what needs it. extra: that brings it.
+    """
+    if find_spec(module) is None:
+        raise UserError(
+            f"{purpose} needs {PACKAGES.get(module, module)}, which is not installed",
+            f"Install the extra: pip install 'change-captioning-toolkit[{extra}]'",
+        )

@@ -1,0 +1,138 @@
+"""`cc-prep entities` in real processes: same bytes for any workers, killed or not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cc_prep.formats import changes, entities
+from cc_prep.records import CHANGE
+from tests.conftest import BIN, Command
+
+SMALL = [
+    *("image_size=64", "shards.pairs_per_shard=3", "entities.features=lab"),
+    "entities.min_count=1",
+]
+SHARDS = 5  # of 12 pairs; train has more than one
+
+
+def arguments(command: str, root: Path, out: Path) -> list[str]:
+    options = [part for value in SMALL for part in ("--set", value)]
+    return [command, "synth", "--root", str(root), "--out", str(out), *options]
+
+
+def digests(out: Path) -> dict[str, str]:
+    """Of the shards of both jobs and of the vocabulary."""
+    files = [
+        file for job in ("region_features", "entities") for file in out.glob(f"{job}/*.parquet")
+    ]
+    return {
+        str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(files)
+    }
+
+
+def image_after(root: Path, meta: dict[str, Any]) -> Path:
+    """An image that no other pair has."""
+    if meta["kind"] == CHANGE:
+        return root / f"sc_images/CLEVR_semantic_{meta['id']}.png"
+    return root / f"nsc_images/CLEVR_nonsemantic_{meta['id']}.png"
+
+
+def in_flight(journal: Path) -> list[str]:
+    """The keys of the pairs that a worker is at; none where it is at none."""
+    try:
+        keys: list[str] = json.loads(journal.read_text())["in_flight"]
+    except FileNotFoundError:
+        return []
+    return keys
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> Path:
+    """The scenes in a folder of their own, as one image is taken away for a time."""
+    return Path(shutil.copytree(synth_root, tmp_path_factory.mktemp("own") / "synth"))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, root: Path, prepare: Command) -> Path:
+    """An OUT with found changes alone."""
+    out = tmp_path_factory.mktemp("found") / "out"
+    done = prepare(*arguments("changes", root, out))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, root: Path, found: Path, prep: Command
+) -> Path:
+    """An OUT of two workers."""
+    out = Path(shutil.copytree(found, tmp_path_factory.mktemp("two") / "out"))
+    done = prep(*arguments("entities", root, out), "--workers", 2)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_one_process_gives_the_same_bytes(
+    undisturbed: Path, tmp_path: Path, root: Path, found: Path, prepare: Command
+) -> None:
+    """Keeps away: vectors or phrases that depend on which worker saw which pairs before."""
+    out = Path(shutil.copytree(found, tmp_path / "out"))
+    done = prepare(*arguments("entities", root, out))
+    assert done.returncode == 0, done.stderr
+    assert digests(out) == digests(undisturbed)
+    assert f"entities/{entities.VOCABULARY}" in digests(out)
+    assert len(list(out.glob("region_features/*-0*.parquet"))) == SHARDS
+    files = sorted(out.glob("entities/*-0*.parquet"))
+    assert len(files) == SHARDS
+    rows = [row for file in files for _, row in entities.read_shard(str(file))]
+    assert len(rows) == 12
+    assert len({tuple(row["phrases"]) for row in rows if row["phrases"]}) > 1, "bytes of nothing"
+
+
+def test_killed_and_resumed(
+    undisturbed: Path, tmp_path: Path, root: Path, found: Path, prep: Command
+) -> None:
+    """Keeps away: half a shard that is taken for a whole one, and a vocabulary of a part.
+
+    One worker makes here what two made undisturbed. A pipe in the place of an image holds it at a
+    pair of the second shard. SIGKILL comes there, while the first shard is done and the journal of
+    the second one names that pair.
+    """
+    out = Path(shutil.copytree(found, tmp_path / "out"))
+    [*_, pair] = changes.read(str(out / "changes/train-000001.tar"))
+    image = image_after(root, pair.meta)
+    content = image.read_bytes()
+    image.unlink()
+    os.mkfifo(image)
+    command = [str(BIN / "cc-prep"), *arguments("entities", root, out), "--workers", "1"]
+    job = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    state = out / "region_features/.state"
+    try:
+        deadline = time.monotonic() + 240
+        while not (
+            (state / "train-000000.done.json").exists()
+            and pair.key in in_flight(state / "train-000001.journal.json")
+        ):
+            assert time.monotonic() < deadline, "no shard in four minutes"
+            assert job.poll() is None
+            time.sleep(0.05)
+    finally:
+        job.kill()
+        job.wait()
+        (root / "image.png").write_bytes(content)
+        (root / "image.png").replace(image)
+    assert not list(out.glob("region_features/train-000001.parquet"))
+    assert not (out / "entities").exists()
+    done = prep(*arguments("entities", root, out), "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    assert digests(out) == digests(undisturbed)
