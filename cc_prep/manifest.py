@@ -212,9 +212,10 @@ class Changes(Section):
 class Entities(Section):
     """How noun phrases are found for changed places (`cc-prep entities`).
 
-    weights: CLIP's folder. features: what neighbours are compared by. min_count: captions that a
-    phrase stands in. k: phrases of each region. regions: at most so many of a pair. neighbours,
-    temperature: of the vote. view, grow: what CLIP sees of a region. template: of CLIP's texts.
+    weights: CLIP's folder. features: what neighbours are compared by. min_count: training
+    pairs in whose captions a phrase stands. k: phrases of each region. regions: at most so many of
+    a pair. neighbours, temperature: of the vote. view, grow: what CLIP sees of a region. template:
+    of CLIP's texts.
     """
 
     retriever: Literal["neighbours", "clip"] = "neighbours"

@@ -147,10 +147,22 @@ def _score_mask_files(
         raise UserError(
             "--mask-predictions and --mask-references belong together", "Give both folders"
         )
+    place = None if out is None else str(Path(out) / evaluation.SCORES)
+    if place is not None and storage.exists(place) and not _holds_masks_alone(place):
+        raise UserError(f"{place}: not the scores of masks", "Give another --out")
     figures = mask_files.score(predictions, references, classes).figures()
-    if out is not None:
-        storage.write_json(str(Path(out) / evaluation.SCORES), {"masks": figures})
+    if place is not None:
+        storage.write_json(place, {"masks": figures})
     click.echo(json.dumps(figures, indent=2) if as_json else segmentation.table(figures))
+
+
+def _holds_masks_alone(place: str) -> bool:
+    """Whether a file of scores may be replaced by those of masks: it has none of captions."""
+    try:
+        scores = storage.read_json(place)
+    except ValueError:
+        return False
+    return isinstance(scores, dict) and scores.keys() == {"masks"}
 
 
 def caption(

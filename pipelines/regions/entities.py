@@ -103,7 +103,7 @@ def find_entities(request: job.Request) -> job.Summary | None:
 
 
 def training_vocabulary(places: Iterable[str], min_count: int) -> dict[str, int]:
-    """The noun phrases of the training captions with their counts, of shards of region vectors."""
+    """The noun phrases of training pairs, and of how many, from shards of region vectors."""
     of_pairs = (row.phrases for place in places for row in region_features.read(place))
     return phrases.vocabulary(of_pairs, min_count)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from cc_prep import weights
@@ -74,7 +75,7 @@ class VectorsOfRegions(Networks):
             captions = _captions(item.item) if item.split == TRAIN else ()
         except DamagedShard as error:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
-        names = [phrase for listed in self.nouns(captions) for phrase in dict.fromkeys(listed)]
+        names = dict.fromkeys(itertools.chain.from_iterable(self.nouns(captions)))
         ends = regions.vectors(
             self.encoder,
             images.before,

@@ -65,9 +65,10 @@ def _phrases(document: Any) -> list[str]:
 
 
 def vocabulary(phrases: Iterable[Sequence[str]], min_count: int) -> dict[str, int]:
-    """In how many captions each phrase stands, without phrases that stand in fewer than so many.
+    """In how many pairs' captions each phrase stands, without phrases of fewer than `min_count`.
 
-    phrases: of each caption.
+    phrases: of each pair, all its captions together. How many captions of one pair have a phrase
+    says nothing of other pairs, so they count once.
     """
-    counts = Counter(phrase for of_caption in phrases for phrase in dict.fromkeys(of_caption))
+    counts = Counter(phrase for of_pair in phrases for phrase in dict.fromkeys(of_pair))
     return {phrase: count for phrase, count in sorted(counts.items()) if count >= min_count}

@@ -53,8 +53,8 @@ class ByNeighbours:
     A region is as similar to another as both images are: the mean of two cosines. The `neighbours`
     most similar ones vote for the phrases of their captions, each with a weight that falls with the
     distance. A score is a phrase's share of the votes times its rarity, from 0 to 1, as inverse
-    document frequency has it: what stands in many captions says little. Pairs of the same scene
-    never vote.
+    document frequency has it over training regions: a phrase that many can vote for says little.
+    Pairs of the same scene never vote, but count for the rarity.
 
     known: training pairs. vocabulary: phrases that can be voted for.
     """

@@ -11,9 +11,11 @@ from cc_prep import manifest, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import configs, systems
+from cc_train.systems.chain import recipe as chain
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.procap import batches, stage1, stage2
 from cc_train.systems.vqgan import recipe as vqgan
+from cc_train.text import Vocabulary
 from cc_train.training.settings import Loop
 from tests.conftest import ROOT
 
@@ -35,6 +37,14 @@ def test_shipped_settings(name: str, model: type[Section]) -> None:
 def test_every_manifest_s_training_keys(name: str, section: str, model: type[Section]) -> None:
     """Keeps away: a typo in a manifest that `cc-prep` does not read."""
     assert configs.load(model, section, name, ["loop.steps=3"], QUIET).loop.steps == 3
+
+
+def test_levir_mci_has_the_words_of_its_paper() -> None:
+    """Keeps away: `count > 5` of the paper as "at least 5"."""
+    chosen = configs.load(chain.Settings, "chain", "levir_mci", [], QUIET)
+    words = Vocabulary.of([*["six five"] * 5, "six"], chosen.min_word_count)
+    assert "six" in words.words
+    assert "five" not in words.words
 
 
 @pytest.mark.parametrize("name", systems.names())

@@ -68,6 +68,7 @@ def test_no_caption_of_val_and_test_is_read(out: Path) -> None:
     for file in sorted((out / "region_features").glob("*-0*.parquet")):
         for row in region_features.read(str(file)):
             assert bool(row.phrases) <= (row.split == "train")
+            assert len({*row.phrases}) == len(row.phrases), "a pair has a phrase once"
 
 
 def test_training_shards_hold_the_entities(out: Path, prepare: Command) -> None:

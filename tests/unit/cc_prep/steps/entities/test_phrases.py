@@ -43,8 +43,8 @@ def test_captions_keep_their_order(nouns: NounPhrases) -> None:
     assert nouns(["", "   "]) == [[], []]
 
 
-def test_a_phrase_counts_once_a_caption() -> None:
-    """Keeps away: a caption that names its object twice and lifts it over `min_count`."""
+def test_a_phrase_counts_once_a_pair() -> None:
+    """Keeps away: a pair whose captions all name its object and lift it over `min_count`."""
     phrases = [["cube", "cube"], ["cube", "ball"], ["ball"], ["car", "car"]]
     assert vocabulary(phrases, 2) == {"ball": 2, "cube": 2}
     assert vocabulary(phrases, 1) == {"ball": 2, "car": 1, "cube": 2}

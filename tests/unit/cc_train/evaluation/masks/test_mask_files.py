@@ -112,6 +112,20 @@ def test_the_command_prints_the_figures(tmp_path: Path) -> None:
     assert figures["IoU"]["road"] == 50
     assert figures["F1"] == pytest.approx(200 / 3)
     assert json.loads((out / "scores.json").read_text()) == {"masks": figures}
+    assert cc_train("evaluate", *folders, "--out", out).returncode == 0, "masks again"
+
+
+@pytest.mark.parametrize("content", ['{"metrics": {}, "masks": {}}', "[1]", "{"])
+def test_scores_of_captions_stay(tmp_path: Path, content: str) -> None:
+    """Keeps away: an evaluation of captions that `compare` refuses after masks were scored."""
+    scores = tmp_path / "scores.json"
+    scores.write_text(content)
+    folder = write(tmp_path / "r", TRUE)
+    masks = ("--mask-predictions", folder, "--mask-references", folder)
+    done = cc_train("evaluate", *masks, "--out", tmp_path)
+    assert done.returncode == 2
+    assert "scores.json: not the scores of masks" in done.stderr
+    assert scores.read_text() == content
 
 
 @pytest.mark.parametrize(
