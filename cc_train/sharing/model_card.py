@@ -23,6 +23,7 @@ from cc_train.training import checkpoints
 from cc_train.training.runs import Run
 
 NAME = "README.md"
+MASK_MEASURES = ("mIoU", "mIoU-change", "F1")
 OWN_MEANS = ("ROUGE-L", "CIDEr")  # measures of a corpus that are the mean of its pairs'
 PLACE = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S+')
 
@@ -53,6 +54,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         facts = scores.get("facts")
         measures = {} if facts is None else _right(facts)
         measures |= {name: _value(name, value, items) for name, value in corpus.items()}
+        measures |= _of_masks(scores.get("masks", {}))
         changed = None if facts is None else facts["changed pairs"]["pairs"]
         signature = str(scores.get("signature", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -169,6 +171,12 @@ def _right(facts: Mapping[str, Any]) -> dict[str, str]:
         for name, one in shares.items()
         if one is not None
     }
+
+
+def _of_masks(masks: Mapping[str, Any]) -> dict[str, str]:
+    """The scores of the masks, where the captioner says where something changed."""
+    known = {name: masks.get(name) for name in MASK_MEASURES}
+    return {f"{name} of masks": f"{v:.2f}" for name, v in known.items() if v is not None}
 
 
 def _datasets(entries: Sequence[Entry]) -> str:

@@ -50,7 +50,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Com
     return out
 
 
-def test_its_masks_are_scored_and_shown(out: Path) -> None:
+def test_its_masks_are_scored_and_shown(out: Path, tmp_path: Path) -> None:
     """Keeps away: masks that evaluate, report or export lose on the way."""
     assert '"mIoU_change"' in (out / "run/log.jsonl").read_text()
     test = out / "shards/test-*.tar"
@@ -65,6 +65,9 @@ def test_its_masks_are_scored_and_shown(out: Path) -> None:
     page = (out / "run/report.html").read_text()
     assert "Below the images, masks" in page
     assert "caption and mask" in (out / "run/evaluation/table.md").read_text()
+    done = cc_train("export", out / "run", tmp_path / "packed")
+    assert done.returncode == 0, done.stderr
+    assert "| mIoU-change of masks |" in (tmp_path / "packed/README.md").read_text()
 
 
 def test_two_images_get_a_mask_and_an_overlay(out: Path, synth_root: Path, tmp_path: Path) -> None:

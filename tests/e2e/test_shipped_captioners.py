@@ -68,12 +68,12 @@ def test_its_captions_of_new_scenes_are_right(root: Path, tmp_path: Path) -> Non
 
 def test_masks_of_new_scenes_are_right(root: Path) -> None:
     """The card's figure is over 250 scenes; of 12 the masks have to overlap the truth by 0.6."""
-    settings = manifest.load("pairs", root=str(root))
     shared = union = false_alarms = 0
     captioner = captioners.load(CHAIN)
-    for split in settings.splits:
-        for pair in datasets.open(settings, split=split):
-            [caption] = captioner.caption(torch.from_numpy(np.stack((pair.before, pair.after)))[None])
+    for split in ("train", "val", "test"):
+        for pair in datasets.open("pairs", root=str(root), split=split):
+            before_after = torch.from_numpy(np.stack((pair.before, pair.after)))
+            [caption] = captioner.caption(before_after[None])
             assert caption.mask is not None
             assert pair.mask is not None
             shared += int(((caption.mask > 0) & (pair.mask > 0)).sum())
