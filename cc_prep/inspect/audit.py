@@ -88,28 +88,31 @@ def near_duplicates(
     whole, a pair of `test` is never named, one of `val` only for one of `test`, and of other splits
     that of the larger one.
     """
+    counts = Counter(pair.split for pair in pairs)
+    # Of two splits the one whose pair is named stands first here.
+    names = sorted(counts, key=lambda name: (name == "test", name == "val", -counts[name], name))
     known = [pair for pair in pairs if pair.before in hashes and pair.after in hashes]
+    known.sort(key=lambda pair: names.index(pair.split))
     sides = [
         np.array([hashes[reference] for reference in references], np.uint64)
         for references in ([p.before for p in known], [p.after for p in known])
     ]
-    counts = Counter(pair.split for pair in pairs)
-    # Of two splits the one whose pair is named stands first here.
-    names = sorted(counts, key=lambda name: (name == "test", name == "val", -counts[name], name))
-    split_of = np.array([names.index(pair.split) for pair in known], int)
-    step = max(1, AT_ONCE // max(1, len(known)))
-    named = set()
-    for start in range(0, len(known), step):
-        rows = slice(start, start + step)
-        close = split_of[rows, None] < split_of[None]
-        for values in sides:
-            close &= np.bitwise_count(values[rows, None] ^ values[None]) <= distance
-        for row, column in np.argwhere(close):
-            one, other = known[start + row], known[column]
+    sizes = Counter(pair.split for pair in known)
+    end = 0
+    for name in names:
+        begin, end = end, end + sizes[name]
+        others = len(known) - end  # the pairs of the splits after this one
+        step = max(1, AT_ONCE // max(1, others))
+        for start in range(begin, end if others else begin, step):
+            rows = np.arange(start, min(start + step, end))
+            close = np.ones((len(rows), others), bool)
+            for values in sides:
+                close &= np.bitwise_count(values[rows, None] ^ values[end:]) <= distance
+                has_any = close.any(1)
+                rows, close = rows[has_any], close[has_any]
             # One counterpart each: all images of a fixed camera may look alike.
-            if one.key not in named:
-                named.add(one.key)
-                yield _exclusion(one, DUPLICATE, f"looks like {other.key}")
+            for row, column in zip(rows, close.argmax(1), strict=True):
+                yield _exclusion(known[row], DUPLICATE, f"looks like {known[end + column].key}")
 
 
 def shared_captions(

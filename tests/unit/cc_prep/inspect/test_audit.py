@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +132,45 @@ def test_the_test_split_stays_whole(splits: tuple[str, ...], named: str) -> None
     pairs = [pair(number, split=split) for number, split in enumerate(splits)]
     hashes = {reference: 0 for one in pairs for reference in (one.before, one.after)}
     assert {one.split for one in audit.near_duplicates(pairs, hashes)} == {named}
+
+
+@pytest.mark.parametrize("at_once", [1, 7, audit.AT_ONCE])
+def test_each_duplicate_is_named_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: pairs that are lost where one block of comparisons ends and the next begins."""
+    monkeypatch.setattr(audit, "AT_ONCE", at_once)
+    rng = np.random.default_rng(0)
+    splits = rng.choice(["test", "train", "train", "val"], 40)
+    pairs = [pair(number, split=str(split)) for number, split in enumerate(splits)]
+    looks = [0, 3, 2**60 - 1, 2**63]
+    hashes = {name: int(rng.choice(looks)) for one in pairs for name in (one.before, one.after)}
+    rank = {"train": 0, "val": 1, "test": 2}
+
+    def alike(one: ImagePair, other: ImagePair) -> bool:
+        sides = ((one.before, other.before), (one.after, other.after))
+        return all((hashes[a] ^ hashes[b]).bit_count() <= audit.DISTANCE for a, b in sides)
+
+    expected = {
+        (one.split, one.id): [
+            f"looks like {two.key}"
+            for two in pairs
+            if rank[one.split] < rank[two.split] and alike(one, two)
+        ]
+        for one in pairs
+    }
+    named = [(one.split, one.id) for one in audit.near_duplicates(pairs, hashes)]
+    assert sorted(named) == sorted(key for key, details in expected.items() if details)
+    assert len(named) > 5
+    for one in audit.near_duplicates(pairs, hashes):
+        assert one.detail in expected[one.split, one.id]
+
+
+def test_a_fixed_camera_takes_no_time() -> None:
+    """Keeps away: a walk over all hits in Python where every image looks like every other."""
+    pairs = [pair(number, split="val" if number % 2 else "train") for number in range(3000)]
+    hashes = {reference: 0 for one in pairs for reference in (one.before, one.after)}
+    start = time.process_time()
+    assert len(list(audit.near_duplicates(pairs, hashes))) == 1500
+    assert time.process_time() - start < 1, "0.03 s on one core; the walk took 4"
 
 
 def test_shared_captions() -> None:
