@@ -137,7 +137,8 @@ class ChainCaptioner(PairTrunk):
         done.
         """
         look, regions = self.glance(before_after)
-        memory = self.attended(look, regions)
+        # Written below, while side by side it would be the tokens of the look themselves.
+        memory = self.attended(look, regions).clone()
         masks, taken = self.mask(regions), [0] * len(memory)
         active = torch.arange(len(memory), device=memory.device)
         decoder = self.next_word()

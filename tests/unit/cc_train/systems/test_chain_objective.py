@@ -172,6 +172,15 @@ def test_feedback_goes_the_ways_that_it_is_said_to() -> None:
         assert (hears is not None and bool(hears.any())) == words_hear, feedback
 
 
+@pytest.mark.parametrize("feedback", get_args(captioner.Feedback))
+def test_controls_caption_as_the_chain_does(feedback: captioner.Feedback) -> None:
+    """Keeps away: a control that trains, and fails at its first validation."""
+    one = network(2, feedback).eval()
+    captions = one.caption(features()[:3])
+    assert len(captions) == 3
+    assert all(caption.mask is not None for caption in captions)
+
+
 def test_rounds_end_when_nothing_changes() -> None:
     """Keeps away: rounds that go on for pairs that are done; a batch that stops for its first."""
     one = network(5).eval()
