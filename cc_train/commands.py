@@ -98,7 +98,7 @@ def evaluate(
         return
     if protocol_name is not None:
         protocols.get(protocol_name)
-    uncaptioned = coco.read_uncaptioned(references) if references else []
+    uncaptioned: list[coco.Item] = []
     if predictions:
         if run is not None or (references is None) == (not shards):
             raise UserError(
@@ -107,6 +107,7 @@ def evaluate(
             )
         predicted = coco.read_predictions(predictions)
         items = coco.read_references(references) if references else protocol.items(shards)[1]
+        uncaptioned = coco.read_uncaptioned(references) if references else []
         items = coco.with_types(items, types) if types else items
         items = coco.with_facts(items, facts) if facts else items
         count = len(items)

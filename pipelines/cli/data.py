@@ -159,7 +159,7 @@ def inspect(
     other, near duplicates across splits, captions shared by pairs with different changes.
 
     \b
-    Examples:
+    Example:
       cc-prep inspect clevr --root /data/clevr
       cc-prep inspect levir_mci --write-exclusions levir_mci.csv
       cc-prep build levir_mci --out out/levir_mci --set exclude=levir_mci.csv

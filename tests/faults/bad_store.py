@@ -144,6 +144,7 @@ class Handler(BaseHTTPRequestHandler):
 def running() -> Iterator[Store]:
     """A store with an empty bucket; this process and its children find it by their environment."""
     import boto3
+    import s3fs
     from moto.server import ThreadedMotoServer
 
     before = dict(os.environ)
@@ -155,11 +156,14 @@ def running() -> Iterator[Store]:
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     store.endpoint = f"http://127.0.0.1:{proxy.server_port}"
     os.environ |= {**KEYS, "AWS_ENDPOINT_URL": store.endpoint}
+    # Clients are kept by their options, which the endpoint is not among: another store's is gone.
+    s3fs.S3FileSystem.clear_instance_cache()
     try:
         boto3.client("s3").create_bucket(Bucket=BUCKET)
         yield store
     finally:
         os.environ.clear()
         os.environ |= before
+        s3fs.S3FileSystem.clear_instance_cache()
         proxy.shutdown()
         server.stop()

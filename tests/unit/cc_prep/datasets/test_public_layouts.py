@@ -255,7 +255,7 @@ def test_what_is_odd_is_noted(tmp_path: Path) -> None:
         "test: 1 pairs with a contradiction: 8 (kind change; "
         "the captions say that nothing changed)",
         "train: 1 pairs with a near duplicate: 7 (looks like spot-val-9-change)",
-        "test: 1 pairs with a near duplicate: 8 (looks like spot-train-7-change)",
+        "val: 1 pairs with a near duplicate: 9 (looks like spot-test-8-change)",
     ]
     assert f"1 images are in several splits: {' = '.join(sorted(keys))}" in inspection.faults
 
