@@ -112,11 +112,7 @@ def evaluate(
         items = coco.with_facts(items, facts) if facts else items
         count = len(items)
         captions, items = coco.matched(predicted, items, predicted_only, uncaptioned)
-        if len(items) < count:
-            click.echo(f"{count - len(items)} pairs without a prediction left out", err=True)
-        if len(captions) < len(predicted):
-            surplus = len(predicted) - len(captions)
-            click.echo(f"{surplus} predictions of pairs without captions left out", err=True)
+        _say_left_out(count - len(items), len(predicted) - len(captions))
         place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
         subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
         scores = evaluation.evaluate(items, captions, protocol=protocol_name, subset=subset)
@@ -134,6 +130,14 @@ def evaluate(
     evaluation.write(place, scores, items, captions, uncaptioned)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
+
+
+def _say_left_out(pairs: int, predictions: int) -> None:
+    """pairs: how many have no prediction. predictions: how many are of pairs without captions."""
+    if pairs:
+        click.echo(f"{pairs} pairs without a prediction left out", err=True)
+    if predictions:
+        click.echo(f"{predictions} predictions of pairs without captions left out", err=True)
 
 
 def _score_mask_files(
