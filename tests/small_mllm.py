@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from packaging.version import Version
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a name in place of a folder would hang
 
@@ -166,10 +169,18 @@ def config(family: str, words: Any, questions: Any) -> Any:
     )  # fmt: skip
 
 
+def skip_old_smolvlm() -> None:
+    """Skips a test where transformers cannot run a small SmolVLM, as on Python 3.10."""
+    if Version(version("transformers")) < Version("5.21"):
+        pytest.skip("SmolVLM's image tokens come in groups before transformers 5.21")
+
+
 def save(folder: Path, family: str, seed: int = 0) -> Path:
     """A tiny random model of a family, saved in a folder of its own in `folder`."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+    if family == "smolvlm":
+        skip_old_smolvlm()
     place = folder / family
     if place.exists():
         return place

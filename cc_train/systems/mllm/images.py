@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -65,12 +66,30 @@ def geometry(family: Family, config: Any, size: int | None) -> Geometry:
         places, tokens = int(config.num_query_tokens), None
     else:
         places, tokens = (count // merge) ** 2, (count // merge, count // merge)
+    if family.name == "smolvlm":
+        _check_groups(places, patch)
     windows = getattr(vision, "window_size", None) if family.pixels == "patches" else None
     unit = None if windows is None else int(windows) // merge // patch
     order = torch.arange(count * count)
     if family.pixels == "patches":
         order = sequence(count, count, merge, unit)
     return Geometry(side, places, (count, count), tokens, order.argsort(), merge, patch)
+
+
+def _check_groups(places: int, patch: int) -> None:
+    """Raises UserError where this transformers cannot place SmolVLM's image tokens.
+
+    Before 5.21 it places them in groups of as many as a patch has px on a side.
+    """
+    from packaging.version import Version
+
+    installed = version("transformers")
+    if places % patch and Version(installed) < Version("5.21"):
+        raise UserError(
+            f"transformers {installed} takes images of SmolVLM in groups of {patch} tokens, and "
+            f"this model has {places} of them for each image",
+            "Install transformers 5.21 or later, which needs Python 3.11",
+        )
 
 
 def sequence(rows: int, columns: int, merge: int, window: int | None = None) -> Tensor:

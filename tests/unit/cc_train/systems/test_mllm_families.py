@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from cc_prep.errors import UserError
@@ -228,3 +229,15 @@ def test_share_inside_is_of_what_the_mask_covers() -> None:
     mask = torch.tensor([[1.0, 0.6, 0.2, 0.0]])
     attention = torch.tensor([[0.1, 0.2, 0.3, 0.2]])
     assert attention_loss.share_inside(attention, mask).item() == pytest.approx(0.3 / 0.8)
+
+
+def test_an_old_transformers_and_smolvlm_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a traceback out of transformers on Python 3.10, in the middle of a training."""
+    config = transformers.AutoConfig.for_model(
+        "smolvlm", vision_config={"image_size": 56, "patch_size": 14}, scale_factor=2
+    )
+    monkeypatch.setattr(images, "version", lambda name: "5.21.0")
+    assert images.geometry(families.FAMILIES["smolvlm"], config, None).places == 4
+    monkeypatch.setattr(images, "version", lambda name: "5.20.2")
+    with pytest.raises(UserError, match="groups of 14 tokens"):
+        images.geometry(families.FAMILIES["smolvlm"], config, None)
