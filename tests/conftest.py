@@ -21,6 +21,9 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_worker_niceness", "0")
 # The suite takes two files at a time on two cores: further threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A name in place of a folder would be looked up there, and wait. Read when the hub's own package is
+# imported, so before any test file is; tests of the hub turn it off.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # No test depends on how fast the machine is.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

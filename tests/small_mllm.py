@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from packaging.version import Version
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a name in place of a folder would hang
 
 SENTENCES = (
     "the red cube moved to the left",

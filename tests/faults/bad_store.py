@@ -27,7 +27,7 @@ class Store:
     """The proxy's switches and what it did. share: of all requests that meet a fault.
 
     done: requests by their fault. methods: requests by their method. most_at_once: requests that
-    were under way at a time.
+    were under way at a time. held: a PUT of such a name is never answered while it stands.
     """
 
     def __init__(self, backend: tuple[str, int]) -> None:
@@ -38,6 +38,7 @@ class Store:
         self.done: Counter[str] = Counter()
         self.methods: Counter[str] = Counter()
         self.under_way = self.most_at_once = 0
+        self.held = ""
         self.lock = threading.Lock()
         self.endpoint = ""
 
@@ -86,6 +87,11 @@ class Handler(BaseHTTPRequestHandler):
             self._relay()
 
     def _relay(self) -> None:
+        while self.command == "PUT" and (name := self.store.held) and name in self.path:
+            time.sleep(0.05)
+            if not self.store.held:  # whoever asked is gone by now
+                self.close_connection = True
+                return
         fault = self.store.draw()
         length = int(self.headers.get("Content-Length") or 0)
         if fault == "cut request":
