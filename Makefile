@@ -112,15 +112,16 @@ stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
 	$(BIN)/cc-train stage2 --config $(DATASET) --out $(OUT)/stage2 --init $(OUT)/stage1 \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
-# Without shards in OUT they are made first, of both images' features alone.
+# Without shards in OUT, or with a part of them, they are made first, of both images' features alone.
+SHARDS_ARE_WHOLE = grep -qs '"complete": true' $(OUT)/shards/provenance.json
 scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
-	@test -e $(OUT)/shards/index.parquet || \
+	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
 	$(BIN)/cc-train scorer --config $(DATASET) --out $(OUT)/scorer \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says where: OUT/chain
-	@test -e $(OUT)/shards/index.parquet || \
+	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
 	$(BIN)/cc-train chain --config $(DATASET) --out $(OUT)/chain \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
@@ -128,7 +129,7 @@ chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says
 # SmolLM2-135M, with new eyes: features of both images at the size that captioner-mini's eyes know.
 NEW_EYES = $(if $(filter synth pairs,$(DATASET)),--init captioner-mini)
 mllm: $(SETUP)  ## OUT/shards with features → adapters of a language model: OUT/mllm
-	@test -e $(OUT)/shards/index.parquet || $(MAKE) --no-print-directory shards \
+	@$(SHARDS_ARE_WHOLE) || $(MAKE) --no-print-directory shards \
 	  ARGS='$(FEATURES_ALONE) --set image_size=112 $(PREPARE)'
 	$(BIN)/cc-train mllm --config $(DATASET) $(NEW_EYES) --out $(OUT)/mllm \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)

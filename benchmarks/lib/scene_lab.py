@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from cc_prep import manifest
+from cc_prep.formats import provenance
 from lib.trainings import append, figures, read, run, sets
 
 CONFIG = "pairs"
@@ -74,7 +75,8 @@ class Lab:
         """Scenes and shards, where they are not there yet."""
         for name, count, seed in (("scenes", SCENES, SEED), ("fresh", FRESH, FRESH_SEED)):
             shards = self.folder / f"{name}-pairs"
-            if (shards / "shards/index.parquet").exists():
+            record = provenance.read(str(shards / "shards"))
+            if record is not None and record["complete"]:
                 continue
             run("cc-prep", "synth", self.folder / name, "--scenes", count, "--seed", seed,
                 "--size", 112, "--wording", "plain")  # fmt: skip

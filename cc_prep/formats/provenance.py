@@ -56,6 +56,21 @@ def write(folder: str, provenance: dict[str, Any]) -> None:
     storage.write_json(storage.join(folder, FILE), provenance)
 
 
+def planned(folder: str) -> list[str]:
+    """The shards that a folder's job has planned, of any version; none without provenance.
+
+    Raises UserError for a damaged one.
+    """
+    place = storage.join(folder, FILE)
+    try:
+        record = storage.read_json(place)
+        return sorted(record.get("planned", {}))
+    except FileNotFoundError:
+        return []
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise UserError(f"{place}: no provenance ({error})", "Restore it, or start anew") from None
+
+
 def read(folder: str) -> dict[str, Any] | None:
     """A folder's provenance; None where it has none.
 

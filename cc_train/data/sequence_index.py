@@ -6,6 +6,7 @@ resumed run reads what the undisturbed one would have read.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import tarfile
@@ -18,7 +19,7 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import tar
+from cc_prep.formats import provenance, tar
 from cc_prep.media import images
 from cc_prep.progress import Progress, no_progress
 
@@ -53,7 +54,7 @@ def expand(patterns: Sequence[str]) -> list[str]:
     """The shards that some patterns name, each once.
 
     A pattern is a path, a URL, a glob or a brace expression. Raises UserError for one that names no
-    existing file.
+    existing file, and for a glob that shards would fit which the folder's job has not made yet.
     """
     places: list[str] = []
     for pattern in patterns:
@@ -61,8 +62,25 @@ def expand(patterns: Sequence[str]) -> list[str]:
             matches = storage.glob(name) if any(c in name for c in "*?[") else [name]
             if not matches or not all(storage.exists(place) for place in matches):
                 raise UserError(f"--shards {name}: no such file", "Quote it, and look at the path")
+            if matches != [name]:
+                _check_finished(name, matches)
             places += matches
     return list(dict.fromkeys(places))
+
+
+def _check_finished(pattern: str, places: Sequence[str]) -> None:
+    """Raises UserError if planned shards of this pattern are missing where these shards lie."""
+    _, _, file_pattern = pattern.rpartition("/")
+    for folder in dict.fromkeys(place.rpartition("/")[0] or "." for place in places):
+        planned = [f"{name}.tar" for name in provenance.planned(folder)]
+        there = {place.rpartition("/")[2] for place in places}
+        missing = [name for name in fnmatch.filter(planned, file_pattern) if name not in there]
+        if missing:
+            raise UserError(
+                f"--shards {pattern}: planned shards are not there yet: {missing[0]} and "
+                f"{len(missing) - 1} more",
+                "Finish them with the command that began them, or name shards without *",
+            )
 
 
 def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> list[Sample]:

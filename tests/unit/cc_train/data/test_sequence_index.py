@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_prep.formats import sequences, tar
+from cc_prep.formats import provenance, sequences, tar
 from cc_prep.media.images import encode_image
 from cc_prep.records import FrameSequence, ImagePair
 from cc_train.data import sequence_index
@@ -148,3 +148,18 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
         file.addfile(link)
     with pytest.raises(UserError, match="no regular file"):
         sequence_index.read_index([str(tmp_path / "link.tar")])
+
+
+def test_a_job_that_is_not_done_is_not_trained_on(tmp_path: Path) -> None:
+    """Keeps away: a training on half of the shards, because their job was killed."""
+    for name in ("train-000000", "val-000000"):
+        shard(tmp_path / f"{name}.tar")
+    planned = dict.fromkeys(("train-000000", "train-000001", "val-000000"), 1)
+    provenance.write(str(tmp_path), {"complete": False, "planned": planned})
+    with pytest.raises(UserError, match=r"are not there yet: train-000001\.tar and 0 more"):
+        sequence_index.expand([f"{tmp_path}/train-*.tar"])
+    for whole in ("val-*.tar", "train-000000.tar", "train-00000{0..0}.tar"):
+        assert len(sequence_index.expand([f"{tmp_path}/{whole}"])) == 1
+    (tmp_path / provenance.FILE).write_text("[]")
+    with pytest.raises(UserError, match="no provenance"):
+        sequence_index.expand([f"{tmp_path}/val-*.tar"])
