@@ -49,8 +49,10 @@ def score(
     """
     if named is not None:
         protocols.checked(named, items)  # before the captions, which take long
-    masks = SampleMasks()
+    masks = SampleMasks(captioner.inputs.mask_classes)
     captions = _captions(captioner, entries, beams, False, console, masks)
+    for note in masks.notes():
+        console.print(note, highlight=False)
     if place is not None:
         coco.write(place, items, captions)
     scores = evaluation.evaluate(items, captions, protocol=named)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.media.masks import fitted
@@ -14,12 +17,17 @@ from cc_train.evaluation.masks.segmentation import MaskCounter, MaskScores
 class SampleMasks:
     """Counts the masks of captions of samples, as far as both have one.
 
-    judged: of rendered samples, what `faithfulness.count` takes.
+    known: names of the classes that the captioner was trained on, whose number 1 is no other
+    data's; masks of samples with others are left out. Empty for a captioner that names none.
+    judged: of rendered samples, what `faithfulness.count` takes. left_out: how many masks of which
+    classes were left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: tuple[str, ...] = ()) -> None:
+        self.known = known
         self.counter: MaskCounter | None = None
         self.judged: list[Judged] = []
+        self.left_out: Counter[tuple[str, ...]] = Counter()
 
     def add(self, entry: Entry, caption: Caption) -> None:
         """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
@@ -35,6 +43,9 @@ class SampleMasks:
         except (DamagedShard, FileNotFoundError) as error:
             raise UserError(f"{entry.shard}: {error}", ADVICE) from None
         if reference is None:
+            return
+        if self.known and entry.mask_classes != self.known:
+            self.left_out[entry.mask_classes] += 1
             return
         if self.counter is None:
             self.counter = MaskCounter(entry.mask_classes)
@@ -53,6 +64,12 @@ class SampleMasks:
         facts = facts_of({**sample.meta, "key": entry.key})
         if facts is not None:
             self.judged.append(Judged(caption.text, facts, prediction, reference))
+
+    def notes(self) -> Iterator[str]:
+        """What was left out, a line for each list of classes."""
+        for classes, count in self.left_out.items():
+            listed, known = ", ".join(classes), ", ".join(self.known)
+            yield f"masks of {listed} ({count:,}) are not scored: the captioner masks {known}"
 
     @property
     def scores(self) -> MaskScores | None:

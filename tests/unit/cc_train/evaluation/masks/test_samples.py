@@ -25,11 +25,10 @@ FRAMES = np.zeros((2, 32, 32, 3), np.uint8)
 class Points:
     """Says that the left half changed, in half the size of the images."""
 
-    inputs = Inputs((32, 32))
     device = torch.device("cpu")
 
-    def __init__(self, class_id: int = 1) -> None:
-        self.class_id = class_id
+    def __init__(self, class_id: int = 1, classes: tuple[str, ...] = ()) -> None:
+        self.class_id, self.inputs = class_id, Inputs((32, 32), mask_classes=classes)
 
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
         mask = np.zeros((16, 16), np.uint8)
@@ -89,6 +88,19 @@ def test_a_captioner_or_shards_without_masks(tmp_path: Path) -> None:
     scores, _ = protocol.score(Points(), entries, items, 1, QUIET)
     assert scores.masks is None
     assert "masks" not in scores.figures()
+
+
+def test_masks_of_other_classes_are_left_out(tmp_path: Path) -> None:
+    """Keeps away: road counted as building, because both are class 1 of their data."""
+    roads, buildings = ("road", "building"), ("building",)
+    pattern = write(tmp_path, (band(0, 16), roads), (band(0, 16), buildings))
+    entries, items = protocol.items([pattern])
+    captioner, said = Points(1, roads), io.StringIO()
+    scores, captions = protocol.score(captioner, entries, items, 1, Console(file=said, width=200))
+    assert scores.masks is not None
+    assert (scores.masks.pairs, scores.masks.classes) == (1, roads)
+    assert len(captions) == 2
+    assert "masks of building (1) are not scored: the captioner masks road, building" in said.getvalue()
 
 
 def test_classes_that_do_not_fit(tmp_path: Path) -> None:
