@@ -93,7 +93,7 @@ def description(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def _of(manifest: Manifest, place: str, content: bytes) -> list[Exclusion]:
-    """The rows of the manifest's file. Raises UserError for one of a split that it does not have."""
+    """The rows of the manifest's file. Raises UserError for one of none of its splits."""
     rows = _parsed(place, content)
     others = [row.split for row in rows if row.split not in manifest.splits]
     if others:

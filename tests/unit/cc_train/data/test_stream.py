@@ -227,9 +227,7 @@ def test_when_nothing_can_be_read(tmp_path: Path) -> None:
 def test_a_part_that_is_read_late_is_named(tmp_path: Path) -> None:
     """Keeps away: a traceback for a damaged mask or image, which a batch alone looks at."""
 
-    def damaged(
-        samples: list[TrainingSample], rngs: list[np.random.Generator]
-    ) -> dict[str, Any]:
+    def damaged(samples: list[TrainingSample], rngs: list[np.random.Generator]) -> dict[str, Any]:
         raise DamagedShard(f"{samples[0].key}.mask.png: no image")
 
     entries = shard_index.read([write_shards(tmp_path, [4])])
