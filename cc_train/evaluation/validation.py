@@ -62,7 +62,7 @@ class Validation:
         """
         spoken = list(predict(captioner, self.entries, ranks=self.ranks))
         parts = self.ranks.gather_objects({key: caption.text for key, caption in spoken})
-        masked = self._masked(captioner, spoken)
+        masked = self._masked(spoken)
         if not self.ranks.first:
             return {}
         by_key = {key: text for part in parts for key, text in part.items()}
@@ -80,11 +80,9 @@ class Validation:
         storage.write_json(str(self.run / "validation.json"), captions)
         return figures
 
-    def _masked(
-        self, captioner: CaptionModel, spoken: Sequence[tuple[str, Caption]]
-    ) -> dict[str, float]:
+    def _masked(self, spoken: Sequence[tuple[str, Caption]]) -> dict[str, float]:
         """mIoU-change of the masks, on all ranks; nothing where captioner or samples have none."""
-        masks = SampleMasks(captioner.inputs.mask_classes)
+        masks = SampleMasks()
         by_key = {entry.key: entry for entry in self.entries}
         for key, caption in spoken:
             masks.add(by_key[key], caption)

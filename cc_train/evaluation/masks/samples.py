@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.media.images import encode_image
 from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.data.shard_index import ADVICE, Entry, facts_of
@@ -20,7 +21,7 @@ class SampleMasks:
     known: names of the classes that the captioner was trained on, whose number 1 is no other
     data's; masks of samples with others are left out. Empty for a captioner that names none.
     judged: of rendered samples, what `faithfulness.count` takes. left_out: how many masks of which
-    classes were left out.
+    classes were left out. pngs: by key, the predicted mask, and the true one where it was counted.
     """
 
     def __init__(self, known: tuple[str, ...] = ()) -> None:
@@ -28,6 +29,7 @@ class SampleMasks:
         self.counter: MaskCounter | None = None
         self.judged: list[Judged] = []
         self.left_out: Counter[tuple[str, ...]] = Counter()
+        self.pngs: dict[str, tuple[bytes, bytes | None]] = {}
 
     def add(self, entry: Entry, caption: Caption) -> None:
         """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
@@ -35,6 +37,8 @@ class SampleMasks:
         Raises UserError for a sample that cannot be read, whose classes are not those of the
         samples before it, or for which a class is predicted that its data does not have.
         """
+        if caption.mask is not None:
+            self.pngs[entry.key] = encode_image(caption.mask, "png", 0), None
         if caption.mask is None or not entry.mask_classes:
             return
         try:
@@ -61,6 +65,8 @@ class SampleMasks:
                 "Score the captioner on data with the classes that it was trained on",
             )
         self.counter.add(reference, prediction)
+        predicted, true = (encode_image(mask, "png", 0) for mask in (prediction, reference))
+        self.pngs[entry.key] = predicted, true
         facts = facts_of({**sample.meta, "key": entry.key})
         if facts is not None:
             self.judged.append(Judged(caption.text, facts, prediction, reference))
