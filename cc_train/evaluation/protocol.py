@@ -52,7 +52,7 @@ def score(
         protocols.checked(named, items)  # before the captions, which take long
     if place is not None:
         written.check(place)
-    masks = SampleMasks(captioner.inputs.mask_classes)
+    masks = SampleMasks(captioner.inputs.mask_classes, keep=place is not None)
     captions = _captions(captioner, entries, beams, False, console, masks)
     for note in masks.notes():
         console.print(note, highlight=False)

@@ -21,11 +21,12 @@ class SampleMasks:
     known: names of the classes that the captioner was trained on, whose number 1 is no other
     data's; masks of samples with others are left out. Empty for a captioner that names none.
     judged: of rendered samples, what `faithfulness.count` takes. left_out: how many masks of which
-    classes were left out. pngs: by key, the predicted mask, and the true one where it was counted.
+    classes were left out. pngs: by key, with `keep`, the predicted mask, and the true one where it
+    was counted.
     """
 
-    def __init__(self, known: tuple[str, ...] = ()) -> None:
-        self.known = known
+    def __init__(self, known: tuple[str, ...] = (), keep: bool = False) -> None:
+        self.known, self.keep = known, keep
         self.counter: MaskCounter | None = None
         self.judged: list[Judged] = []
         self.left_out: Counter[tuple[str, ...]] = Counter()
@@ -37,7 +38,7 @@ class SampleMasks:
         Raises UserError for a sample that cannot be read, whose classes are not those of the
         samples before it, or for which a class is predicted that its data does not have.
         """
-        if caption.mask is not None:
+        if caption.mask is not None and self.keep:
             self.pngs[entry.key] = encode_image(caption.mask, "png", 0), None
         if caption.mask is None or not entry.mask_classes:
             return
@@ -65,8 +66,9 @@ class SampleMasks:
                 "Score the captioner on data with the classes that it was trained on",
             )
         self.counter.add(reference, prediction)
-        predicted, true = (encode_image(mask, "png", 0) for mask in (prediction, reference))
-        self.pngs[entry.key] = predicted, true
+        if self.keep:
+            predicted, true = (encode_image(mask, "png", 0) for mask in (prediction, reference))
+            self.pngs[entry.key] = predicted, true
         facts = facts_of({**sample.meta, "key": entry.key})
         if facts is not None:
             self.judged.append(Judged(caption.text, facts, prediction, reference))
