@@ -208,6 +208,12 @@ class Changes(Section):
     most_share: Annotated[float, Field(gt=0, le=1)] = 0.6
     threads: Positive = 2
 
+    @model_validator(mode="after")
+    def _cells_have_neighbours(self) -> Changes:
+        if self.cell > self.eps:
+            raise ValueError("cell is larger than eps: no two cells would ever be neighbours")
+        return self
+
 
 class Entities(Section):
     """How noun phrases are found for changed places (`cc-prep entities`).

@@ -207,7 +207,8 @@ def evaluate(**options: Any) -> None:
     Their shards hold the facts; for --references give them with --facts.
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
     The last line is the signature of the scores: with another one they are not comparable.
-    Masks are scored too where captioner and shards have them; --mask-predictions takes anybody's.
+    Masks are written and scored too where captioner and shards have them; --mask-predictions takes
+    anybody's.
 
     \b
     Examples:

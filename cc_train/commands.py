@@ -92,7 +92,8 @@ def evaluate(
 ) -> None:
     """Scores a run on shards, or predictions against references. Raises UserError."""
     if mask_predictions is not None or mask_references is not None or classes is not None:
-        if run is not None or shards or predictions or references is not None:
+        of_captions = (run, references, types, facts, protocol_name)
+        if shards or predictions or predicted_only or any(one is not None for one in of_captions):
             raise UserError("masks and captions are both to be scored", "Score one at a time")
         _score_mask_files(mask_predictions, mask_references, classes, out, as_json)
         return

@@ -35,12 +35,15 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     manifest, makes, shards = _plan(request, source_folder)
     manifest = fingerprint.with_config_content(manifest)
     fingerprint.check_keyframes(manifest)
-    if source is not None and "interpolate" in makes:
-        raise UserError(f"{source}: no sequences in it", "Give the --out of an earlier interpolate")
+    findings = find_findings(manifest, source_folder)
+    if source is not None and "interpolate" in makes and findings.changes is None:
+        raise UserError(
+            f"{source}: no sequences and no found changes in it",
+            "Give the --out of an earlier interpolate or changes",
+        )
     if "interpolate" in makes:
         interpolate.check_truth(manifest, (one for one in shards if isinstance(one, ShardPlan)))
     digests, scorer = _find_weights(manifest, makes, source_folder, request.console)
-    findings = find_findings(manifest, source_folder)
     first_pair = next((shard.pairs[0] for shard in shards if isinstance(shard, ShardPlan)), None)
     spec = job.JobSpec(
         format=training_shards.FORMAT,

@@ -59,11 +59,12 @@ def read(place: str) -> list[Exclusion]:
 def apply(manifest: Manifest, split: str, pairs: Sequence[ImagePair]) -> list[ImagePair]:
     """The pairs of a split without those that the manifest excludes.
 
-    Raises UserError for a row that names no pair of the split.
+    Raises UserError for a row that names no pair of the split, or is of none of the splits.
     """
     if manifest.exclude is None:
         return list(pairs)
-    left_out = {row.pair for row in read(manifest.exclude) if row.split == split}
+    rows = _of(manifest, manifest.exclude, _content(manifest.exclude))
+    left_out = {row.pair for row in rows if row.split == split}
     unknown = sorted(left_out - {(split, pair.id, pair.kind) for pair in pairs})
     if unknown:
         raise UserError(
@@ -75,17 +76,32 @@ def apply(manifest: Manifest, split: str, pairs: Sequence[ImagePair]) -> list[Im
 
 
 def description(manifest: Manifest) -> dict[str, Any] | None:
-    """The file's name and digest, and how many pairs of each split it leaves out; None without."""
+    """The file's name and digest, and how many pairs of each split it leaves out; None without.
+
+    Raises UserError.
+    """
     if manifest.exclude is None:
         return None
     content = _content(manifest.exclude)
-    left_out = {row.pair for row in _parsed(manifest.exclude, content)}
+    left_out = {row.pair for row in _of(manifest, manifest.exclude, content)}
     counts = Counter(split for split, _, _ in left_out)
     return {
         "file": manifest.exclude.rpartition("/")[2],
         "sha256": hashlib.sha256(content).hexdigest(),
         "pairs": dict(sorted(counts.items())),
     }
+
+
+def _of(manifest: Manifest, place: str, content: bytes) -> list[Exclusion]:
+    """The rows of the manifest's file. Raises UserError for one of none of its splits."""
+    rows = _parsed(place, content)
+    others = [row.split for row in rows if row.split not in manifest.splits]
+    if others:
+        raise UserError(
+            f"{place}: {len(others)} rows are of other splits, such as {others[0]}",
+            f"{manifest.name} has {', '.join(manifest.splits)}",
+        )
+    return rows
 
 
 def _content(place: str) -> bytes:

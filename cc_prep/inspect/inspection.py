@@ -23,6 +23,8 @@ from cc_prep.media import masks
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 
+NO_MASK = "no mask"  # of pairs of which it is not known where they changed
+
 
 @dataclass
 class Inspection:
@@ -129,13 +131,18 @@ def _look_at_masks(
 
     known: dict[str, frozenset[int]] = {}
     counts: Counter[str] = Counter()
+    without = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for pair, outcome in zip(pairs, pool.map(look, pairs), strict=True):
             if isinstance(outcome, RejectedPair):
                 inspection.faults.append(str(outcome))
-            elif outcome is not None:
+            elif outcome is None:
+                without += 1
+            else:
                 known[pair.key] = outcome
                 counts.update([pair.mask_classes[i - 1] for i in sorted(outcome)] or ["empty"])
+    if counts and without:  # of a data set with masks
+        counts[NO_MASK] = without
     inspection.masks = dict(counts.most_common())
     return known
 

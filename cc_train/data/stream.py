@@ -25,6 +25,7 @@ from cc_train.distributed import Ranks
 
 Drawn = tuple[TrainingSample, np.random.Generator]
 SKIPPED = "skipped"  # where a batch names the samples that could not be read
+REMEDY = "look at the shards with `cc-prep verify`, or make them anew"
 
 
 class StreamSettings(Section):
@@ -119,10 +120,15 @@ class Stream:
         positions = order.positions_of(number, self.batch_size, self.ranks.rank, self.ranks.world)
         items = {position: self._drawn(position, bad) for position in positions}
         samples, rngs = _apart(drawn for item in items.values() for drawn in item)
-        if not self.partners:
-            return {**self.make(samples, rngs), SKIPPED: bad}
-        others, partner = self._partners(items, bad)
-        return {**self.make(samples, rngs, _apart(others), np.array(partner)), SKIPPED: bad}
+        more: list[Any] = []
+        if self.partners:
+            others, partner = self._partners(items, bad)
+            more = [_apart(others), np.array(partner)]
+        try:
+            batch = self.make(samples, rngs, *more)
+        except DamagedShard as error:  # of what only the batch decodes: images and masks
+            raise JobFailed(f"{error}: {REMEDY}") from None
+        return {**batch, SKIPPED: bad}
 
     def _partners(
         self, items: Mapping[int, list[Drawn]], bad: list[str]
@@ -164,8 +170,7 @@ class Stream:
         if new and len(self.skipped) > allowed:
             raise JobFailed(
                 f"{len(self.skipped)} of {len(self.entries)} samples cannot be read, the last is "
-                f"{sorted(new)[-1]}: look at the shards with `cc-prep verify`, make them anew, or "
-                "raise stream.skip_bad"
+                f"{sorted(new)[-1]}: {REMEDY}, or raise stream.skip_bad"
             )
 
     def state(self, number: int) -> dict[str, Any]:

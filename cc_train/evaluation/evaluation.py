@@ -10,6 +10,7 @@ DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores 
 DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
                        changed (`facts`) and whether the caption is right (`outcomes`, `exact`)
 DIR/table.md           facts and corpus scores as tables
+DIR/predicted_masks/   KEY.png of class ids, where the captioner masks; and true_masks/ beside it
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from cc_train.evaluation import evaluation, faithfulness, protocols
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
+from cc_train.evaluation.masks import written
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.predict import predict
 
@@ -44,15 +45,20 @@ def score(
 
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
-    place: a folder into which the captions are written before they are scored, so that they are
-    there whatever the scores then fail at. named: a protocol of `protocols`.
+    place: a folder into which captions and masks are written before they are scored, so that they
+    are there whatever the scores then fail at. named: a protocol of `protocols`.
     """
     if named is not None:
         protocols.checked(named, items)  # before the captions, which take long
-    masks = SampleMasks()
+    if place is not None:
+        written.check(place)
+    masks = SampleMasks(captioner.inputs.mask_classes, keep=place is not None)
     captions = _captions(captioner, entries, beams, False, console, masks)
+    for note in masks.notes():
+        console.print(note, highlight=False)
     if place is not None:
         coco.write(place, items, captions)
+        written.write(place, masks.pngs)
     scores = evaluation.evaluate(items, captions, protocol=named)
     scores.masks, scores.faithfulness = masks.scores, faithfulness.count(masks.judged)
     swapped = _captions(captioner, entries, beams, True, console)

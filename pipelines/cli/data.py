@@ -164,11 +164,13 @@ def inspect(
       cc-prep inspect levir_mci --write-exclusions levir_mci.csv
       cc-prep build levir_mci --out out/levir_mci --set exclude=levir_mci.csv
     """
-    from cc_prep import manifest
+    from cc_prep import manifest, storage
     from cc_prep.datasets import exclusions
     from cc_prep.inspect import inspection
 
     settings = manifest.load(dataset, overrides, root)
+    if exclusion_file is not None and storage.is_folder(exclusion_file):
+        raise UserError(f"--write-exclusions {exclusion_file}: a folder", "Give a file")
     with progress_bar("reading images") as progress:
         result = inspection.inspect(settings, splits or settings.splits, limit, progress)
     figures = result.to_json()

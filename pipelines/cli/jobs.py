@@ -96,7 +96,7 @@ def score_frames(**options: Any) -> None:
     "--from",
     "source",
     metavar="DIR",
-    help="The --out whose sequences and scores are taken; default: OUT.",
+    help="The --out whose sequences, scores, found changes and entities are taken; default: OUT.",
 )
 @job_options
 def build(source: str | None, **options: Any) -> None:

@@ -130,3 +130,5 @@ def test_from_raw_files_to_captions_with_masks(
     assert scores["groups"]["total"]["pairs"] > 0
     assert scores["masks"]["IoU"].keys() == {"unchanged", *MASK_CLASSES[name]}
     assert scores["masks"].keys() >= {"mIoU", "mIoU-change", "IoU", "F1"}
+    written = tmp_path / "out/chain/evaluation/predicted_masks"
+    assert len(list(written.glob("*.png"))) == scores["masks"]["pairs"]

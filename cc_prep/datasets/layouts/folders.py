@@ -98,6 +98,7 @@ def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
                 else (),
             ),
             *(images.paths.get(f"{folder}/{name}") for folder in mask_folders),
+            land_cover=manifest.masks.land_cover,
         )
         # A name on one side alone is a pair too: the job sets it aside and names what is missing.
         for name in sorted(names[0] | names[1])

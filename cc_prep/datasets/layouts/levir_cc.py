@@ -79,7 +79,8 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
             references = (
                 images.paths.get(f"{folder}/{stem}") if folder else None for folder in mask_folders
             )
-            image_pairs.append(masks.with_masks(pair, *references))
+            land_cover = manifest.masks.land_cover
+            image_pairs.append(masks.with_masks(pair, *references, land_cover=land_cover))
     return masks.with_empty(image_pairs)
 
 

@@ -16,12 +16,17 @@ def with_masks(
     union: str | None = None,
     before: str | None = None,
     after: str | None = None,
+    *,
+    land_cover: bool = False,
 ) -> ImagePair:
     """The pair with the masks of these references.
 
     Where one side has a mask and the other has none, nothing is seen on the other: an object that
-    came or went has one mask.
+    came or went has one mask. land_cover: the sides are maps of what covers the ground; one of them
+    says nothing of what changed, and both are left out.
     """
+    if land_cover and (before is None or after is None):
+        before = after = None
     if before is not None or after is not None:
         before, after = before or EMPTY_MASK, after or EMPTY_MASK
     return replace(pair, mask=union, mask_before=before, mask_after=after)

@@ -175,7 +175,8 @@ def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> I
         captions=_captions(place, number, row),
         change_type=text("change_type") or None,
     )
-    return masks.with_masks(pair, *(text(name) or None for name in masks.NAMES))
+    references = (text(name) or None for name in masks.NAMES)
+    return masks.with_masks(pair, *references, land_cover=manifest.masks.land_cover)
 
 
 def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:

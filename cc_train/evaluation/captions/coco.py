@@ -23,6 +23,7 @@ from cc_prep.records import FACT_TYPES, NO_CHANGE, Facts
 from cc_train.data import shard_index
 
 CHANGE, STILL = "semantic change", "no change"
+PREDICTIONS = "predictions.json"
 SCORER_FILES = ("sc_results.json", "nsc_results.json")
 STILL_END = "_n"  # of the official ids of CLEVR-Change's distractors
 PREFIXES = ("CLEVR_default_", "CLEVR_semantic_", "CLEVR_nonsemantic_")
@@ -283,7 +284,7 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
     """
     out.mkdir(parents=True, exist_ok=True)
     rows = [{"image_id": item.name, "caption": predictions[item.id]} for item in items]
-    storage.write_json(str(out / "predictions.json"), rows)
+    storage.write_json(str(out / PREDICTIONS), rows)
     still = [row for row in rows if row["image_id"].endswith(STILL_END)]
     if still:
         changed = [row for row in rows if not row["image_id"].endswith(STILL_END)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.media.images import encode_image
 from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.data.shard_index import ADVICE, Entry, facts_of
@@ -14,12 +18,19 @@ from cc_train.evaluation.masks.segmentation import MaskCounter, MaskScores
 class SampleMasks:
     """Counts the masks of captions of samples, as far as both have one.
 
-    judged: of rendered samples, what `faithfulness.count` takes.
+    known: names of the classes that the captioner was trained on, whose number 1 is no other
+    data's; masks of samples with others are left out. Empty for a captioner that names none.
+    judged: of rendered samples, what `faithfulness.count` takes. left_out: how many masks of which
+    classes were left out. pngs: by key, with `keep`, the predicted mask, and the true one where it
+    was counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: tuple[str, ...] = (), keep: bool = False) -> None:
+        self.known, self.keep = known, keep
         self.counter: MaskCounter | None = None
         self.judged: list[Judged] = []
+        self.left_out: Counter[tuple[str, ...]] = Counter()
+        self.pngs: dict[str, tuple[bytes, bytes | None]] = {}
 
     def add(self, entry: Entry, caption: Caption) -> None:
         """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
@@ -27,6 +38,8 @@ class SampleMasks:
         Raises UserError for a sample that cannot be read, whose classes are not those of the
         samples before it, or for which a class is predicted that its data does not have.
         """
+        if caption.mask is not None and self.keep:
+            self.pngs[entry.key] = encode_image(caption.mask, "png", 0), None
         if caption.mask is None or not entry.mask_classes:
             return
         try:
@@ -35,6 +48,9 @@ class SampleMasks:
         except (DamagedShard, FileNotFoundError) as error:
             raise UserError(f"{entry.shard}: {error}", ADVICE) from None
         if reference is None:
+            return
+        if self.known and entry.mask_classes != self.known:
+            self.left_out[entry.mask_classes] += 1
             return
         if self.counter is None:
             self.counter = MaskCounter(entry.mask_classes)
@@ -50,9 +66,18 @@ class SampleMasks:
                 "Score the captioner on data with the classes that it was trained on",
             )
         self.counter.add(reference, prediction)
+        if self.keep:
+            predicted, true = (encode_image(mask, "png", 0) for mask in (prediction, reference))
+            self.pngs[entry.key] = predicted, true
         facts = facts_of({**sample.meta, "key": entry.key})
         if facts is not None:
             self.judged.append(Judged(caption.text, facts, prediction, reference))
+
+    def notes(self) -> Iterator[str]:
+        """What was left out, a line for each list of classes."""
+        for classes, count in self.left_out.items():
+            listed, known = ", ".join(classes), ", ".join(self.known)
+            yield f"masks of {listed} ({count:,}) are not scored: the captioner masks {known}"
 
     @property
     def scores(self) -> MaskScores | None:

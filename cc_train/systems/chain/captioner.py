@@ -46,7 +46,8 @@ class ChainCaptioner(PairTrunk):
     feedback: what a round gets: `text`, the states of the caption's words; `constant`, a learned
     vector in their place; `none`: regions and caption do not see each other at all. All three hold
     the same parameters, of which `none` trains fewer: those that tell words of regions rest.
-    folded: how many of the first channels are squares of a finer grid.
+    folded: how many of the first channels are squares of a finer grid. mask_classes: the names of
+    the classes.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class ChainCaptioner(PairTrunk):
         rounds: int = 2,
         feedback: Feedback = "text",
         folded: int = 0,
+        mask_classes: tuple[str, ...] = (),
     ) -> None:
         super().__init__(backbone, digest, size, config, text, decoder.length)
-        self.inputs = replace(self.inputs, mask=True)
+        self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
         self.bridge = change_bridge(config.width, decoder.width)
         self.kinds = change_kinds(decoder.width)

@@ -204,6 +204,7 @@ def make(
         settings.rounds,
         settings.feedback,
         getattr(backbone, "folded", 0),
+        tuple(about["mask_classes"]),
     )
 
 

@@ -124,3 +124,12 @@ def test_masks_that_mean_nothing(masks: str, message: str) -> None:
     """Keeps away: settings of masks that are taken and have no effect."""
     with pytest.raises(UserError, match=message):
         manifest.load("own", [f"masks={masks}"])
+
+
+def test_cells_that_are_never_joined() -> None:
+    """Keeps away: objects in pieces, or nothing found, since no cell is another's neighbour."""
+    with pytest.raises(UserError, match="cell is larger than eps"):
+        manifest.load("own", ["changes.cell=7"])
+    with pytest.raises(UserError, match="cell is larger than eps"):
+        manifest.load("own", ["changes.eps=1"])
+    assert manifest.load("own", ["changes.cell=3"]).changes.cell == 3

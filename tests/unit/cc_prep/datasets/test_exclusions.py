@@ -59,6 +59,16 @@ def test_a_list_of_other_data(tmp_path: Path, wrong: Exclusion) -> None:
         datasets.pairs(settings, "train")
 
 
+def test_a_list_of_a_split_that_is_not_there(tmp_path: Path) -> None:
+    """Keeps away: rows of a mistyped split, which leave nothing out and are counted as left out."""
+    wrong = row("trian", "000001", "change")
+    settings = excluding(tmp_path, wrong, row("test", "000003", "change"))
+    with pytest.raises(UserError, match=r"out\.csv: 1 rows are of other splits, such as trian"):
+        datasets.pairs(settings, "val")
+    with pytest.raises(UserError, match="such as trian"):
+        fingerprint.fingerprint(settings, fingerprint.SEQUENCE_KEYS)
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -125,6 +125,20 @@ def test_second_cc(tmp_path: Path) -> None:
     assert inspect(settings, settings.splits).faults == []
 
 
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_one_map_of_land_cover_is_no_mask(tmp_path: Path, side: str) -> None:
+    """Keeps away: without the other map, a mask in which all that stood there vanished."""
+    settings = second_cc(tmp_path)
+    (tmp_path / f"train/sem/{side}/00000_0_0.png").unlink()
+    unchanged = datasets.pairs(settings, "train")[0]
+    assert unchanged.mask == unchanged.mask_before == unchanged.mask_after == EMPTY_MASK
+    (tmp_path / f"val/sem/{side}/00001_0_0.png").unlink()
+    [changed] = datasets.pairs(settings, "val")
+    assert changed.mask is changed.mask_before is changed.mask_after is None
+    counts = inspect(settings, settings.splits).masks
+    assert counts == {"empty": 2, "tree": 1, "building": 1, "no mask": 1}
+
+
 def test_clevr_dc(tmp_path: Path) -> None:
     settings = clevr_dc(tmp_path)
     pairs = datasets.pairs(settings, "train")

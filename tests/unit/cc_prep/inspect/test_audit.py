@@ -228,6 +228,8 @@ def test_from_the_audit_to_a_smaller_data_set(tmp_path: Path, prepare: Command) 
     assert f"train: 1 pairs with a contradiction: train_000000 ({kinds})" in result.notes
     file = tmp_path / "out.csv"
     data = ("levir_mci", "--root", tmp_path / "data")
+    done = prepare("inspect", *data, "--write-exclusions", tmp_path)
+    assert (done.returncode, "a folder. Give a file" in done.stderr) == (2, True), done.stderr
     done = prepare("inspect", *data, "--write-exclusions", file)
     assert done.returncode == 0, done.stderr
     assert f"{file}: 2 pairs" in done.stderr

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import training_shards
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data import order, shard_index
 from cc_train.data.stream import SKIPPED, Stream, StreamSettings
@@ -220,6 +221,18 @@ def test_when_nothing_can_be_read(tmp_path: Path) -> None:
     batches = stream(pattern, 2, skip_bad=1.0)
     (tmp_path / "train-000000.tar").write_bytes(b"\xff" * 20_000)
     with pytest.raises(JobFailed, match="not one sample"):
+        batches(0)
+
+
+def test_a_part_that_is_read_late_is_named(tmp_path: Path) -> None:
+    """Keeps away: a traceback for a damaged mask or image, which a batch alone looks at."""
+
+    def damaged(samples: list[TrainingSample], rngs: list[np.random.Generator]) -> dict[str, Any]:
+        raise DamagedShard(f"{samples[0].key}.mask.png: no image")
+
+    entries = shard_index.read([write_shards(tmp_path, [4])])
+    batches = Stream(entries, damaged, 2, 7, StreamSettings(), Ranks())
+    with pytest.raises(JobFailed, match=r"\.mask\.png: no image: look at .*cc-prep verify"):
         batches(0)
 
 

@@ -8,9 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
+from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_train.captioner import Caption
 from cc_train.report import overlays
+from cc_train.serve import captions
 
 COLOURS = {1: (0, 255, 0), 2: (255, 0, 0)}
 
@@ -58,3 +60,11 @@ def test_a_captioner_without_masks_is_told_in_a_line(tmp_path: Path) -> None:
         overlays.check_names("m.jpg", None)
     with pytest.raises(UserError, match="no such picture"):
         overlays.check_names(None, "o.txt")
+
+
+@pytest.mark.parametrize("name", ["levir_mci", "second_cc", "whu_cdc"])
+def test_each_class_of_public_data_has_a_colour_of_its_own(name: str) -> None:
+    """Keeps away: buildings and playgrounds that look alike."""
+    classes = manifest.load(name).masks.names
+    for colours in (overlays.COLOURS, captions.COLOURS):
+        assert len({*colours[: len(classes)]}) == len(classes)

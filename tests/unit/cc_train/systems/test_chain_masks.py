@@ -73,7 +73,7 @@ def test_components_are_counted_by_class_and_size() -> None:
     mask[0:3, 0:3] = 1
     mask[3:6, 3:6] = 1  # touches the first at a corner
     mask[6:9, 3:6] = 2
-    mask[11, 0:4] = 1  # four pixels
+    mask[11, 0:5] = 1  # five pixels
     parts, classes = matching.components(mask, 9)
     assert classes.tolist() == [1, 2]
     assert [int(part.sum()) for part in parts] == [18, 9]

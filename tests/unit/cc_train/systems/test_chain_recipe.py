@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from cc_prep.errors import UserError
 from cc_train.data.shard_index import Entry
@@ -13,7 +14,7 @@ from cc_train.systems.chain import recipe
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.task import Request
-from tests import small_chain
+from tests import pair_samples, small_chain
 
 
 def entry(*classes: str) -> Entry:
@@ -68,3 +69,14 @@ def test_what_a_pair_captioner_has_is_a_start_that_says_the_same() -> None:
     kinds = network.region_kinds
     expected = torch.cat((kinds[:1].expand(regions.tokens.shape[1], -1), kinds[1:]))
     assert torch.allclose(tokens, expected.expand_as(tokens)), "they hold nothing of the regions"
+
+
+def test_a_captioner_knows_the_classes_of_its_masks() -> None:
+    """Keeps away: masks that are scored against data whose class 1 is another one."""
+    about = {
+        "backbone": {"grid": [6, 4, 4], "sha256": pair_samples.DIGEST},
+        "size": [16, 16],
+        "mask_classes": ["road", "building"],
+    }
+    network = recipe.make(recipe.Settings(), about, small_chain.WORDS, nn.Identity())
+    assert network.inputs.mask_classes == ("road", "building")

@@ -134,6 +134,7 @@ def test_scores_of_captions_stay(tmp_path: Path, content: str) -> None:
         (["--mask-predictions", "x"], "belong together"),
         (["--classes", 3], "belong together"),
         (["run", "--mask-predictions", "x", "--mask-references", "y"], "masks and captions"),
+        (["--mask-predictions", "x", "--mask-references", "y", "--facts", "z"], "one at a time"),
     ],
 )
 def test_half_a_question(arguments: list[object], message: str) -> None:

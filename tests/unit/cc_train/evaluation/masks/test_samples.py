@@ -17,6 +17,7 @@ from cc_prep.formats import training_shards
 from cc_prep.records import FrameSequence, ImagePair
 from cc_train.captioner import Caption, Inputs
 from cc_train.evaluation import evaluation, protocol
+from cc_train.evaluation.masks import files
 
 QUIET = Console(file=io.StringIO())
 FRAMES = np.zeros((2, 32, 32, 3), np.uint8)
@@ -25,11 +26,10 @@ FRAMES = np.zeros((2, 32, 32, 3), np.uint8)
 class Points:
     """Says that the left half changed, in half the size of the images."""
 
-    inputs = Inputs((32, 32))
     device = torch.device("cpu")
 
-    def __init__(self, class_id: int = 1) -> None:
-        self.class_id = class_id
+    def __init__(self, class_id: int = 1, classes: tuple[str, ...] = ()) -> None:
+        self.class_id, self.inputs = class_id, Inputs((32, 32), mask_classes=classes)
 
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
         mask = np.zeros((16, 16), np.uint8)
@@ -89,6 +89,48 @@ def test_a_captioner_or_shards_without_masks(tmp_path: Path) -> None:
     scores, _ = protocol.score(Points(), entries, items, 1, QUIET)
     assert scores.masks is None
     assert "masks" not in scores.figures()
+
+
+def test_masks_of_other_classes_are_left_out(tmp_path: Path) -> None:
+    """Keeps away: road counted as building, because both are class 1 of their data."""
+    roads, buildings = ("road", "building"), ("building",)
+    pattern = write(tmp_path, (band(0, 16), roads), (band(0, 16), buildings))
+    entries, items = protocol.items([pattern])
+    captioner, said = Points(1, roads), io.StringIO()
+    scores, captions = protocol.score(captioner, entries, items, 1, Console(file=said, width=200))
+    assert scores.masks is not None
+    assert (scores.masks.pairs, scores.masks.classes) == (1, roads)
+    assert len(captions) == 2
+    left_out = "masks of building (1) are not scored: the captioner masks road, building"
+    assert left_out in said.getvalue()
+
+
+def test_masks_are_written_as_anybody_s_are_scored(tmp_path: Path) -> None:
+    """Keeps away: masks that are counted and gone, or lie beside those of an earlier evaluation."""
+    one = ("change",)
+    pattern = write(tmp_path, (band(0, 32), one), (band(8, 16), one), (None, one))
+    entries, items = protocol.items([pattern])
+    out = tmp_path / "out"
+    protocol.score(Points(), entries, items, 1, QUIET, out)
+    scores, _ = protocol.score(Points(), entries[1:], items[1:], 1, QUIET, out)
+    predicted, true = out / "predicted_masks", out / "true_masks"
+    keys = [entry.key for entry in entries]
+    assert [file.stem for file in sorted(predicted.iterdir())] == keys[1:]
+    assert [file.stem for file in sorted(true.iterdir())] == keys[1:2]
+    (predicted / f"{keys[2]}.png").unlink()
+    assert scores.masks is not None
+    assert files.score(str(predicted), str(true)).figures() == scores.masks.figures()
+
+
+def test_masks_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
+    """Keeps away: a folder emptied that no evaluation wrote."""
+    entries, items = protocol.items([write(tmp_path, (band(0, 32), ("change",)))])
+    own = tmp_path / "out/true_masks/own.png"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"own")
+    with pytest.raises(UserError, match="true_masks: masks of no evaluation"):
+        protocol.score(Points(), entries, items, 1, QUIET, tmp_path / "out")
+    assert own.read_bytes() == b"own"
 
 
 def test_classes_that_do_not_fit(tmp_path: Path) -> None:

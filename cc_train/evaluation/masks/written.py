@@ -1,0 +1,37 @@
+"""The masks of an evaluation as PNGs of class ids, as `cc-train evaluate --mask-predictions` takes
+them.
+
+DIR/predicted_masks/KEY.png   of every pair that the captioner masked
+DIR/true_masks/KEY.png        of those whose masks were scored
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_train.evaluation.captions.coco import PREDICTIONS
+
+FOLDERS = PREDICTED, TRUE = "predicted_masks", "true_masks"
+
+
+def check(place: Path) -> None:
+    """Raises UserError where masks lie in the folder of an evaluation that none wrote."""
+    for name in FOLDERS:
+        if not (place / PREDICTIONS).exists() and any((place / name).glob("*.png")):
+            raise UserError(f"{place / name}: masks of no evaluation", "Give another --out")
+
+
+def write(place: Path, masks: Mapping[str, tuple[bytes, bytes | None]]) -> None:
+    """Writes PNGs by key, of the predicted and of the true mask, in place of those of the
+    evaluation before.
+    """
+    for name in FOLDERS:
+        for file in (place / name).glob("*.png"):
+            file.unlink()
+    for key, pngs in masks.items():
+        for name, png in zip(FOLDERS, pngs, strict=True):
+            if png is not None:
+                storage.write_bytes(str(place / name / f"{key}.png"), png)
