@@ -25,18 +25,6 @@ def predict(
     beams: int = 1,
     swapped: bool = False,
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
-) -> Iterator[tuple[str, Caption]]:
-    """Key and caption of every sample; see `predict_samples`."""
-    for sample, caption in predict_samples(captioner, entries, beams, swapped, ranks):
-        yield sample.key, caption
-
-
-def predict_samples(
-    captioner: CaptionModel,
-    entries: Sequence[Entry],
-    beams: int = 1,
-    swapped: bool = False,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
 ) -> Iterator[tuple[TrainingSample, Caption]]:
     """Every sample, as it was read, and its caption, in order; of several ranks each has its own
     batches.

@@ -17,7 +17,7 @@ from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
 from cc_train.evaluation.masks.samples import SampleMasks
-from cc_train.evaluation.predict import predict_samples
+from cc_train.evaluation.predict import predict
 
 
 def items(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
@@ -70,7 +70,7 @@ def _captions(
 ) -> dict[str, str]:
     """Captions by key of samples; `masks` counts the masks that come with them."""
     title = "captioning swapped pairs" if swapped else "captioning"
-    captions = predict_samples(captioner, entries, beams, swapped)
+    captions = predict(captioner, entries, beams, swapped)
     tracked = track(captions, title, len(entries), console=console, transient=True)
     texts = {}
     for entry, (sample, caption) in zip(entries, tracked, strict=True):

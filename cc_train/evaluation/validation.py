@@ -17,7 +17,7 @@ from cc_train.evaluation.captions import scorer
 from cc_train.evaluation.facts import judge
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
-from cc_train.evaluation.predict import predict_samples
+from cc_train.evaluation.predict import predict
 
 MEASURES = ("CIDEr", "BLEU-4")
 BEST = (MEASURES[0], True)
@@ -61,7 +61,7 @@ class Validation:
         Empty on all ranks but the first.
         """
         entry_of, masks, own = {entry.key: entry for entry in self.entries}, SampleMasks(), {}
-        for sample, caption in predict_samples(captioner, self.entries, ranks=self.ranks):
+        for sample, caption in predict(captioner, self.entries, ranks=self.ranks):
             own[sample.key] = caption.text
             masks.add(entry_of[sample.key], sample, caption)
         parts = self.ranks.gather_objects(own)

@@ -13,7 +13,7 @@ from cc_prep.media import images
 from cc_train import captioner as captioners
 from cc_train.captioner import Caption
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation.predict import predict_samples
+from cc_train.evaluation.predict import predict
 
 CODECS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
 
@@ -34,7 +34,7 @@ def captioned(run: str, entries: Sequence[Entry]) -> Captioned:
     samples, reasons = {}, []
     for entry in entries:
         try:
-            [(sample, caption)] = predict_samples(captioner, [entry])
+            [(sample, caption)] = predict(captioner, [entry])
         except UserError as error:
             reasons.append(str(error))
         else:

@@ -112,7 +112,7 @@ def test_a_run_resumes_and_holds_adapters_alone(
     captioner: Any = captioners.load(whole)
     assert captioner.inputs.entities == 1
     entries = shard_index.read([str(shards / "train-*.tar")])
-    spoken = dict(predict(captioner, entries[:2]))
+    spoken = {sample.key: one for sample, one in predict(captioner, entries[:2])}
     assert set(spoken) == {entry.key for entry in entries[:2]}
     for caption in spoken.values():
         assert caption.score is not None
