@@ -56,7 +56,7 @@ def other_than_shards(init: Path) -> UserError:
 
 
 def words(known: Mapping[str, Any]) -> str:
-    """The same, for a message."""
+    """What `about` tells, for a message."""
     shape = " × ".join(map(str, known["grid"]))
     return f"{known['name']} (SHA-256 {known['sha256'][:12]}…, {shape})"
 
