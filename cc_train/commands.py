@@ -224,13 +224,13 @@ def _caption_samples(
     """Prints the captions of samples of training shards, each beside its references."""
     entries = shard_index.read(shards)[:limit]
     by_key = {entry.key: entry for entry in entries}
-    for key, one in predict(captioner, entries, beams):
-        references = list(by_key[key].captions)
+    for sample, one in predict(captioner, entries, beams):
+        references = list(by_key[sample.key].captions)
         if as_json:
-            row = {"key": key, **_row(one), "references": references}
+            row = {"key": sample.key, **_row(one), "references": references}
             click.echo(json.dumps(row, ensure_ascii=False))
             continue
-        click.echo(f"{key}: {_text(one)}")
+        click.echo(f"{sample.key}: {_text(one)}")
         for reference in references:
             click.echo(f"    reference: {reference}")
 

@@ -87,16 +87,34 @@ class TextCodec(Protocol):
         ...
 
 
+def ids_of(words: Sequence[str], marks: Sequence[str]) -> dict[str, int]:
+    """The id of each word of a list that begins with some marks and has no word twice."""
+    assert tuple(words[: len(marks)]) == tuple(marks), words[: len(marks)]
+    ids = {word: number for number, word in enumerate(words)}
+    assert len(ids) == len(words), "a word twice"
+    return ids
+
+
+def padded(tokens: Sequence[int], marks: Marks, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and labels of the tokens of a caption, as `TextCodec.encode` gives them."""
+    row = [marks.begin, *tokens[: length - 2], marks.end]
+    ids, labels = np.full(length, marks.pad, np.int64), np.full(length, IGNORED, np.int64)
+    ids[: len(row)], labels[: len(row) - 1] = row, row[1:]
+    return ids, labels
+
+
+def described(codec: str, count: int, content: bytes) -> dict[str, Any]:
+    """What `TextCodec.describe` gives of a codec with one file."""
+    return {"codec": codec, "count": count, "sha256": hashlib.sha256(content).hexdigest()}
+
+
 class Vocabulary:
     """A word-level `TextCodec`. words: by id; the first are `MARKS`, and no word is twice in it."""
 
     marks = WORD_MARKS
 
     def __init__(self, words: Sequence[str]) -> None:
-        assert tuple(words[: len(MARKS)]) == MARKS, words[: len(MARKS)]
-        self.words = list(words)
-        self.ids = {word: number for number, word in enumerate(words)}
-        assert len(self.ids) == len(self.words), "a word twice"
+        self.words, self.ids = list(words), ids_of(words, MARKS)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -131,9 +149,7 @@ class Vocabulary:
 
     def describe(self) -> dict[str, Any]:
         """Name of the codec, number of words, SHA-256 of the file."""
-        content = self.files()[VOCABULARY]
-        digest = hashlib.sha256(content).hexdigest()
-        return {"codec": "words", "count": len(self), "sha256": digest}
+        return described("words", len(self), self.files()[VOCABULARY])
 
     def files(self) -> dict[str, bytes]:
         """`vocabulary.json`: a list of words."""
@@ -145,11 +161,7 @@ class Vocabulary:
         Ids: [BOS], at most length − 2 words, [EOS], padding. Labels: the next id at each position,
         −1 where there is none.
         """
-        tokens = [self.ids.get(word, UNK) for word in words_of(caption)[: length - 2]]
-        row = [BOS, *tokens, EOS]
-        ids, labels = np.full(length, PAD, np.int64), np.full(length, IGNORED, np.int64)
-        ids[: len(row)], labels[: len(row) - 1] = row, row[1:]
-        return ids, labels
+        return padded([self.ids.get(word, UNK) for word in words_of(caption)], self.marks, length)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The words of ids up to [EOS], joined by blanks; of the marks only [UNK] is shown."""

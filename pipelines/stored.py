@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -18,39 +19,32 @@ from pipelines.state.journal import Done
 
 
 @dataclass(frozen=True)
-class ShardFromSequences:
-    """A shard to make from a finished shard of sequences, and of their scores where it has some.
+class ShardFromStored:
+    """A shard to make from a finished one of an earlier job: the whole of it, or nothing.
 
-    count: so many of its samples, from the first. limited: whether it has more. input_digest:
-        SHA-256 over what decides the result's bytes. sequences, scores: the files.
+    count: so many of its items, from the first. limited: whether it has more. input_digest: SHA-256
+    over what decides the result's bytes. KIND: what messages call the items.
     """
+
+    KIND: ClassVar[str]
 
     split: str
     name: str
     count: int
     input_digest: str
-    sequences: str
-    scores: str | None = None
-    limited: bool = False
-
-    def items(self) -> Iterator[StoredSequence]:
-        """The sequences one by one, each with its scores. Raises DamagedShard."""
-        rows = dict(scores.read_shard(self.scores)) if self.scores is not None else {}
-        for sequence in itertools.islice(sequences.read(self.sequences), self.count):
-            row = rows.get(sequence.key)
-            yield sequence if row is None else replace(sequence, scores=scores.decode(row))
+    limited: bool = field(default=False, kw_only=True)
 
     def digest(self) -> str:
         return self.input_digest
 
-    def remaining(self, done: Done | None, retry_rejects: bool) -> ShardFromSequences | None:
+    def remaining(self: Stored, done: Done | None, retry_rejects: bool) -> Stored | None:
         """The whole shard where it is to be made or its input changed; None if it is finished.
 
-        Nothing of it is kept: what failed in it may be any of its sequences. Raises UserError
-        where it holds more sequences than a --limit now asks for.
+        Nothing of it is kept: what failed in it may be any of its items. Raises UserError where it
+        holds more than a --limit now asks for.
         """
         if done is not None and self.limited and done.pairs > self.count:
-            raise larger_already(self.name, f"{done.pairs} sequences", self.count)
+            raise larger_already(self.name, f"{done.pairs} {self.KIND}", self.count)
         if done is None or done.input_digest != self.input_digest:
             return self
         return self if retry_rejects and done.rejects else None
@@ -59,8 +53,31 @@ class ShardFromSequences:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ShardFromSequences:
+    def from_json(cls: type[Stored], value: dict[str, Any]) -> Stored:
         return cls(**value)
+
+
+Stored = TypeVar("Stored", bound=ShardFromStored)
+
+
+@dataclass(frozen=True)
+class ShardFromSequences(ShardFromStored):
+    """A shard to make from a finished shard of sequences, and of their scores where it has some.
+
+    sequences, scores: the files.
+    """
+
+    KIND = "sequences"
+
+    sequences: str
+    scores: str | None = None
+
+    def items(self) -> Iterator[StoredSequence]:
+        """The sequences one by one, each with its scores. Raises DamagedShard."""
+        rows = dict(scores.read_shard(self.scores)) if self.scores is not None else {}
+        for sequence in itertools.islice(sequences.read(self.sequences), self.count):
+            row = rows.get(sequence.key)
+            yield sequence if row is None else replace(sequence, scores=scores.decode(row))
 
 
 def plan_from_sequences(
@@ -75,17 +92,9 @@ def plan_from_sequences(
     score_records = (
         finished_shards(score_folder, scores.FORMAT, "score-frames") if score_folder else None
     )
-    shards, planned = [], dict.fromkeys(splits, 0)
-    for name, record in sorted(records.items()):
-        split = name.rpartition("-")[0]
-        if split not in planned:
-            continue
-        count = record["samples"]
-        if limit is not None:
-            count = min(count, limit - planned[split])
-        if not count:
-            continue
-        planned[split] += count
+    shards = []
+    for split, name, count in in_splits(records, splits, limit):
+        record = records[name]
         digest = _digest(record["sha256"], count)
         table = None
         if score_records is not None and score_folder is not None:
@@ -93,12 +102,28 @@ def plan_from_sequences(
             digest = _digest_with_scores(name, record, count, score_records, score_folder)
         place = storage.join(folder, sequences.FORMAT.file(name))
         limited = count < record["samples"]
-        shards.append(ShardFromSequences(split, name, count, digest, place, table, limited))
+        shards.append(ShardFromSequences(split, name, count, digest, place, table, limited=limited))
     if not shards:
         raise UserError(
             f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"
         )
     return shards
+
+
+def in_splits(
+    records: Mapping[str, Mapping[str, Any]], splits: Sequence[str], limit: int | None
+) -> Iterator[tuple[str, str, int]]:
+    """Split and name of the finished shards of some splits, and how many samples are taken of each.
+
+    records: their provenance by name. limit: the most samples of a split; None for all.
+    """
+    left = dict.fromkeys(splits, math.inf if limit is None else limit)
+    for name, record in sorted(records.items()):
+        split = name.rpartition("-")[0]
+        count = int(min(record["samples"], left.get(split, 0)))
+        if count > 0:
+            left[split] -= count
+            yield split, name, count
 
 
 def finished_shards(folder: str, kind: ShardFormat, command: str) -> dict[str, dict[str, Any]]:

@@ -9,12 +9,13 @@ from cc_prep.settings import Section
 from cc_train import systems, text
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import collate, split
-from cc_train.data.stream import Stream, StreamSettings
+from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
+from cc_train.training import runs
 from cc_train.training.caption_objective import CaptionObjective
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Request, Task, over_samples
 
 LENGTH = 24
 
@@ -22,6 +23,7 @@ LENGTH = 24
 class Settings(Section):
     width: int = 16
     validation_split: split.ValidationSplit = split.ValidationSplit()
+    stream: StreamSettings = StreamSettings()
     loop: Loop = Loop(steps=2, batch_size=2)
 
 
@@ -41,20 +43,18 @@ class Toy(EncoderDecoder):
 def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     words = split.vocabulary(data.train, None, 1, request.console)
-    size = (data.first["height"], data.first["width"])
-    network, score = Toy(size, words, settings.width), Validation(data.valid, request.run)
+    network = Toy(tuple(data.size), words, settings.width)
+    score = Validation(data.valid, request.run)
     objective = CaptionObjective(network, score, 0.0, 0.0, request.device)
     batches = collate.CaptionBatches("pixels", words, LENGTH)
-    source = Stream(data.train, batches, 2, settings.loop.seed, StreamSettings(), request.ranks)
-    about = {"samples": data.about(), "text": words.describe(), "size": size}
-    return Task(objective, source, len(source.items), about, words.files())
+    about = {"samples": data.about(), "text": words.describe(), "size": data.size}
+    return over_samples(data, batches, objective, settings, request, about, words.files())
 
 
 def load(run: Run, device: str) -> Toy:
     size, words = run.settings["size"], text.load(run.folder, run.settings["text"])
-    network = Toy((size[0], size[1]), words, run.settings["width"])
-    network.load_state_dict(run.tensors)
-    return network.to(device).eval()
+    width = run.settings["width"]
+    return runs.network_of(run, lambda _: Toy(tuple(size), words, width), device)
 
 
 systems.register(systems.System("toy", __name__, "Trains a toy captioner.", ranks=False))

@@ -148,11 +148,7 @@ def decode_mask(data: bytes, height: Any, width: Any, key: str) -> np.ndarray:
 
 def read(place: str) -> Iterator[StoredChange]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard."""
-    for key, members in tar.read_shard(place):
-        try:
-            yield decode(key, members)
-        except tar.DamagedShard as error:
-            raise tar.DamagedShard(f"{place}: {error}") from None
+    return tar.decoded(place, decode)
 
 
 def _are(values: Any, count: int, *types: type) -> bool:

@@ -144,11 +144,7 @@ def encode(
 
 def read(place: str) -> Iterator[StoredSequence]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard."""
-    for key, members in tar.read_shard(place):
-        try:
-            yield decode(key, members)
-        except tar.DamagedShard as error:
-            raise tar.DamagedShard(f"{place}: {error}") from None
+    return tar.decoded(place, decode)
 
 
 def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:

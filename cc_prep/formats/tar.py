@@ -10,16 +10,18 @@ import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from cc_prep import storage
 
 KEY = re.compile(r"[A-Za-z0-9_-]+")
 LARGEST_MEMBER = 1 << 30
 LARGEST_JSON = 1 << 24
+
+Sample = TypeVar("Sample")
 
 
 class DamagedShard(Exception):
@@ -88,6 +90,18 @@ def read_shard(place: str) -> Iterator[tuple[str, dict[str, bytes]]]:
     """
     with storage.open_read(place) as file:
         yield from read_members(file, place)
+
+
+def decoded(place: str, decode: Callable[[str, dict[str, bytes]], Sample]) -> Iterator[Sample]:
+    """The samples of a shard, one in memory at a time. Raises DamagedShard, which names the shard.
+
+    decode: from a key and its members by extension to a sample; it may raise DamagedShard.
+    """
+    for key, members in read_shard(place):
+        try:
+            yield decode(key, members)
+        except DamagedShard as error:
+            raise DamagedShard(f"{place}: {error}") from None
 
 
 def read_members(file: BinaryIO, place: str) -> Iterator[tuple[str, dict[str, bytes]]]:

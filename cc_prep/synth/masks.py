@@ -13,11 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from cc_prep import storage
+from cc_prep.datasets.layouts.masks import FOLDERS
 from cc_prep.media.images import encode_image
 from cc_prep.synth import scenes
 
 SceneMasks = tuple[np.ndarray, np.ndarray, np.ndarray]  # bool [size, size], as in FOLDERS
-FOLDERS = ("masks", "masks_before", "masks_after")
 # Of the image: the changed object, and every other one, must show at least so much.
 CHANGED_SHARE, OTHER_SHARE = 0.006, 0.0012
 

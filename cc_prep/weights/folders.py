@@ -9,6 +9,7 @@ import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -67,3 +68,24 @@ def identify(place: str) -> Located:
 @lru_cache
 def _sha256(path: Path, size: int, mtime_ns: int) -> str:
     return storage.sha256(path)
+
+
+def load(
+    folder: Located, name: str, key: str, model: Any, processor: Any, device: str
+) -> tuple[Any, Any]:
+    """The model of a folder, in evaluation, and its processor.
+
+    name: of the kind of model, for messages. key: the manifest section whose `weights` names the
+    folder. model, processor: their classes in transformers. Raises UserError where the folder holds
+    another kind.
+    """
+    try:
+        of_folder = processor.from_pretrained(folder.path, local_files_only=True)
+        network = model.from_pretrained(folder.path, local_files_only=True)
+    except UNREADABLE as error:
+        raise UserError(
+            f"{folder.path}: no {name} can be loaded ({first_line(error)})",
+            f"Give {key}.weights a folder that {model.__name__}.save_pretrained and "
+            f"{processor.__name__}.save_pretrained wrote",
+        ) from None
+    return network.to(device).eval(), of_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field
 from rich.console import Console
@@ -39,6 +39,33 @@ class Split:
     def about(self) -> dict[str, int]:
         """How many there are, for a run's settings."""
         return {"train": len(self.train), "valid": len(self.valid)}
+
+    @property
+    def size(self) -> list[int]:
+        """Height and width of the images in px."""
+        return [self.first["height"], self.first["width"]]
+
+
+class CaptionSettings(Protocol):
+    """What `captioned` reads of a captioner's settings; see `vocabulary` for the last two."""
+
+    @property
+    def validation_split(self) -> ValidationSplit: ...
+
+    @property
+    def vocabulary(self) -> str | None: ...
+
+    @property
+    def min_word_count(self) -> int: ...
+
+
+def captioned(
+    shards: Sequence[str], valid: Sequence[str], settings: CaptionSettings, console: Console
+) -> tuple[Split, Vocabulary]:
+    """The samples that a captioner is trained and validated on, and its words. Raises UserError."""
+    data = read(shards, valid, settings.validation_split, console)
+    words = vocabulary(data.train, settings.vocabulary, settings.min_word_count, console)
+    return data, words
 
 
 def read(

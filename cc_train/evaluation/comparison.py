@@ -19,10 +19,13 @@ from cc_prep.synth.parsing import UNCHANGED
 from cc_train.evaluation import evaluation, fact_scores, signature
 from cc_train.evaluation.captions import scorer
 from cc_train.evaluation.comparing import bootstrap
+from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.signature import Signature
 
 REMEDY = "Give runs, or folders of cc-train evaluate"
-MEASURES = (*fact_scores.MEASURES, *scorer.ORDER)
+FAITHFUL = "faithful"
+OF_MASKS = (segmentation.MIOU, segmentation.MIOU_CHANGE, "F1")
+MEASURES = (*fact_scores.MEASURES, *scorer.ORDER, *OF_MASKS, FAITHFUL)
 MARKS = {
     "LLM": "a large language model writes the captions",
     "LLM?": "not known whether one does",
@@ -48,6 +51,7 @@ class Row:
     folder: parts of the absolute path of an evaluated run; only its end is ever shown.
     sources, marks, details: of published scores by group, where they stand, what the table shows
         of them (see MARKS), and all that is known of them as JSON.
+    masks: in words, over which masks their scores are; empty where there are none.
     signature: None of published scores, and of evaluations from before there were signatures.
     members: the runs of one system whose mean this row is. spread: their standard deviation by
         group and measure.
@@ -66,6 +70,7 @@ class Row:
     signature: Signature | None = None
     members: tuple[Row, ...] = ()
     spread: dict[str, dict[str, float]] = field(default_factory=dict)
+    masks: str = ""
 
     @property
     def runs(self) -> tuple[Row, ...]:
@@ -124,6 +129,9 @@ def read(place: str) -> Row:
         for group, shares in _facts(scores).items():
             if group in groups:
                 groups[group] = {**shares, **groups[group]}
+        if evaluation.TOTAL in groups:
+            groups[evaluation.TOTAL] |= _of_masks(scores)
+        masks = _masks(scores)
         pairs = {str(group): int(values["pairs"]) for group, values in scores["groups"].items()}
         conventions = str(scores["conventions"])
         line = scores.get("signature")
@@ -134,11 +142,36 @@ def read(place: str) -> Row:
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
     items, exact = _items(file.parent / "items.jsonl")
-    return Row(name, groups, pairs, items, conventions, folder.parts, exact, signature=signed)
+    return Row(
+        name,
+        groups,
+        pairs,
+        items,
+        conventions,
+        folder.parts,
+        exact,
+        signature=signed,
+        masks=masks,
+    )
 
 
 def _facts(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return fact_scores.by_group(scores["facts"]) if scores.get("facts") else {}
+
+
+def _of_masks(scores: Mapping[str, Any]) -> dict[str, float]:
+    """The measures of predicted masks, as far as an evaluation has them."""
+    figures, faithful = scores.get("masks") or {}, scores.get("faithfulness")
+    measures = {name: float(figures[name]) for name in OF_MASKS if figures.get(name) is not None}
+    if faithful and faithful["predicted masks"]["pairs"]:
+        measures[FAITHFUL] = 100 * float(faithful["predicted masks"]["share"])
+    return measures
+
+
+def _masks(scores: Mapping[str, Any]) -> str:
+    """How many masks an evaluation has, and of which classes."""
+    figures = scores.get("masks")
+    return f"{figures['pairs']:,} of {', '.join(figures['classes'])}" if figures else ""
 
 
 def _items(place: Path) -> tuple[dict[str, float], dict[str, float]]:
@@ -290,10 +323,25 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
     if any(row.exact for row in ours):
         notes.append("type and exact: share of the changed pairs; see docs/captioner.md, Facts")
+    notes += _on_masks(ours)
     if any(row.sources for row in rows):
         notes.append("published rows: as their papers give them, of the official test split")
         used = {mark for row in rows for marks in row.marks.values() for mark in marks}
         notes += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
+    return notes
+
+
+def _on_masks(rows: Sequence[Row]) -> list[str]:
+    masked = {row.name: row.masks for row in rows if row.masks}
+    if not masked:
+        return []
+    notes = [
+        "mIoU, mIoU-change and F1: of predicted masks, see docs/masks.md; faithful: share of the "
+        "captions of a change whose mask lies on what they name, see docs/chain.md"
+    ]
+    if len({*masked.values()}) > 1:
+        listed = "; ".join(f"{name}: {masks}" for name, masks in masked.items())
+        notes.append(f"not over the same masks ({listed})")
     return notes
 
 

@@ -10,16 +10,16 @@ are. So each pixel of a mask is counted for the object whose centre is nearest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cc_prep.records import Facts, Looks
 from cc_prep.synth import parsing
-from cc_prep.synth.parsing import UNCHANGED
+from cc_prep.synth.parsing import UNCHANGED, Claims
 from cc_train.evaluation.fact_scores import Share
 from cc_train.evaluation.facts import LOOKS
 
@@ -88,27 +88,34 @@ class Judged:
     mask: np.ndarray
     true: np.ndarray
 
+    @cached_property
+    def claims(self) -> Claims:
+        """What the caption says."""
+        return parsing.parse(self.caption)
+
+    def lies_on_claimed(self, mask: np.ndarray) -> bool:
+        """Whether a mask is not empty, and on an object that the caption fits."""
+        return _is_masked(mask) and fits(self.claims, self.facts, mask, self.true)
+
 
 def judge(pair: Judged) -> Fit:
     """How the caption of a pair fits its masks."""
-    claims = parsing.parse(pair.caption)
-    masked = int((pair.mask > 0).sum()) > EMPTY
+    claims, masked = pair.claims, _is_masked(pair.mask)
     if claims.type is None and not claims.several:
         return Fit(None, masked)
     if claims.type == UNCHANGED:
         return Fit(False, masked)
-    predicted = masked and fits(pair.caption, pair.facts, pair.mask, pair.true)
-    return Fit(True, masked, predicted, fits(pair.caption, pair.facts, pair.true, pair.true))
+    on_true = fits(claims, pair.facts, pair.true, pair.true)
+    return Fit(True, masked, pair.lies_on_claimed(pair.mask), on_true)
 
 
-def fits(caption: str, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bool:
-    """Whether a mask lies on an object that a caption fits.
+def fits(claims: Claims, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bool:
+    """Whether a mask lies on an object that the claims of a caption fit.
 
     More than MOST of its pixels are nearest to the centre of such an object, among the centres of
     all objects in both images. Where most of these are the changed object's, the mask must overlap
     its true mask too.
     """
-    claims = parsing.parse(caption)
     moment = _when(claims.type, facts)
     changed = [one for one in (facts.before, facts.after) if one is not None]
     others = [one for one in (*facts.objects_before, *facts.objects_after) if one not in changed]
@@ -144,7 +151,7 @@ def count(pairs: Sequence[Judged]) -> Faithfulness | None:
     return Faithfulness(
         _share(fit.predicted for fit in claiming),
         _share(fit.true for fit in claiming),
-        _share(fit.predicted for fit in map(judge, _shuffled(pairs)) if fit.claims),
+        _share(pair.lies_on_claimed(other) for pair, other in _with_other_masks(pairs, listed)),
         _share(fit.contradicts for fit in claiming),
         _share(fit.contradicts for fit in denying),
     )
@@ -179,24 +186,29 @@ def _when(claimed: str | None, facts: Facts) -> list[Looks]:
     return [one for one in there if one is not None]
 
 
-def _has_looks(one: Looks, claims: parsing.Claims) -> bool:
+def _has_looks(one: Looks, claims: Claims) -> bool:
     """Whether an object looks as claimed; what is not said fits all."""
     return all(claims.value(name) in (None, getattr(one, name)) for name in LOOKS)
 
 
-def _shuffled(pairs: Sequence[Judged]) -> list[Judged]:
-    by_type = sorted(pairs, key=lambda pair: pair.facts.type)
-    shuffled = []
-    for _, group in groupby(by_type, key=lambda pair: pair.facts.type):
-        alike = list(group)
-        if len(alike) == 1:
-            continue
-        masks = [pair.mask for pair in (*alike[1:], alike[0])]
-        shuffled += [
-            Judged(pair.caption, pair.facts, mask, pair.true)
-            for pair, mask in zip(alike, masks, strict=True)
-        ]
-    return shuffled
+def _with_other_masks(
+    pairs: Sequence[Judged], outcomes: Sequence[Fit]
+) -> Iterator[tuple[Judged, np.ndarray]]:
+    """The pairs whose caption says that something changed, each with the mask of the next pair of
+    its type; a pair that is the only one of its type is left out.
+    """
+    by_type: dict[str, list[tuple[Judged, Fit]]] = {}
+    for pair, outcome in zip(pairs, outcomes, strict=True):
+        by_type.setdefault(pair.facts.type, []).append((pair, outcome))
+    for alike in by_type.values():
+        if len(alike) > 1:
+            for (pair, outcome), (following, _) in zip(alike, [*alike[1:], alike[0]], strict=True):
+                if outcome.claims:
+                    yield pair, following.mask
+
+
+def _is_masked(mask: np.ndarray) -> bool:
+    return int((mask > 0).sum()) > EMPTY
 
 
 def _share(outcomes: Iterable[bool | None]) -> Share:

@@ -25,8 +25,9 @@ def predict(
     beams: int = 1,
     swapped: bool = False,
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
-) -> Iterator[tuple[str, Caption]]:
-    """Key and caption of every sample, in order; of several ranks each has its own batches.
+) -> Iterator[tuple[TrainingSample, Caption]]:
+    """Every sample, as it was read, and its caption, in order; of several ranks each has its own
+    batches.
 
     Images are resized to the captioner's `inputs.size`. swapped: captions of (after, before).
     Raises UserError for a sample that cannot be read, or does not hold what the captioner reads.
@@ -47,7 +48,7 @@ def predict(
             pairs = pairs.flip(1) if swapped else pairs
             spoken = _caption(captioner, pairs.to(captioner.device), beams, alike)
             captions |= zip([sample.key for sample in alike], spoken, strict=True)
-        yield from ((entry.key, captions[entry.key]) for entry in part)
+        yield from ((sample, captions[sample.key]) for sample in samples)
 
 
 def _caption(

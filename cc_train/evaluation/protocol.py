@@ -79,8 +79,8 @@ def _captions(
     captions = predict(captioner, entries, beams, swapped)
     tracked = track(captions, title, len(entries), console=console, transient=True)
     texts = {}
-    for entry, (key, caption) in zip(entries, tracked, strict=True):
-        texts[key] = caption.text
+    for entry, (sample, caption) in zip(entries, tracked, strict=True):
+        texts[entry.key] = caption.text
         if masks is not None:
-            masks.add(entry, caption)
+            masks.add(entry, sample, caption)
     return texts

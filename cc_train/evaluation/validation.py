@@ -8,7 +8,7 @@ from pathlib import Path
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
-from cc_train.captioner import Caption, CaptionModel
+from cc_train.captioner import CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.distributed import Ranks
@@ -60,9 +60,12 @@ class Validation:
 
         Empty on all ranks but the first.
         """
-        spoken = list(predict(captioner, self.entries, ranks=self.ranks))
-        parts = self.ranks.gather_objects({key: caption.text for key, caption in spoken})
-        masked = self._masked(spoken)
+        entry_of, masks, own = {entry.key: entry for entry in self.entries}, SampleMasks(), {}
+        for sample, caption in predict(captioner, self.entries, ranks=self.ranks):
+            own[sample.key] = caption.text
+            masks.add(entry_of[sample.key], sample, caption)
+        parts = self.ranks.gather_objects(own)
+        masked = self._masked(masks)
         if not self.ranks.first:
             return {}
         by_key = {key: text for part in parts for key, text in part.items()}
@@ -80,12 +83,8 @@ class Validation:
         storage.write_json(str(self.run / "validation.json"), captions)
         return figures
 
-    def _masked(self, spoken: Sequence[tuple[str, Caption]]) -> dict[str, float]:
-        """mIoU-change of the masks, on all ranks; nothing where captioner or samples have none."""
-        masks = SampleMasks()
-        by_key = {entry.key: entry for entry in self.entries}
-        for key, caption in spoken:
-            masks.add(by_key[key], caption)
+    def _masked(self, masks: SampleMasks) -> dict[str, float]:
+        """mIoU-change of the masks of all ranks; nothing where captioner or samples have none."""
         counters = [one for one in self.ranks.gather_objects(masks.counter) if one is not None]
         if not counters:
             return {}

@@ -18,7 +18,9 @@ from cc_prep.models import backbones
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_prep.weights import networks
+from cc_train.data.split import Split
 from cc_train.layers import named_weights
+from cc_train.text import TextCodec
 
 FILE = "backbone.safetensors"
 HALF = "float16"  # what features are stored in unless it is said
@@ -35,8 +37,26 @@ def about(features: Features) -> dict[str, Any]:
     }
 
 
+def of_training(data: Split, text: TextCodec, features: Features) -> dict[str, Any]:
+    """What identifies the training of a captioner that reads features, for a run's settings."""
+    return {
+        "samples": data.about(),
+        "text": text.describe(),
+        "size": data.size,
+        "backbone": about(features),
+    }
+
+
+def other_than_shards(init: Path) -> UserError:
+    """The error of a run to start from whose features are not those of the shards."""
+    return UserError(
+        f"{init} has another backbone or image size than these shards",
+        "Build the shards as it was trained, or leave out --init",
+    )
+
+
 def words(known: Mapping[str, Any]) -> str:
-    """The same, for a message."""
+    """What `about` tells, for a message."""
     shape = " × ".join(map(str, known["grid"]))
     return f"{known['name']} (SHA-256 {known['sha256'][:12]}…, {shape})"
 

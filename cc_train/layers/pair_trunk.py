@@ -10,21 +10,68 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from rich.console import Console
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
+from cc_prep.models import backbones
+from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import feature_statistics
 from cc_train.data.shard_index import Entry
-from cc_train.layers import pair_encoder
+from cc_train.layers import frozen_backbone, pair_encoder
 from cc_train.layers.comparison import Changes
 from cc_train.layers.pair_encoder import PairEncoder
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
+from cc_train.training import runs
 from cc_train.training.runs import Run
+from cc_train.training.settings import Loop
 
 BACKBONE = "backbone."
 WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
+# How captioners of pairs are trained where it is not set.
+LOOP = Loop(
+    steps=2000,
+    batch_size=12,
+    learning_rate=1e-3,
+    betas=(0.9, 0.98),
+    weight_decay=0.05,
+    warmup_steps=60,
+    min_lr_ratio=0.0,
+)
+
+
+class Encoder(Section):
+    """Sizes of the encoder of pairs. feature_dropout: the share of the backbone's channels that are
+    left out of an image in training; dropout: of what the facts are read from.
+    """
+
+    width: int = Field(128, ge=8, multiple_of=8)
+    heads: int = Field(4, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    feature_dropout: float = Field(0.0, ge=0, lt=1)
+
+    def check(self) -> None:
+        """Raises UserError if the width cannot be divided among the heads."""
+        if self.width % self.heads:
+            raise UserError("encoder.width is not in encoder.heads even parts", "Set one of them")
+
+    def config(self, known: Mapping[str, Any]) -> pair_encoder.Config:
+        """With the grid of a backbone's features, as `frozen_backbone.about` tells it."""
+        channels, rows, columns = known["grid"]
+        return pair_encoder.Config(channels, rows, columns, **self.model_dump())
+
+
+class Decoder(Section):
+    """Sizes of the caption decoder. length: words of a caption and two marks."""
+
+    width: int = Field(192, ge=8)
+    heads: int = Field(4, ge=1)
+    hidden: int = Field(512, ge=1)
+    layers: int = Field(2, ge=1)
+    length: int = Field(24, ge=3)
+    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class PairTrunk(EncoderDecoder):
@@ -109,6 +156,16 @@ def without_backbone(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     return {name: t for name, t in state_dict.items() if not name.startswith(BACKBONE)}
 
 
+def backbone_of(run: Run) -> nn.Module:
+    """The frozen backbone of a run. Raises UserError.
+
+    captioner-mini, and runs from before the backbone was a file, hold it with the rest.
+    """
+    name = run.settings["backbone"]["name"]
+    own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
+    return backbones.rebuild(name, own) if own else frozen_backbone.read(run.folder, name)
+
+
 def learned(
     run: Run, backbone: Mapping[str, Any], words: Vocabulary, own: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
@@ -119,17 +176,7 @@ def learned(
     of another backbone.
     """
     if run.settings["backbone"] != backbone:
-        raise UserError(
-            f"{run.folder} has another backbone or image size than these shards",
-            "Build the shards as it was trained, or leave out --init",
-        )
+        raise frozen_backbone.other_than_shards(run.folder)
     known = Vocabulary.read(Path(run.folder) / VOCABULARY)
     rows = [known.ids.get(word) for word in words.words]
-    tensors = without_backbone(run.tensors)
-    for name in WORD_TENSORS:
-        if own[name].shape[1:] == tensors[name].shape[1:]:
-            moved = [
-                own[name][i] if row is None else tensors[name][row] for i, row in enumerate(rows)
-            ]
-            tensors[name] = torch.stack(moved)
-    return tensors
+    return runs.with_rows(without_backbone(run.tensors), own, WORD_TENSORS, rows)

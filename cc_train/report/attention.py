@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
-from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media import images
-from cc_train import captioner as captioners
 from cc_train.captioner import Attention
-from cc_train.data import shard_index
-from cc_train.evaluation.predict import predict
+from cc_train.report import pictures
 
 HEAT = np.array([255, 40, 0], np.float32)  # RGB
 OPACITY = 0.7
@@ -28,28 +25,12 @@ class Heat:
     words: tuple[tuple[str, bytes], ...]
 
 
-def of_samples(run: str, entries: Sequence[shard_index.Entry]) -> dict[str, Attention]:
-    """What a run's captioner looked at, by key; samples that it cannot read are left out.
-
-    Raises UserError for a run that is no captioner.
-    """
-    captioner, looked = captioners.load(run), {}
-    for entry in entries:
-        try:
-            [(key, caption)] = predict(captioner, [entry])
-        except UserError:  # the page shows it without heat
-            continue
-        if caption.attention is not None:
-            looked[key] = caption.attention
-    return looked
-
-
-def heat(pictures: Mapping[int, bytes], last: int, attention: Attention) -> Heat | None:
-    """Heat over the encoded images of the frames 0 and `last`; None where one is not there."""
-    ends = [images.decode_stored(pictures.get(frame, b"")) for frame in (0, last)]
-    before, after = ends
-    if before is None or after is None or not attention.words:
+def heat(sample: TrainingSample, attention: Attention | None) -> Heat | None:
+    """Heat over the images of a sample; None where one of them or the attention is not there."""
+    ends = pictures.ends(sample)
+    if ends is None or attention is None or not attention.words:
         return None
+    before, after = ends
     mean = attention.maps.mean(0)
     side = max(after.shape[:2])
     small = cv2.resize(after, None, fx=WORD_SIDE / side, fy=WORD_SIDE / side)

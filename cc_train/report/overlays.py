@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -11,13 +10,14 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media import images
-from cc_train import captioner as captioners
+from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
-from cc_train.data.shard_index import Entry
-from cc_train.evaluation.predict import predict
+from cc_train.report import pictures
+from cc_train.report.pictures import CODECS
 
 # RGB; those of classes, the last one for all further ones
 RIGHT, WRONG, MISSED = (0, 190, 70), (225, 30, 30), (60, 110, 255)
@@ -28,15 +28,6 @@ COLOURS = (
 OPACITY = 0.5
 SIDE = 320  # px that an image of an overlay is wide at least
 GAP = 6  # px between the images
-CODECS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
-
-
-@dataclass(frozen=True)
-class Masked:
-    """What a captioner says of a pair: its words, and before and after under its mask, as JPEG."""
-
-    text: str
-    before_after: tuple[bytes, bytes]
 
 
 def check_names(mask: str | None, overlay: str | None) -> None:
@@ -59,47 +50,35 @@ def write(
             "this captioner says no masks", "Give a run of cc-train chain, or leave them out"
         )
     before_after = image_pairs.in_own_size(*pair)
-    fitted = _fitted(caption.mask, before_after[0])
+    in_size = fitted(caption.mask, *before_after.shape[1:3])
     if mask is not None:
-        storage.write_bytes(mask, images.encode_image(fitted, "png", 0))
+        storage.write_bytes(mask, images.encode_image(in_size, "png", 0))
     if overlay is not None:
         factor = max(1, -(-SIDE // before_after.shape[2]))
         large = before_after.repeat(factor, axis=1).repeat(factor, axis=2)
         colours = dict(enumerate(COLOURS, 1))
-        picture = side_by_side([over(one, _fitted(fitted, one), colours) for one in large])
+        large_mask = in_size.repeat(factor, axis=0).repeat(factor, axis=1)
+        picture = side_by_side([over(one, large_mask, colours) for one in large])
         codec = CODECS[Path(overlay).suffix.lower()]
         storage.write_bytes(overlay, images.encode_image(picture, codec, 90))
 
 
-def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, Masked]:
-    """The masks of a run's captioner over the images of samples, by key.
+def of_sample(sample: TrainingSample, mask: np.ndarray | None) -> tuple[bytes, bytes] | None:
+    """Before and after of a sample under a captioner's mask of it, as JPEG.
 
-    Where a sample has a true mask they are compared with it, by `verdicts`. Samples without images,
-    and those that the captioner cannot read or masks nothing of, are left out. Raises UserError for
-    a run that is no captioner.
+    Where the sample has a true mask they are compared, by `verdicts`. None where there is no mask,
+    or the sample holds no images.
     """
-    captioner, drawn = captioners.load(run), {}
-    for entry in entries:
-        try:
-            [(key, caption)] = predict(captioner, [entry])
-        except UserError:  # the page shows it without masks
-            continue
-        sample = entry.read()
-        last = len(sample.tokens) - 1
-        ends = [images.decode_stored(sample.images.get(frame, b"")) for frame in (0, last)]
-        before, after = ends
-        if caption.mask is None or before is None or after is None:
-            continue
-        mask, true = _fitted(caption.mask, before), sample.mask()
-        if true is None:
-            colours = dict(enumerate(COLOURS, 1))
-        else:
-            mask, colours = verdicts(mask, true), dict(enumerate((RIGHT, WRONG, MISSED), 1))
-        shown = [
-            images.encode_image(over(one, mask, colours), "jpg", 90) for one in (before, after)
-        ]
-        drawn[key] = Masked(caption.text, (shown[0], shown[1]))
-    return drawn
+    ends = pictures.ends(sample)
+    if mask is None or ends is None:
+        return None
+    mask, true = fitted(mask, *ends[0].shape[:2]), sample.mask()
+    if true is None:
+        colours = dict(enumerate(COLOURS, 1))
+    else:
+        mask, colours = verdicts(mask, true), dict(enumerate((RIGHT, WRONG, MISSED), 1))
+    before, after = (images.encode_image(over(one, mask, colours), "jpg", 90) for one in ends)
+    return before, after
 
 
 def verdicts(mask: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -133,8 +112,3 @@ def side_by_side(pictures: Sequence[np.ndarray]) -> np.ndarray:
     gap = np.full((pictures[0].shape[0], GAP, 3), 255, np.uint8)
     parts = [part for picture in pictures for part in (picture, gap)]
     return np.concatenate(parts[:-1], axis=1)
-
-
-def _fitted(mask: np.ndarray, image: np.ndarray) -> np.ndarray:
-    height, width = image.shape[:2]
-    return cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,9 @@ def write(
     log = curves.read(folder)
     scores = _read(evaluated / "scores.json")
     samples = _images(shards)
+    groups, notes = _with_pictures(
+        _groups(evaluated / "items.jsonl", samples), samples, run, settings.get("system")
+    )
     pictures = sorted((folder / PICTURES).glob("*.png"))
     page = (
         environment()
@@ -109,9 +112,8 @@ def write(
             scores=scores,
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
-            groups=_with_pictures(
-                _groups(evaluated / "items.jsonl", samples), samples, run, settings.get("system")
-            ),
+            groups=groups,
+            notes=notes,
             settings=json.dumps(values_without_folders(settings), indent=1),
             words=settings.get("text", {}).get("count", 0),
         )
@@ -144,32 +146,49 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
 
 def _with_pictures(
     groups: list[Group], samples: Mapping[str, shard_index.Entry], run: str, system: Any
-) -> list[Group]:
-    """The same, with where the captioner looked and what it imagines, for systems that say it."""
+) -> tuple[list[Group], list[str]]:
+    """The same, with where the captioner looked, what it masks and what it imagines, for systems
+    that say it; and notes on pairs without these.
+    """
     shown = [one for group in groups for one in group.examples if one.id in samples and one.images]
-    if shown and systems.get(str(system)).attention:
-        groups = _with_heat(groups, shown, samples, run)
-    if shown and systems.get(str(system)).imagines:
+    notes: list[str] = []
+    kind = systems.get(str(system)) if shown else None
+    if kind and (kind.attention or kind.masks):
+        groups, notes = _with_captions(groups, shown, samples, run)
+    if kind and kind.imagines:
         groups = _with_imagined(groups, shown, samples, run)
-    if shown and systems.get(str(system)).masks:
-        groups = _with_masks(groups, shown, samples, run)
-    return groups
+    return groups, notes
 
 
-def _with_masks(
+def _with_captions(
     groups: list[Group], shown: list[Shown], samples: Mapping[str, shard_index.Entry], run: str
-) -> list[Group]:
-    from cc_train.report import overlays  # brings torch, which other pages do without
+) -> tuple[list[Group], list[str]]:
+    """The groups with heat and masks, and a note where the captioner cannot read some samples."""
+    from cc_train.report import attention, overlays, pictures  # bring torch, other pages do without
 
-    drawn = overlays.of_samples(run, [samples[one.id] for one in shown])
+    captioned = pictures.captioned(run, [samples[one.id] for one in shown])
 
-    def masked(one: Shown) -> Shown:
-        mask = drawn.get(one.id)
-        if mask is None or mask.text != one.caption:
+    def seen(one: Shown) -> Shown:
+        sample, caption = captioned.samples.get(one.id, (None, None))
+        if sample is None or caption is None or caption.text != one.caption:
             return one  # evaluated with other weights, or by beams
-        return replace(one, masked=tuple(_url(data, "jpeg") for data in mask.before_after))
+        masked = overlays.of_sample(sample, caption.mask) or ()
+        heat = attention.heat(sample, caption.attention)
+        words = () if heat is None else heat.words
+        return replace(
+            one,
+            masked=tuple(_url(data, "jpeg") for data in masked),
+            heat=() if heat is None else tuple(_url(data, "jpeg") for data in heat.before_after),
+            heat_words=tuple((word, _url(data, "jpeg")) for word, data in words),
+        )
 
-    return [replace(group, examples=[masked(one) for one in group.examples]) for group in groups]
+    notes = []
+    if captioned.reasons:
+        notes.append(
+            f"{len(captioned.reasons)} of {len(shown)} pairs are shown without what the captioner "
+            f"sees in them: {captioned.reasons[0]}"
+        )
+    return _replaced(groups, seen), notes
 
 
 def _with_imagined(
@@ -182,28 +201,11 @@ def _with_imagined(
     def with_frames(one: Shown) -> Shown:
         return replace(one, imagined=tuple(_url(data, "jpeg") for data in drawn.get(one.id, ())))
 
-    return [replace(group, examples=[with_frames(o) for o in group.examples]) for group in groups]
+    return _replaced(groups, with_frames)
 
 
-def _with_heat(
-    groups: list[Group], shown: list[Shown], samples: Mapping[str, shard_index.Entry], run: str
-) -> list[Group]:
-    from cc_train.report import attention  # brings torch, which other pages do without
-
-    looked = attention.of_samples(run, [samples[one.id] for one in shown])
-
-    def heated(one: Shown) -> Shown:
-        sample = samples[one.id].read() if one.id in looked else None
-        if sample is None:
-            return one
-        heat = attention.heat(sample.images, len(sample.tokens) - 1, looked[one.id])
-        if heat is None or " ".join(looked[one.id].words) != one.caption:
-            return one  # evaluated with other weights, or by beams
-        words = tuple((word, _url(data, "jpeg")) for word, data in heat.words)
-        ends = tuple(_url(data, "jpeg") for data in heat.before_after)
-        return replace(one, heat=ends, heat_words=words)
-
-    return [replace(group, examples=[heated(one) for one in group.examples]) for group in groups]
+def _replaced(groups: list[Group], seen: Callable[[Shown], Shown]) -> list[Group]:
+    return [replace(group, examples=[seen(one) for one in group.examples]) for group in groups]
 
 
 def _right(row: Mapping[str, Any]) -> bool:

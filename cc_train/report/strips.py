@@ -18,12 +18,13 @@ from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
 from cc_train.pretrained import Captioner
+from cc_train.report import pictures
+from cc_train.report.pictures import CODECS
 from cc_train.sharing import hub
 from cc_train.training import runs
 
 GAP = 4  # px between pictures
 SIDE = 160  # px that each picture is high at least
-CODECS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
 
 
 def write(run: str, before: str, after: str, out: str, stage1: str | None, device: str) -> str:
@@ -67,12 +68,10 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
     model = captioner.load(run)
     drawn = {}
     for entry in entries:
-        sample = entry.read()
-        ends = [sample.images.get(frame, b"") for frame in (0, len(sample.tokens) - 1)]
-        before, after = map(images.decode_stored, ends)
-        if before is None or after is None:
+        pair = pictures.ends(entry.read())
+        if pair is None:
             continue
-        frames = imagined(model, image_pairs.stack([(before, after)], model.inputs.size))
+        frames = imagined(model, image_pairs.stack([pair], model.inputs.size))
         if frames is not None:
             drawn[entry.key] = [images.encode_image(frame, "jpg", 85) for frame in frames]
     return drawn

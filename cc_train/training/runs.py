@@ -9,23 +9,27 @@ PACKED/model.safetensors          in place of the checkpoints; settings in the f
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.settings import S
 from cc_prep.storage import sha256
 from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,62 @@ def best_model(folder: Path) -> tuple[Path, int]:
     if sha256(model) != state["sha256"][checkpoints.MODEL]:
         raise UserError(f"{model}: damaged", "Restore it, or train on from the one before")
     return model, step
+
+
+def settings_of(run: Run, model: type[S], without: Collection[str] = ()) -> S:
+    """The settings of a run's system.
+
+    without: keys that runs of an older version lack, and that have their default here. Raises
+    KeyError for another key that is not there, and ValueError for values that are no settings.
+    """
+    names = [name for name in model.model_fields if name not in without]
+    return model.model_validate({name: run.settings[name] for name in names})
+
+
+def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Network:
+    """The trained network of a run, in evaluation.
+
+    build: makes the network of a run's settings and files, with nothing learned. Raises UserError
+    where that fails, or its tensors are not the run's.
+    """
+    try:
+        network = build(run)
+        network.load_state_dict(run.tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
+        ) from None
+    return network.to(device).eval()
+
+
+def take_over(network: nn.Module, tensors: Mapping[str, Tensor], init: Path) -> None:
+    """Loads what the run at `init` learned into a new network. Raises UserError for other sizes."""
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()
+        raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+
+
+def with_rows(
+    tensors: Mapping[str, Tensor],
+    own: Mapping[str, Tensor],
+    names: Sequence[str],
+    rows: Sequence[int | None],
+) -> dict[str, Tensor]:
+    """The tensors of a run with the rows of its words in the order of another vocabulary.
+
+    names: the tensors with a row for each word. rows: of each word of the new vocabulary the run's
+    row; None where the run does not know it, and the row is that of `own`, the new network's. A
+    tensor whose rows have another shape there stays as it is.
+    """
+    moved = dict(tensors)
+    for name in names:
+        if own[name].shape[1:] == tensors[name].shape[1:]:
+            moved[name] = torch.stack(
+                [own[name][i] if row is None else tensors[name][row] for i, row in enumerate(rows)]
+            )
+    return moved
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
-from cc_train.data.stream import Source
+from cc_train.data.split import Split
+from cc_train.data.stream import Source, Stream, StreamSettings
 from cc_train.distributed import Ranks
+from cc_train.training.settings import Loop
 from cc_train.training.trainer import Objective
 
 
@@ -49,3 +51,34 @@ class Task:
     items: int
     about: Mapping[str, Any]
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class SampleSettings(Protocol):
+    """The settings of a system that is trained on the samples of training shards."""
+
+    @property
+    def stream(self) -> StreamSettings: ...
+
+    @property
+    def loop(self) -> Loop: ...
+
+
+def over_samples(
+    data: Split,
+    make_batch: Callable[..., dict[str, Any]],
+    objective: Objective,
+    settings: SampleSettings,
+    request: Request,
+    about: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    partners: bool = False,
+) -> Task:
+    """A task over the samples of training shards. Raises UserError for too few of them.
+
+    make_batch, partners: see `Stream`. objective, about, files: see `Task`.
+    """
+    loop, ranks = settings.loop, request.ranks
+    stream = Stream(
+        data.train, make_batch, loop.batch_size, loop.seed, settings.stream, ranks, partners
+    )
+    return Task(objective, stream, len(stream.items), about, files)

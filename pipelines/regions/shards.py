@@ -5,59 +5,31 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import region_features
 from cc_prep.formats.region_features import RegionRow
-from pipelines.plan import larger_already
-from pipelines.state.journal import Done
-from pipelines.stored import finished_shards
+from pipelines.stored import ShardFromStored, finished_shards, in_splits
 
 TRAIN = "train"  # the split whose captions and regions may be looked at
 
 
 @dataclass(frozen=True)
-class ShardOfRegions:
+class ShardOfRegions(ShardFromStored):
     """A shard to make from a finished one of region vectors.
 
-    count: so many of its rows, from the first. limited: whether it has more. input_digest: SHA-256
-    over these rows and the training shards.
+    input_digest: SHA-256 over these rows and the training shards. regions: the file.
     """
 
-    split: str
-    name: str
-    count: int
-    input_digest: str
+    KIND = "pairs"
+
     regions: str
-    limited: bool = False
 
     def items(self) -> Iterator[RegionRow]:
         """The rows one by one. Raises DamagedShard."""
         return itertools.islice(region_features.read(self.regions), self.count)
-
-    def digest(self) -> str:
-        return self.input_digest
-
-    def remaining(self, done: Done | None, retry_rejects: bool) -> ShardOfRegions | None:
-        """The whole shard where it is to be made or its input changed; None if it is finished.
-
-        Raises UserError where it holds more than a --limit now asks for.
-        """
-        if done is not None and self.limited and done.pairs > self.count:
-            raise larger_already(self.name, f"{done.pairs} pairs", self.count)
-        if done is None or done.input_digest != self.input_digest:
-            return self
-        return self if retry_rejects and done.rejects else None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ShardOfRegions:
-        return cls(**value)
 
 
 def plan_from_regions(
@@ -70,25 +42,14 @@ def plan_from_regions(
     }
     training = [name for name in places if name.rpartition("-")[0] == TRAIN]
     digest = hashlib.sha256("".join(records[name]["sha256"] for name in training).encode())
-    shards, planned = [], dict.fromkeys(splits, 0)
-    for name, place in places.items():
-        split, whole = name.rpartition("-")[0], records[name]["samples"]
-        if split not in planned:
-            continue
-        count = whole if limit is None else min(whole, limit - planned[split])
-        if count <= 0:
-            continue
-        planned[split] += count
-        parts = f"{records[name]['sha256']}:{count}:{digest.hexdigest()}"
+    shards = []
+    for split, name, count in in_splits(records, splits, limit):
+        record = records[name]
+        parts = f"{record['sha256']}:{count}:{digest.hexdigest()}"
+        shard_digest = hashlib.sha256(parts.encode()).hexdigest()
+        limited = count < record["samples"]
         shards.append(
-            ShardOfRegions(
-                split,
-                name,
-                count,
-                hashlib.sha256(parts.encode()).hexdigest(),
-                place,
-                count < whole,
-            )
+            ShardOfRegions(split, name, count, shard_digest, places[name], limited=limited)
         )
     if not shards:
         raise UserError(f"{folder}: no regions of {', '.join(splits)}", "Name other splits")

@@ -9,12 +9,10 @@ import cv2
 import numpy as np
 
 from cc_prep import extras
-from cc_prep.errors import UserError
 from cc_prep.manifest import Changes
 from cc_prep.steps.changes.clustering import Cluster
 from cc_prep.steps.changes.difference import disc_of
-from cc_prep.weights import Located
-from cc_prep.weights.folders import UNREADABLE, first_line
+from cc_prep.weights import Located, folders
 
 CLOSING_RADIUS = 2  # px of the closing before holes are filled: a disc of 5 px
 
@@ -57,16 +55,9 @@ class Sam:
         from transformers import SamModel, SamProcessor
 
         self.device = device
-        try:
-            self.processor = SamProcessor.from_pretrained(folder.path, local_files_only=True)
-            model = SamModel.from_pretrained(folder.path, local_files_only=True)
-        except UNREADABLE as error:
-            raise UserError(
-                f"{folder.path}: no SAM can be loaded ({first_line(error)})",
-                "Give changes.weights a folder that SamModel.save_pretrained and "
-                "SamProcessor.save_pretrained wrote",
-            ) from None
-        self.model = model.to(device).eval()
+        self.model, self.processor = folders.load(
+            folder, "SAM", "changes", SamModel, SamProcessor, device
+        )
 
     def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
         import torch

@@ -8,11 +8,9 @@ import cv2
 import numpy as np
 
 from cc_prep import extras
-from cc_prep.errors import UserError
 from cc_prep.formats.changes import FoundChange
 from cc_prep.manifest import Entities
-from cc_prep.weights import Located
-from cc_prep.weights.folders import UNREADABLE, first_line
+from cc_prep.weights import Located, folders
 
 # Of the three channels of Lab; colours need finer steps than brightness, which light changes.
 LAB_BINS = (4, 12, 12)
@@ -154,16 +152,7 @@ def load_clip(folder: Located, device: str) -> tuple[Any, Any]:
     extras.require("transformers", "entities.retriever clip")
     from transformers import CLIPModel, CLIPProcessor
 
-    try:
-        processor = CLIPProcessor.from_pretrained(folder.path, local_files_only=True)
-        model = CLIPModel.from_pretrained(folder.path, local_files_only=True)
-    except UNREADABLE as error:
-        raise UserError(
-            f"{folder.path}: no CLIP can be loaded ({first_line(error)})",
-            "Give entities.weights a folder that CLIPModel.save_pretrained and "
-            "CLIPProcessor.save_pretrained wrote",
-        ) from None
-    return model.to(device).eval(), processor
+    return folders.load(folder, "CLIP", "entities", CLIPModel, CLIPProcessor, device)
 
 
 def make(settings: Entities, weights: Located | None, device: str) -> Encoder:

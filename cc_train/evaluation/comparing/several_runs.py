@@ -60,4 +60,5 @@ def mean(name: str, rows: Sequence[Row]) -> Row:
         signature=first.signature,
         members=tuple(rows),
         spread=spread,
+        masks=" and ".join(dict.fromkeys(row.masks for row in rows if row.masks)),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media.images import encode_image
 from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
@@ -32,20 +33,19 @@ class SampleMasks:
         self.left_out: Counter[tuple[str, ...]] = Counter()
         self.pngs: dict[str, tuple[bytes, bytes | None]] = {}
 
-    def add(self, entry: Entry, caption: Caption) -> None:
+    def add(self, entry: Entry, sample: TrainingSample, caption: Caption) -> None:
         """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
 
-        Raises UserError for a sample that cannot be read, whose classes are not those of the
-        samples before it, or for which a class is predicted that its data does not have.
+        sample: what was read of `entry`. Raises UserError for a damaged mask, for classes that are
+        not those of the samples before it, and for a predicted class that its data does not have.
         """
         if caption.mask is not None and self.keep:
             self.pngs[entry.key] = encode_image(caption.mask, "png", 0), None
         if caption.mask is None or not entry.mask_classes:
             return
         try:
-            sample = entry.read()
             reference = sample.mask()
-        except (DamagedShard, FileNotFoundError) as error:
+        except DamagedShard as error:
             raise UserError(f"{entry.shard}: {error}", ADVICE) from None
         if reference is None:
             return

@@ -10,16 +10,14 @@ from pydantic import Field
 from torch import nn
 
 from cc_prep.errors import UserError
-from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
 from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
-from cc_train.data.stream import Stream, StreamSettings
+from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder, pair_trunk
-from cc_train.layers.pair_trunk import BACKBONE
+from cc_train.layers import caption_decoder, frozen_backbone, pair_trunk
 from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
@@ -28,20 +26,9 @@ from cc_train.text import TextCodec, Vocabulary
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Request, Task, over_samples
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
-
-
-class Encoder(Section):
-    """Sizes of the encoder of pairs. feature_dropout: the share of the backbone's channels that are
-    left out of an image in training; dropout: of what the facts are read from.
-    """
-
-    width: int = Field(128, ge=8, multiple_of=8)
-    heads: int = Field(4, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    feature_dropout: float = Field(0.0, ge=0, lt=1)
 
 
 class RegionSettings(Section):
@@ -52,17 +39,6 @@ class RegionSettings(Section):
     queries: int = Field(16, ge=1)
     pixel_width: int = Field(32, ge=8, multiple_of=8)
     layers: int = Field(2, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-
-
-class Decoder(Section):
-    """Sizes of the caption decoder. length: words of a caption and two marks."""
-
-    width: int = Field(192, ge=8)
-    heads: int = Field(4, ge=1)
-    hidden: int = Field(512, ge=1)
-    layers: int = Field(2, ge=1)
-    length: int = Field(24, ge=3)
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
@@ -81,9 +57,9 @@ class Settings(Section):
     """
 
     backbone_weights: str | None = None
-    encoder: Encoder = Encoder()
+    encoder: pair_trunk.Encoder = pair_trunk.Encoder()
     regions: RegionSettings = RegionSettings()
-    decoder: Decoder = Decoder()
+    decoder: pair_trunk.Decoder = pair_trunk.Decoder()
     rounds: int = Field(2, ge=0)
     feedback: Feedback = "text"
     sampled: float = Field(0.5, ge=0, le=1)
@@ -96,15 +72,7 @@ class Settings(Section):
     min_word_count: int = Field(1, ge=1)
     validation_split: split.ValidationSplit = split.ValidationSplit()
     stream: StreamSettings = StreamSettings(pair_scenes=True)
-    loop: Loop = Loop(
-        steps=2000,
-        batch_size=12,
-        learning_rate=1e-3,
-        betas=(0.9, 0.98),
-        weight_decay=0.05,
-        warmup_steps=60,
-        min_lr_ratio=0.0,
-    )
+    loop: Loop = pair_trunk.LOOP
 
 
 def prepare(settings: Settings, request: Request) -> Task:
@@ -112,22 +80,15 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: a run of this system, or of `pair`, whose encoder and decoder this one has too.
     """
-    loop = settings.loop
-    if settings.losses.contrast and loop.grad_accum_steps > 1:
+    if settings.losses.contrast and settings.loop.grad_accum_steps > 1:
         raise UserError(
             "losses.contrast is over a whole batch, which cannot be accumulated",
             "Set losses.contrast=0, or loop.grad_accum_steps=1",
         )
-    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
-    words = split.vocabulary(
-        data.train, settings.vocabulary, settings.min_word_count, request.console
-    )
+    data, words = split.captioned(request.shards, request.valid, settings, request.console)
     first = feature_statistics.first(data.train)
-    about: dict[str, Any] = {
-        "samples": data.about(),
-        "text": words.describe(),
-        "size": [data.first["height"], data.first["width"]],
-        "backbone": frozen_backbone.about(first),
+    about = {
+        **frozen_backbone.of_training(data, words, first),
         "mask_classes": mask_classes(data.train, data.valid),
     }
     backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
@@ -142,7 +103,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.losses,
         settings.sampled,
         settings.label_smoothing,
-        loop.weight_decay,
+        settings.loop.weight_decay,
         request.device,
         request.ranks,
         settings.trunk_rate,
@@ -155,9 +116,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         queries=settings.regions.queries,
     )
     batches = MirroredBatches(ordered, settings.mirror)
-    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     files = {**words.files(), **frozen_backbone.files(network.backbone)}
-    return Task(objective, stream, len(stream.items), about, files)
+    return over_samples(data, batches, objective, settings, request, about, files)
 
 
 def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
@@ -184,9 +144,7 @@ def make(
     settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: nn.Module
 ) -> ChainCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
-    if settings.encoder.width % settings.encoder.heads:
-        raise UserError("encoder.width is not in encoder.heads even parts", "Set one of them")
-    channels, rows, columns = about["backbone"]["grid"]
+    settings.encoder.check()
     height, width = about["size"]
     decoder = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
     decoder.check()
@@ -197,7 +155,7 @@ def make(
         backbone,
         about["backbone"]["sha256"],
         (height, width),
-        pair_encoder.Config(channels, rows, columns, **settings.encoder.model_dump()),
+        settings.encoder.config(about["backbone"]),
         of_regions,
         decoder,
         words,
@@ -228,26 +186,15 @@ def _start_from(
     tensors = pair_trunk.learned(run, about["backbone"], words, own)
     if run.system == "pair":
         tensors = {**own, **tensors}
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()
-        raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+    runs.take_over(network, tensors, init)
 
 
 def load(run: Run, device: str) -> ChainCaptioner:
     """The captioner of a run. Raises UserError."""
-    try:
-        values = {name: run.settings[name] for name in Settings.model_fields if name != MIRROR}
-        settings = Settings.model_validate(values)
-        words = text.load(run.folder, run.settings["text"])
-        name = run.settings["backbone"]["name"]
-        own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
-        backbone = backbones.rebuild(name, own) if own else frozen_backbone.read(run.folder, name)
-        network = make(settings, run.settings, words, backbone)
-        network.load_state_dict(run.tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
-        ) from None
-    return network.to(device).eval()
+    return runs.network_of(run, _untrained, device)
+
+
+def _untrained(run: Run) -> ChainCaptioner:
+    settings = runs.settings_of(run, Settings, without=[MIRROR])
+    words = text.load(run.folder, run.settings["text"])
+    return make(settings, run.settings, words, pair_trunk.backbone_of(run))

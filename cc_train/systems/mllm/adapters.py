@@ -50,18 +50,12 @@ def expressions(family: Family, lora: Lora) -> dict[Part, str]:
     return {part: known[part] for part in lora.ranks() if part in known}
 
 
-def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
-    """Puts adapters into a model; names of the layers that got one. Raises UserError for none.
+def layers_of(model: nn.Module, chosen: Mapping[Part, str]) -> dict[Part, list[str]]:
+    """Names of the linear layers that get adapters, by part. Raises UserError for a part of none.
 
-    The adapters alone can be trained afterwards. They are float32, whatever the model is in, and
-    at first give nothing.
+    chosen: a regular expression of whole names for each part.
     """
-    chosen = expressions(family, lora)
-    if not chosen:
-        return []
-    import peft
-
-    layers = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     matched = {
         part: [name for name in layers if re.fullmatch(expression, name)]
         for part, expression in chosen.items()
@@ -73,6 +67,21 @@ def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
             f"Set lora.{empty[0]}=0, or lora.targets; it has such layers as "
             f"{', '.join(sorted(layers)[:3])}",
         )
+    return matched
+
+
+def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
+    """Puts adapters into a model; names of the layers that got one. Raises UserError for none.
+
+    The adapters alone can be trained afterwards. They are float32, whatever the model is in, and
+    at first give nothing.
+    """
+    chosen = expressions(family, lora)
+    if not chosen:
+        return []
+    import peft
+
+    matched = layers_of(model, chosen)
     ranks = lora.ranks()
     config = peft.LoraConfig(
         r=DEFAULT_RANK,

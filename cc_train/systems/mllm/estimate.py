@@ -19,13 +19,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from cc_prep.errors import UserError
+from cc_prep.weights.folders import first_line
+from cc_train.systems.mllm import loading
+from cc_train.systems.mllm.adapters import layers_of
+from cc_train.systems.mllm.families import Part
 
 GIB = 2**30
 BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -117,8 +120,8 @@ class Estimate:
 
 
 def estimate(
-    model: str | Path | Any,
-    lora: Mapping[str, tuple[str, int]],
+    config: Any,
+    lora: Mapping[Part, tuple[str, int]],
     batch_size: int = 16,
     precision: Precision = "bfloat16",
     checkpointing: bool = False,
@@ -128,7 +131,7 @@ def estimate(
 ) -> Estimate:
     """The sizes of a training with adapters.
 
-    model: the folder of a model, of which config.json alone is read, or its configuration. lora:
+    config: the configuration of a model, whose weights need not be there. lora:
         by part the layers that get adapters, as a regular expression of their whole names, and the
         rank; rank 0 is none. batch_size: pairs whose backward pass is run at a time. precision: of
         the frozen weights. sequence_length: tokens of a pair in the language model, the images'
@@ -136,10 +139,9 @@ def estimate(
         any, for 16 × 16 places. caption_length: tokens of a pair for which logits are computed;
         None for all.
 
-    Raises UserError for a folder that holds no configuration, for one of no language model, and for
-    an expression that fits no layer.
+    Raises UserError for the configuration of no language model, and for an expression that fits no
+    layer.
     """
-    config = read_config(model) if isinstance(model, str | Path) else model
     network = _on_meta(config)
     ranks = _ranks(network, lora)
     size = BYTES[precision]
@@ -176,55 +178,27 @@ def part_of(name: str) -> str:
     return OTHER
 
 
-def read_config(folder: str | Path) -> Any:
-    """The configuration in a model's folder. Raises UserError."""
-    from transformers import AutoConfig
-
-    if not (Path(folder) / "config.json").is_file():
-        raise UserError(f"{folder}: no config.json in it", "Give the local folder of a model")
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{folder}: no configuration of a model ({_first_line(error)})", "Give another folder"
-        ) from None
-
-
 def _on_meta(config: Any) -> nn.Module:
     """The network of a configuration, without content.
 
     One of text alone lies in `language_model`, as in a captioner with eyes of its own.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-
-    sees = getattr(config, "vision_config", None) is not None
-    make = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
-        with torch.device("meta"):
-            network: nn.Module = make.from_config(config)
+        network = loading.empty(config)
     except (ValueError, AttributeError, TypeError) as error:
         raise UserError(
-            f"{getattr(config, 'model_type', config)}: no language model ({_first_line(error)})",
+            f"{getattr(config, 'model_type', config)}: no language model ({first_line(error)})",
             "Give the folder of one",
         ) from None
+    sees = getattr(config, "vision_config", None) is not None
     return network if sees else nn.ModuleDict({"language_model": network})
 
 
-def _ranks(network: nn.Module, lora: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+def _ranks(network: nn.Module, lora: Mapping[Part, tuple[str, int]]) -> dict[str, int]:
     """The rank of each linear layer that gets an adapter. Raises UserError."""
-    layers = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    ranks = {}
-    for part, (expression, rank) in lora.items():
-        if rank == 0:
-            continue
-        matched = [name for name in layers if re.fullmatch(expression, name)]
-        if not matched:
-            raise UserError(
-                f"no linear layer is named as the {part} adapters need ({expression})",
-                f"There are such as {', '.join(sorted(layers)[:3])}",
-            )
-        ranks.update(dict.fromkeys(matched, rank))
-    return ranks
+    chosen = {part: expression for part, (expression, rank) in lora.items() if rank}
+    layers = layers_of(network, chosen)
+    return {name: lora[part][1] for part, names in layers.items() for name in names}
 
 
 def _tokens(
@@ -342,10 +316,6 @@ def _layer_of(name: str) -> str:
     """The outermost numbered layer that a module lies in, such as `model.layers.3`; else empty."""
     match = re.match(r"(.*?\.\d+)\.", f"{name}.")
     return match[1] if match else ""
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _millions(count: int) -> str:

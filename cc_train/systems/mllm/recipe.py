@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from cc_prep.settings import Section
 from cc_train.captioner import Inputs
 from cc_train.data import feature_statistics, found_entities, order, split
 from cc_train.data.shard_index import Entry
-from cc_train.data.stream import Stream, StreamSettings
+from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
 from cc_train.systems.mllm import adapters, batches, families, images, loading
@@ -33,7 +34,7 @@ from cc_train.systems.mllm.prompts import Prompt, Sizes, Writer
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Request, Task, over_samples
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
 OF_WORDS = ("bridge.", "kinds")  # of a connector, what a captioner has in other sizes
@@ -83,7 +84,6 @@ class Settings(Section):
 def prepare(settings: Settings, request: Request) -> Task:
     """A captioner to be trained. Raises UserError."""
     loading.require()
-    loop = settings.loop
     _refuse(settings)
     place = loading.place_of(settings.model.weights)
     family = loading.family_of(loading.read_config(place), settings.model.family, place)
@@ -91,7 +91,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     about: dict[str, Any] = {"samples": data.about()}
     if family is families.LM:
         about["backbone"] = frozen_backbone.about(feature_statistics.first(data.train))
-        about["size"] = [data.first["height"], data.first["width"]]
+        about["size"] = data.size
     _require_findings(settings, data.train)
     base = loading.read(place, settings.model.family, settings.model.precision, request.device)
     about["base"] = {"family": base.family.name, "fingerprint": base.fingerprint}
@@ -113,7 +113,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         captioner,
         Validation(data.valid, request.run, request.ranks),
         settings.attention,
-        loop.weight_decay,
+        settings.loop.weight_decay,
         settings.connector.rate,
         request.device,
     )
@@ -126,11 +126,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         captioner.shape.images,
         captioner.inputs.backbone,
     )
-    stream = Stream(
-        data.train, make_batch, loop.batch_size, loop.seed, settings.stream, request.ranks
-    )
     files = {} if backbone is None else frozen_backbone.files(backbone.network)
-    return Task(objective, stream, len(stream.items), about, files)
+    return over_samples(data, make_batch, objective, settings, request, about, files)
 
 
 def control_grid(captioner: MllmCaptioner, control: AttentionControl) -> tuple[int, int] | None:
@@ -186,30 +183,27 @@ def make(
 def load(run: Run, device: str) -> MllmCaptioner:
     """The captioner of a run. Raises UserError."""
     loading.require()
-    try:
-        values = {name: run.settings[name] for name in Settings.model_fields}
-        settings, known = Settings.model_validate(values), run.settings["base"]
-        place = loading.place_of(settings.model.weights)
-        base = loading.read(place, settings.model.family, settings.model.precision, device)
-        if base.fingerprint != known["fingerprint"]:
-            raise UserError(
-                f"{place}: another model than {run.folder} was trained with",
-                f"Restore it, or set {loading.PLACE} to the folder of the right one",
-            )
-        backbone = None
-        if "backbone" in run.settings:
-            of_features = run.settings["backbone"]
-            network = frozen_backbone.read(run.folder, of_features["name"])
-            backbone = Backbone(network.requires_grad_(False).eval(), of_features)
-        captioner = make(settings, base, run.settings, backbone)
-        captioner.load_state_dict(run.tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
-        ) from None
-    if loading.dtype(settings.model.precision, device) == torch.float32:
+    captioner = runs.network_of(run, partial(_untrained, device=device), device)
+    if loading.dtype(run.settings["model"]["precision"], device) == torch.float32:
         adapters.merge(captioner.model)  # in fewer bits the sum would be another one
-    return captioner.to(device).eval()
+    return captioner
+
+
+def _untrained(run: Run, device: str) -> MllmCaptioner:
+    settings, known = runs.settings_of(run, Settings), run.settings["base"]
+    place = loading.place_of(settings.model.weights)
+    base = loading.read(place, settings.model.family, settings.model.precision, device)
+    if base.fingerprint != known["fingerprint"]:
+        raise UserError(
+            f"{place}: another model than {run.folder} was trained with",
+            f"Restore it, or set {loading.PLACE} to the folder of the right one",
+        )
+    backbone = None
+    if "backbone" in run.settings:
+        of_features = run.settings["backbone"]
+        network = frozen_backbone.read(run.folder, of_features["name"])
+        backbone = Backbone(network.requires_grad_(False).eval(), of_features)
+    return make(settings, base, run.settings, backbone)
 
 
 def _require_findings(settings: Settings, entries: Sequence[Entry]) -> None:
@@ -294,10 +288,7 @@ def _start_eyes(
         return
     run = runs.read(runs.locate(request.init), "pair")
     if run.settings["backbone"] != dict(known):
-        raise UserError(
-            f"{request.init} has another backbone or image size than these shards",
-            "Build the shards as it was trained, or leave out --init",
-        )
+        raise frozen_backbone.other_than_shards(request.init)
     own = connector.state_dict()
     eyes = {name.partition("encoder.")[2]: tensor for name, tensor in run.tensors.items()}
     taken = {name: tensor for name, tensor in eyes.items() if name in own}

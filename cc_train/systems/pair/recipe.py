@@ -9,48 +9,28 @@ from typing import Any
 from pydantic import Field
 from torch import nn
 
-from cc_prep.errors import UserError
-from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data import feature_statistics, split
 from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.data.stream import Stream, StreamSettings
+from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder, pair_trunk
-from cc_train.layers.pair_trunk import BACKBONE
+from cc_train.layers import caption_decoder, frozen_backbone, pair_trunk
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import TextCodec, Vocabulary
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Request, Task, over_samples
 
 
-class Encoder(Section):
-    """Sizes of the pair encoder. feature_dropout: the share of the backbone's channels that are
-    left out of an image in training; dropout: of what the facts are read from.
+class Decoder(pair_trunk.Decoder):
+    """As of all captioners of pairs. attend_grid: it sees the differences at every place besides
+    their summaries.
     """
 
-    width: int = Field(128, ge=8, multiple_of=8)
-    heads: int = Field(4, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    feature_dropout: float = Field(0.0, ge=0, lt=1)
-
-
-class Decoder(Section):
-    """Sizes of the caption decoder. length: words of a caption and two marks. attend_grid: it sees
-    the differences at every place besides their summaries.
-    """
-
-    width: int = Field(192, ge=8)
-    heads: int = Field(4, ge=1)
-    hidden: int = Field(512, ge=1)
-    layers: int = Field(2, ge=1)
-    length: int = Field(24, ge=3)
-    dropout: float = Field(0.1, ge=0, lt=1)
     attend_grid: bool = True
 
 
@@ -64,7 +44,7 @@ class Settings(Section):
     """
 
     backbone_weights: str | None = None
-    encoder: Encoder = Encoder()
+    encoder: pair_trunk.Encoder = pair_trunk.Encoder()
     decoder: Decoder = Decoder()
     losses: Losses = Losses()
     label_smoothing: float = Field(0.0, ge=0, lt=1)
@@ -74,33 +54,15 @@ class Settings(Section):
     min_word_count: int = Field(1, ge=1)
     validation_split: split.ValidationSplit = split.ValidationSplit()
     stream: StreamSettings = StreamSettings(pair_scenes=True)
-    loop: Loop = Loop(
-        steps=2000,
-        batch_size=12,
-        learning_rate=1e-3,
-        betas=(0.9, 0.98),
-        weight_decay=0.05,
-        warmup_steps=60,
-        min_lr_ratio=0.0,
-    )
+    loop: Loop = pair_trunk.LOOP
 
 
 def prepare(settings: Settings, request: Request) -> Task:
     """A captioner to be trained. Raises UserError."""
-    if settings.encoder.width % settings.encoder.heads:
-        raise UserError("encoder.width is not in encoder.heads even parts", "Set one of them")
-    loop = settings.loop
-    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
-    words = split.vocabulary(
-        data.train, settings.vocabulary, settings.min_word_count, request.console
-    )
+    settings.encoder.check()
+    data, words = split.captioned(request.shards, request.valid, settings, request.console)
     first = feature_statistics.first(data.train)
-    about = {
-        "samples": data.about(),
-        "text": words.describe(),
-        "size": [data.first["height"], data.first["width"]],
-        "backbone": frozen_backbone.about(first),
-    }
+    about = frozen_backbone.of_training(data, words, first)
     network = make(settings, about, words)
     if request.init is not None:
         _start_from(network, request.init, about, words)
@@ -111,16 +73,15 @@ def prepare(settings: Settings, request: Request) -> Task:
         Validation(data.valid, request.run, request.ranks),
         settings.losses,
         settings.label_smoothing,
-        loop.weight_decay,
+        settings.loop.weight_decay,
         request.device,
     )
     ordered = OrderedPairBatches(
         words, settings.decoder.length, settings.pairs_per_scene, first.sha256
     )
     batches = MirroredBatches(ordered, settings.mirror)
-    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     files = {**words.files(), **frozen_backbone.files(network.backbone)}
-    return Task(objective, stream, len(stream.items), about, files)
+    return over_samples(data, batches, objective, settings, request, about, files)
 
 
 def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> PairCaptioner:
@@ -135,36 +96,23 @@ def _start_from(
     """Takes over what another run of this system learned. Raises UserError."""
     run = runs.read(init, "pair")
     tensors = pair_trunk.learned(run, about["backbone"], words, network.state_dict())
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()
-        raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+    runs.take_over(network, tensors, init)
 
 
 def load(run: Run, device: str) -> PairCaptioner:
     """The captioner of a run. Raises UserError."""
-    try:
-        values = {name: run.settings[name] for name in Settings.model_fields if name != MIRROR}
-        settings = Settings.model_validate(values)
-        words = text.load(run.folder, run.settings["text"])
-        name = run.settings["backbone"]["name"]
-        # captioner-mini, and runs from before the backbone was a file, hold it with the rest.
-        own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
-        backbone = backbones.rebuild(name, own) if own else frozen_backbone.read(run.folder, name)
-        network = _network(settings, run.settings, words, backbone)
-        network.load_state_dict(run.tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
-        ) from None
-    return network.to(device).eval()
+    return runs.network_of(run, _untrained, device)
+
+
+def _untrained(run: Run) -> PairCaptioner:
+    settings = runs.settings_of(run, Settings, without=[MIRROR])
+    words = text.load(run.folder, run.settings["text"])
+    return _network(settings, run.settings, words, pair_trunk.backbone_of(run))
 
 
 def _network(
     settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: nn.Module
 ) -> PairCaptioner:
-    channels, rows, columns = about["backbone"]["grid"]
     height, width = about["size"]
     sizes = settings.decoder.model_dump()
     attend_grid = sizes.pop("attend_grid")
@@ -174,7 +122,7 @@ def _network(
         backbone,
         about["backbone"]["sha256"],
         (height, width),
-        pair_encoder.Config(channels, rows, columns, **settings.encoder.model_dump()),
+        settings.encoder.config(about["backbone"]),
         decoder,
         words,
         attend_grid,

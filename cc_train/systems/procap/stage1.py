@@ -23,7 +23,7 @@ from cc_train.data.collate import Reads
 from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
-from cc_train.data.stream import Stream, StreamSettings
+from cc_train.data.stream import StreamSettings
 from cc_train.distributed import Ranks
 from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
@@ -35,7 +35,7 @@ from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.training import runs
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Request, Task, over_samples
 
 BATCH = 16  # of validation
 CLIP_BLOCKS = "visual.transformer."
@@ -119,7 +119,6 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: CLIP's weights, whose first blocks the encoder starts from.
     """
-    loop = settings.loop
     _check(settings)
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     files = (settings.vqgan, settings.backbone_weights)
@@ -147,19 +146,16 @@ def prepare(settings: Settings, request: Request) -> Task:
         features,
         settings.losses,
         HeldOut(data.valid, make_batch, request.ranks),
-        loop.weight_decay,
+        settings.loop.weight_decay,
         request.device,
         partial(_picture, data.valid[:6], make_batch, features),
         settings.max_activation_mb,
         request.ranks,
     )
     trained = replace(make_batch, crop=settings.crop)
-    stream = Stream(
-        data.train, trained, loop.batch_size, loop.seed, settings.stream, request.ranks, True
-    )
     about = {"samples": data.about(), **frozen_networks.about(data.first, features)}
     kept = frozen_networks.files(features.vqgan, features.backbone)
-    return Task(objective, stream, len(stream.items), about, kept)
+    return over_samples(data, trained, objective, settings, request, about, kept, partners=True)
 
 
 def untrained(

@@ -19,7 +19,7 @@ from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
-from cc_train.data.stream import Stream, StreamSettings
+from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.feature_grid import Pooling
@@ -34,7 +34,7 @@ from cc_train.training import runs
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Request, Task, over_samples
 
 ENCODER, DECODER = "intermediate_generator.", "text_decoder.decoder."
 
@@ -122,17 +122,13 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: the folder of a stage-1 run; without it the encoder starts from nothing.
     """
-    loop = settings.loop
-    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
-    words = split.vocabulary(
-        data.train, settings.vocabulary, settings.min_word_count, request.console
-    )
+    data, words = split.captioned(request.shards, request.valid, settings, request.console)
     network = make(settings, data, words, request.init, request.console)
     objective = Stage2Objective(
         network,
         Validation(data.valid, request.run, request.ranks),
         settings.label_smoothing,
-        loop.weight_decay,
+        settings.loop.weight_decay,
         request.device,
         settings.encoder_lr_scale,
         settings.freeze,
@@ -140,7 +136,6 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.facts,
     )
     batches = _batches(settings, network)
-    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     about = {
         "samples": data.about(),
         **frozen_networks.about(_made_with(settings, data, request.init), network.features),
@@ -152,7 +147,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     }
     seen = network.features
     files = {**frozen_networks.files(seen.vqgan, seen.backbone), **words.files()}
-    return Task(objective, stream, len(stream.items), about, files)
+    return over_samples(data, batches, objective, settings, request, about, files)
 
 
 def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBatches:
@@ -228,38 +223,35 @@ def by_name(run: Run) -> dict[str, dict[str, str]]:
 
 def load(run: Run, device: str) -> ProCap:
     """The captioner of a run. Raises UserError."""
+    return runs.network_of(run, _untrained, device)
+
+
+def _untrained(run: Run) -> ProCap:
     shapes = {name: tuple(t.shape) for name, t in run.tensors.items()}
 
     def below(prefix: str) -> dict[str, tuple[int, ...]]:
         return {n[len(prefix) :]: s for n, s in shapes.items() if n.startswith(prefix)}
 
-    try:
-        settings = run.settings
-        words = text.load(run.folder, settings["text"])
-        range_quirk = bool(settings["encoder"]["reference_quirks"])
-        kind = settings["encoder"]["frames"]
-        features = frozen_networks.read(run.folder, settings, kind, range_quirk)
-        # Runs from before these switches were there: stage 1's counted, the decoder's was on.
-        quirks = bool(settings.get("reference_quirks", range_quirk))
-        encoder = ProcedureEncoder(procedure_encoder.Config.of(below(ENCODER)))
-        sizes = settings["decoder"]
-        decoder = caption_decoder.Config.of(
-            below(DECODER),
-            sizes["heads"],
-            sizes["length"],
-            bool(sizes.get("reference_quirks", True)),
-        )
-        queries = settings["queries"]["kind"]
-        digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
-        known = settings.get("comparison")  # runs from before it have none
-        comparison = None if known is None else ComparisonConfig(**known)
-        network = ProCap(encoder, decoder, features, words, queries, quirks, digest, comparison)
-        network.load_state_dict(run.tensors)
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise UserError(
-            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
-        ) from None
-    return network.to(device).eval()
+    settings = run.settings
+    words = text.load(run.folder, settings["text"])
+    range_quirk = bool(settings["encoder"]["reference_quirks"])
+    kind = settings["encoder"]["frames"]
+    features = frozen_networks.read(run.folder, settings, kind, range_quirk)
+    # Runs from before these switches were there: stage 1's counted, the decoder's was on.
+    quirks = bool(settings.get("reference_quirks", range_quirk))
+    encoder = ProcedureEncoder(procedure_encoder.Config.of(below(ENCODER)))
+    sizes = settings["decoder"]
+    decoder = caption_decoder.Config.of(
+        below(DECODER),
+        sizes["heads"],
+        sizes["length"],
+        bool(sizes.get("reference_quirks", True)),
+    )
+    queries = settings["queries"]["kind"]
+    digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
+    known = settings.get("comparison")  # runs from before it have none
+    comparison = None if known is None else ComparisonConfig(**known)
+    return ProCap(encoder, decoder, features, words, queries, quirks, digest, comparison)
 
 
 def _from_stage1(

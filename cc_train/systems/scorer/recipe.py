@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 from rich.console import Console
 
@@ -17,7 +16,7 @@ from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
 from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
-from cc_train.data.stream import Stream, StreamSettings
+from cc_train.data.stream import StreamSettings
 from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
@@ -31,7 +30,7 @@ from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import TextCodec
 from cc_train.training import runs
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Request, Task, over_samples
 
 CBR_HEADS = 8
 WORD_TENSORS = ("speaker.core.embed.weight", "speaker.logit.weight", "speaker.logit.bias")
@@ -145,15 +144,11 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     codec = vocabulary(settings, data.train, request.console)
     first = feature_statistics.first(data.train)
-    known = frozen_backbone.about(first)
     about = {
-        "samples": data.about(),
-        "text": codec.describe(),
-        "size": [data.first["height"], data.first["width"]],
-        "backbone": known,
+        **frozen_backbone.of_training(data, codec, first),
         "ways": vars(settings.ways),
     }
-    backbone = None
+    backbone, known = None, about["backbone"]
     if settings.backbone_weights is not None or known["sha256"] != UNKNOWN:
         backbone = frozen_backbone.find(known, settings.backbone_weights)
     network = make(settings, about, codec, Frozen(backbone, known))
@@ -187,11 +182,10 @@ def prepare(settings: Settings, request: Request) -> Task:
         None if supervision is None else network.grid,
     )
     batches = MirroredBatches(scorer_batches, settings.mirror)
-    stream = Stream(data.train, batches, loop.batch_size, loop.seed, settings.stream, request.ranks)
     files = codec.files()
     if backbone is not None:  # without it the run captions stored features alone
         files |= frozen_backbone.files(backbone)
-    return Task(objective, stream, len(stream.items), about, files)
+    return over_samples(data, batches, objective, settings, request, about, files)
 
 
 def _initialise(
@@ -276,29 +270,18 @@ def _start_from(
     """
     run = runs.read(init, "scorer")
     if not _same_backbone(run.settings["backbone"], about["backbone"]):
-        raise UserError(
-            f"{init} has another backbone or image size than these shards",
-            "Build the shards as it was trained, or leave out --init",
-        )
+        raise frozen_backbone.other_than_shards(init)
     # What the shapes of the tensors do not show.
     for part, key in UNSHOWN:
         old, new = run.settings[part][key], getattr(getattr(settings, part), key)
         if old != new:
             raise UserError(f"{init} has {part}.{key}={old}, not {new}", "Use its settings")
     known = text.load(init, run.settings["text"])
-    tensors, own = dict(run.tensors), network.state_dict()
+    tensors = run.tensors
     if known.describe() != codec.describe():
         rows = _rows(known, codec)
-        for name in WORD_TENSORS:
-            if own[name].shape[1:] == tensors[name].shape[1:]:
-                tensors[name] = torch.stack(
-                    [own[name][i] if row is None else tensors[name][row] for i, row in rows]
-                )
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()
-        raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+        tensors = runs.with_rows(tensors, network.state_dict(), WORD_TENSORS, rows)
+    runs.take_over(network, tensors, init)
 
 
 def _same_backbone(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -307,27 +290,23 @@ def _same_backbone(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return same and (None in (one["sha256"], other["sha256"]) or one["sha256"] == other["sha256"])
 
 
-def _rows(known: TextCodec, codec: TextCodec) -> list[tuple[int, int | None]]:
+def _rows(known: TextCodec, codec: TextCodec) -> list[int | None]:
     """Of each id of a codec the id in another one of the same word or mark, None where none is."""
     old = {known.decode([i]): i for i in range(len(known)) if known.decode([i])}
-    new = [(i, old.get(codec.decode([i]) or "\0")) for i in range(len(codec))]
+    rows = [old.get(codec.decode([i]) or "\0") for i in range(len(codec))]
     marks = {getattr(codec.marks, n): getattr(known.marks, n) for n in ("begin", "end", "pad")}
-    return [(i, marks.get(i, row)) for i, row in new]
+    return [marks.get(i, row) for i, row in enumerate(rows)]
 
 
 def load(run: runs.Run, device: str) -> Scorer:
     """The captioner of a run. Raises UserError."""
-    try:
-        values = {name: run.settings[name] for name in Settings.model_fields if name != MIRROR}
-        settings = Settings.model_validate(values)
-        codec = text.load(run.folder, run.settings["text"])
-        known = run.settings["backbone"]
-        stored = frozen_backbone.FILE in run.settings["files"]
-        backbone = frozen_backbone.read(run.folder, known["name"]) if stored else None
-        network = make(settings, run.settings, codec, Frozen(backbone, known))
-        network.load_state_dict(run.tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
-        ) from None
-    return network.to(device).eval()
+    return runs.network_of(run, _untrained, device)
+
+
+def _untrained(run: runs.Run) -> Scorer:
+    settings = runs.settings_of(run, Settings, without=[MIRROR])
+    codec = text.load(run.folder, run.settings["text"])
+    known = run.settings["backbone"]
+    stored = frozen_backbone.FILE in run.settings["files"]
+    backbone = frozen_backbone.read(run.folder, known["name"]) if stored else None
+    return make(settings, run.settings, codec, Frozen(backbone, known))

@@ -6,7 +6,6 @@ characters' numbers. `cc_prep.formats.scorer` splits captions.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.scorer import END, MARKS, NULL, START, UNK, VOCABULARY, vocabulary, words_of
-from cc_train.text import IGNORED, Marks
+from cc_train.text import Marks, described, ids_of, padded
 
 CODEC = "scorer-words"
 FILE = VOCABULARY
@@ -29,10 +28,7 @@ class ScorerWords:
     marks = Marks(START, END, NULL, (UNK,))
 
     def __init__(self, words: Sequence[str]) -> None:
-        assert tuple(words[: len(MARKS)]) == MARKS, words[: len(MARKS)]
-        self.words = list(words)
-        self.ids = {word: number for number, word in enumerate(words)}
-        assert len(self.ids) == len(self.words), "a word twice"
+        self.words, self.ids = list(words), ids_of(words, MARKS)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -61,8 +57,7 @@ class ScorerWords:
 
     def describe(self) -> dict[str, Any]:
         """Name of the codec, number of words, SHA-256 of the file."""
-        digest = hashlib.sha256(self.files()[FILE]).hexdigest()
-        return {"codec": CODEC, "count": len(self), "sha256": digest}
+        return described(CODEC, len(self), self.files()[FILE])
 
     def files(self) -> dict[str, bytes]:
         """`vocab.json`, as the public code writes it."""
@@ -73,11 +68,7 @@ class ScorerWords:
 
         A word that is not known is <UNK>; the public code ends with an error.
         """
-        tokens = [self.ids.get(word, UNK) for word in words_of(caption)[: length - 2]]
-        row = [START, *tokens, END]
-        ids, labels = np.full(length, NULL, np.int64), np.full(length, IGNORED, np.int64)
-        ids[: len(row)], labels[: len(row) - 1] = row, row[1:]
-        return ids, labels
+        return padded([self.ids.get(word, UNK) for word in words_of(caption)], self.marks, length)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The words of ids up to the first <NULL> or <END>, joined by blanks."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cc_prep.records import Facts, Looks
+from cc_prep.synth import parsing
 from cc_train.evaluation import faithfulness
 from cc_train.evaluation.faithfulness import Judged
 
@@ -97,3 +98,24 @@ def test_shares_and_masks_of_other_pairs() -> None:
     alone = faithfulness.count(pairs[:1])
     assert alone is not None
     assert alone.shuffled.pairs == 0, "the only pair of its type has its own mask"
+
+
+def test_a_caption_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a grammar that reads every caption anew for each mask that it is held against."""
+    read: list[str] = []
+    plain = parsing.parse
+
+    def parse(caption: str) -> parsing.Claims:
+        read.append(caption)
+        return plain(caption)
+
+    monkeypatch.setattr(parsing, "parse", parse)
+    gone = "the small red metal cube disappeared"
+    faithfulness.count(
+        [Judged(gone, DROP, AT_CUBE, AT_CUBE)] * 2
+        + [
+            Judged(gone, DROP, AT_BALL, AT_CUBE),
+            Judged("nothing changed", STILL, NONE, NONE),
+        ]
+    )
+    assert sorted(read) == ["nothing changed", gone, gone]

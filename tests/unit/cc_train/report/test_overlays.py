@@ -10,6 +10,7 @@ import pytest
 
 from cc_prep import manifest
 from cc_prep.errors import UserError
+from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.report import overlays
 from cc_train.serve import captions
@@ -48,6 +49,16 @@ def test_files_are_in_the_images_own_size(tmp_path: Path) -> None:
     picture = cv2.imread(places[1])
     factor = -(-overlays.SIDE // 48)
     assert picture.shape == (24 * factor, 2 * 48 * factor + overlays.GAP, 3)
+
+
+def test_masks_are_resized_as_for_their_scores(tmp_path: Path) -> None:
+    """Keeps away: a picture whose right and wrong pixels are not those that were counted."""
+    images = np.zeros((16, 16, 3), np.uint8), np.zeros((16, 16, 3), np.uint8)
+    mask = np.zeros((32, 32), np.uint8)
+    mask[::2] = 1  # which row is nearest is a convention
+    overlays.write(Caption("it moved", mask=mask), images, str(tmp_path / "mask.png"), None)
+    written = cv2.imread(str(tmp_path / "mask.png"), cv2.IMREAD_UNCHANGED)
+    assert np.array_equal(written, fitted(mask, 16, 16))
 
 
 def test_a_captioner_without_masks_is_told_in_a_line(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cc_train import captioner as captioners
 from cc_train import configs, start
 from cc_train.data import found_entities, shard_index
 from cc_train.evaluation.predict import predict
-from cc_train.report import attention
+from cc_train.report import pictures
 from cc_train.sharing import export
 from cc_train.systems.mllm import batches, recipe
 from cc_train.systems.mllm.grid_features import Connector, GridConnector
@@ -112,7 +112,7 @@ def test_a_run_resumes_and_holds_adapters_alone(
     captioner: Any = captioners.load(whole)
     assert captioner.inputs.entities == 1
     entries = shard_index.read([str(shards / "train-*.tar")])
-    spoken = dict(predict(captioner, entries[:2]))
+    spoken = {sample.key: one for sample, one in predict(captioner, entries[:2])}
     assert set(spoken) == {entry.key for entry in entries[:2]}
     for caption in spoken.values():
         assert caption.score is not None
@@ -125,8 +125,8 @@ def test_a_run_resumes_and_holds_adapters_alone(
     packed: Any = captioners.load(export.save(whole, tmp_path / "packed"))
     (said,), (again,) = captioner.caption(images), packed.caption(images)
     assert again.score == pytest.approx(said.score, abs=0.1)  # its adapters are in float16
-    looked = attention.of_samples(str(whole), entries[:2])
-    assert set(looked) == {entry.key for entry in entries[:2]}
+    captioned = pictures.captioned(str(whole), entries[:2])
+    assert set(captioned.samples) == {entry.key for entry in entries[:2]}
 
 
 def test_entities_that_were_found_are_asked_about(

@@ -18,6 +18,7 @@ from cc_prep.records import FrameSequence, ImagePair
 from cc_train.captioner import Caption, Inputs
 from cc_train.evaluation import evaluation, protocol
 from cc_train.evaluation.masks import files
+from cc_train.evaluation.validation import Validation
 
 QUIET = Console(file=io.StringIO())
 FRAMES = np.zeros((2, 32, 32, 3), np.uint8)
@@ -82,6 +83,28 @@ def test_masks_of_samples_are_scored(tmp_path: Path) -> None:
     assert figures["IoU"]["change"] == pytest.approx(100 * (16 + 8) / (32 + 16 + 16))
     evaluation.write(tmp_path / "out", scores, items, captions)
     assert "Masks of 3 pairs: mIoU" in (tmp_path / "out/table.md").read_text()
+
+
+def test_each_sample_is_read_once_for_its_caption_and_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: twice the requests on an object store, in every validation."""
+    entries, items = protocol.items([write(tmp_path, *[(band(0, 8), ("change",))] * 3)])
+    reads: list[str] = []
+    plain = training_shards.read_at
+
+    def counted(place: str, key: str, offset: int, size: int) -> training_shards.TrainingSample:
+        reads.append(key)
+        return plain(place, key, offset, size)
+
+    monkeypatch.setattr(training_shards, "read_at", counted)
+    validation = Validation(entries, tmp_path / "run")
+    reads.clear()
+    assert "mIoU_change" in validation(Points())
+    assert len(reads) == 3
+    reads.clear()
+    protocol.score(Points(), entries, items, 1, QUIET)
+    assert len(reads) == 2 * 3, "in order and swapped"
 
 
 def test_a_captioner_or_shards_without_masks(tmp_path: Path) -> None:

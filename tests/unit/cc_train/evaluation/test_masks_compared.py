@@ -1,0 +1,100 @@
+"""`cc-train compare` shows how good masks are beside how good captions are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train.evaluation import comparison, evaluation
+from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.comparing import several_runs
+from cc_train.evaluation.fact_scores import Share
+from cc_train.evaluation.faithfulness import Faithfulness
+from cc_train.evaluation.masks.segmentation import MaskScores
+from tests.commands import cc_train
+
+ITEMS = coco.items(
+    [{"key": f"k{i}", "captions": [f"the {word} cube moved"]} for i, word in enumerate("abc")]
+)
+NONE = Share(0, 0)
+COLUMNS = ["mIoU", "mIoU-change", "F1", "faithful"]
+
+
+def evaluated(
+    folder: Path, matrix: Any = None, classes: tuple[str, ...] = ("change",), faithful: Any = None
+) -> str:
+    captions = {item.id: item.references[0] for item in ITEMS}
+    scores = evaluation.evaluate(ITEMS, captions, scorer.PLAIN)
+    if matrix is not None:
+        scores.masks = MaskScores(classes, np.array(matrix), 3, 0, 0)
+    if faithful is not None:
+        scores.faithfulness = Faithfulness(faithful, NONE, NONE, NONE, NONE)
+    evaluation.write(folder / "evaluation", scores, ITEMS, captions)
+    return str(folder)
+
+
+def test_columns_of_masks(tmp_path: Path) -> None:
+    """Keeps away: two captioners with the same sentences, of which one masks nothing, that look
+    the same side by side."""
+    places = [
+        evaluated(tmp_path / "plain"),
+        evaluated(tmp_path / "chain", [[60, 20], [0, 20]], faithful=Share(3, 4)),
+    ]
+    page = tmp_path / "page.html"
+    done = cc_train("compare", *places, "--json", "--out", page)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    plain, chain = content["groups"]["total"]
+    assert not {*plain} & {*COLUMNS}
+    assert list(chain)[-4:] == COLUMNS
+    assert [chain[name] for name in COLUMNS] == pytest.approx([62.5, 50, 200 / 3, 75])
+    assert any("faithful: share of the captions of a change" in note for note in content["notes"])
+    assert "<th>mIoU-change</th>" in page.read_text()
+    latex = cc_train("compare", *places, "--latex").stdout
+    assert r"\textbf{62.5}" in latex
+    assert "--" in latex
+
+
+def test_figures_that_are_not_there_are_no_zeros(tmp_path: Path) -> None:
+    """Keeps away: an mIoU-change of 0, or a traceback, where no pair is changed, and a share of no
+    captions."""
+    place = evaluated(tmp_path / "a", [[100, 0], [0, 0]], faithful=NONE)
+    assert [name for name in COLUMNS if name in comparison.read(place).groups["total"]] == ["mIoU"]
+
+
+def test_masks_of_other_pairs_or_classes_are_said(tmp_path: Path) -> None:
+    """Keeps away: the mIoU of two classes beside that of one, as if they were of one kind."""
+    one = evaluated(tmp_path / "one", [[60, 20], [0, 20]])
+    two = evaluated(tmp_path / "two", np.diag([8, 1, 1]), ("road", "building"))
+    rows = [comparison.read(place) for place in (one, two)]
+    start = "not over the same masks"
+    [note] = [note for note in comparison.notes(rows) if note.startswith(start)]
+    assert note == f"{start} (one: 3 of change; two: 3 of building, road)"
+    assert not any(note.startswith(start) for note in comparison.notes(rows[:1]))
+
+
+def test_seeds_have_a_mean_of_their_masks(tmp_path: Path) -> None:
+    """Keeps away: `NAME=RUN,RUN` that loses the masks."""
+    matrices = ([[60, 20], [0, 20]], [[80, 0], [0, 20]])
+    places = [evaluated(tmp_path / str(n), matrix) for n, matrix in enumerate(matrices)]
+    row = several_runs.read(f"chain={','.join(places)}")
+    assert row.groups["total"]["mIoU-change"] == 75
+    assert row.spread["total"]["mIoU-change"] == pytest.approx(35.36, abs=0.01)
+    assert row.masks == "3 of change"
+
+
+@pytest.mark.parametrize(
+    "damage", [{"masks": 3}, {"masks": {"mIoU": "high"}}, {"faithfulness": {"predicted masks": 3}}]
+)
+def test_damaged_masks(tmp_path: Path, damage: dict[str, Any]) -> None:
+    """Keeps away: a traceback for a scores.json that somebody edited."""
+    evaluated(tmp_path / "a", [[60, 20], [0, 20]], faithful=Share(3, 4))
+    place = tmp_path / "a/evaluation/scores.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), **damage}))
+    with pytest.raises(UserError, match="no scores of cc-train evaluate"):
+        comparison.read(str(tmp_path / "a"))

@@ -1,0 +1,81 @@
+"""What recipes share of loading a run, and of starting from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cc_prep.errors import UserError
+from cc_prep.settings import Section
+from cc_train.training import runs
+from cc_train.training.runs import Run
+
+
+class Settings(Section):
+    width: int = 2
+    mirror: float = 0.0
+
+
+def run_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Run:
+    return Run(Path("somewhere"), "pair", settings, tensors, 0)
+
+
+def test_settings_of_an_older_run() -> None:
+    """Keeps away: a run that lacks a setting of trainings alone and cannot be loaded any more, and
+    one that lacks a size and is loaded with today's default."""
+    assert runs.settings_of(run_of({"width": 3}, {}), Settings, ["mirror"]) == Settings(width=3)
+    seen = run_of({"width": 3, "mirror": 0.5, "samples": {}}, {})
+    assert runs.settings_of(seen, Settings).mirror == 0.5
+    with pytest.raises(KeyError, match="width"):
+        runs.settings_of(run_of({"mirror": 0.5}, {}), Settings, ["mirror"])
+
+
+def test_a_run_becomes_its_network() -> None:
+    """Keeps away: a network that captions with dropout, or with untrained weights."""
+    trained = nn.Linear(2, 1).state_dict()
+    network = runs.network_of(run_of({}, trained), lambda run: nn.Linear(2, 1), "cpu")
+    assert not network.training
+    assert torch.equal(network.weight, trained["weight"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensors", "reason"),
+    [
+        ({}, {}, "'width'"),
+        ({"width": "wide"}, {}, "1 validation error"),
+        ({"width": 2}, {"weight": torch.zeros(1, 3)}, "Error.s. in loading state_dict"),
+    ],
+)
+def test_a_damaged_run_is_one_line(
+    settings: dict[str, Any], tensors: dict[str, torch.Tensor], reason: str
+) -> None:
+    """Keeps away: a traceback of pydantic or torch for a run that is not whole."""
+
+    def build(run: Run) -> nn.Linear:
+        return nn.Linear(runs.settings_of(run, Settings, ["mirror"]).width, 1)
+
+    with pytest.raises(UserError, match=f"somewhere: no captioner .{reason}.*Train it anew"):
+        runs.network_of(run_of(settings, tensors), build, "cpu")
+
+
+def test_a_start_of_other_sizes_says_which_tensor() -> None:
+    """Keeps away: an --init of another width that ends in torch's traceback."""
+    network = nn.Linear(2, 1)
+    runs.take_over(network, nn.Linear(2, 1).state_dict(), Path("before"))
+    with pytest.raises(UserError, match="before has other sizes: size mismatch for weight"):
+        runs.take_over(network, nn.Linear(3, 1).state_dict(), Path("before"))
+
+
+def test_rows_of_words_move_to_their_new_places() -> None:
+    """Keeps away: a captioner that starts from another one and says each word for another."""
+    tensors = {"out": torch.tensor([[1.0], [2.0], [3.0]]), "rest": torch.ones(2)}
+    own = {"out": torch.tensor([[-1.0], [-2.0]]), "rest": torch.zeros(2)}
+    moved = runs.with_rows(tensors, own, ["out"], [2, None])
+    assert moved["out"].tolist() == [[3.0], [-2.0]]
+    assert moved["rest"] is tensors["rest"]
+    wider = {**own, "out": torch.zeros(2, 5)}
+    assert runs.with_rows(tensors, wider, ["out"], [2, None])["out"] is tensors["out"]
