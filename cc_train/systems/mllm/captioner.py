@@ -91,6 +91,8 @@ class MllmCaptioner(nn.Module):
         """What the model takes of images uint8 [B, 2, H, W, 3], or of stored features."""
         if self._backbone[0] is not None:
             return {"features": self._features(before_after, self._backbone[0])}
+        if self.shape.pasted:
+            before_after = images.pasted(before_after)
         if self.base.processor is not None:
             pairs = [list(pair) for pair in before_after.cpu().numpy()]
             made = self.base.processor.image_processor(images=pairs, return_tensors="pt")
@@ -315,7 +317,10 @@ class MllmCaptioner(nn.Module):
             if 0 <= word < len(words):
                 maps[word] += looked.sum(0)
         maps = maps / maps.sum(-1, keepdim=True).clamp_min(attention_loss.TINY)
-        return Attention(tuple(words), maps.view(-1, *grid).float().cpu().numpy())
+        maps = maps.view(-1, *grid).float().cpu()
+        if self.shape.pasted:
+            maps = images.pasted_maps(maps)
+        return Attention(tuple(words), maps.numpy())
 
     def train(self, mode: bool = True) -> Any:
         """The backbone stays in evaluation."""

@@ -129,6 +129,20 @@ def test_a_run_resumes_and_holds_adapters_alone(
     assert set(looked) == {entry.key for entry in entries[:2]}
 
 
+def test_a_run_of_pasted_pictures(folder: Path, shards: Path, tmp_path: Path) -> None:
+    """Keeps away: a captioner that is loaded with two pictures after a training with one."""
+    chosen = settings(folder, "smolvlm", shards, 1, model={"images": "pasted"})
+    start.train("mllm", chosen, request(shards, tmp_path / "run"))
+    captioner: Any = captioners.load(tmp_path / "run")
+    assert captioner.inputs.size == (56, 28)
+    entries = shard_index.read([str(shards / "train-*.tar")])
+    ((_, caption),) = predict(captioner, entries[:1])
+    assert caption.attention.maps.shape[1:] == (2, 1)
+    with pytest.raises(UserError, match="family lm sees features of each image"):
+        start.train("mllm", settings(folder, "lm", shards, model={"images": "pasted"}),
+                    request(shards, tmp_path / "none"))  # fmt: skip
+
+
 def test_entities_that_were_found_are_asked_about(
     folder: Path, shards: Path, tmp_path: Path
 ) -> None:
