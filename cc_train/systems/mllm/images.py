@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cc_prep.errors import UserError
+from cc_prep.weights import folders
 from cc_train.systems.mllm.families import Family
 
 DEFAULT_SIZE = 448  # px, for a processor that takes any
@@ -78,7 +78,7 @@ def geometry(family: Family, config: Any, size: int | None, entering: Entering =
     else:
         places, tokens = (count // merge) ** 2, (count // merge, count // merge)
     if family.name == "smolvlm":
-        _check_groups(places, patch)
+        folders.check_image_groups(places, patch)
     windows = getattr(vision, "window_size", None) if family.pixels == "patches" else None
     unit = None if windows is None else int(windows) // merge // patch
     order = torch.arange(count * count)
@@ -126,22 +126,6 @@ def pasted_maps(maps: Tensor) -> Tensor:
         maps = maps.repeat_interleave(2, dim=-1) / 2
     before, after = maps.chunk(2, dim=-1)
     return before + after
-
-
-def _check_groups(places: int, patch: int) -> None:
-    """Raises UserError where this transformers cannot place SmolVLM's image tokens.
-
-    Before 5.21 it places them in groups of as many as a patch has px on a side.
-    """
-    from packaging.version import Version
-
-    installed = version("transformers")
-    if places % patch and Version(installed) < Version("5.21"):
-        raise UserError(
-            f"transformers {installed} takes images of SmolVLM in groups of {patch} tokens, and "
-            f"this model has {places} of them for each image",
-            "Install transformers 5.21 or later, which needs Python 3.11",
-        )
 
 
 def sequence(rows: int, columns: int, merge: int, window: int | None = None) -> Tensor:

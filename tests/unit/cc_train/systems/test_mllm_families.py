@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor
 
 from cc_prep.errors import UserError
+from cc_prep.weights import folders
 from cc_train.systems.mllm import attention_loss, attention_tap, families, images, loading
 from cc_train.systems.mllm.attention_tap import Tap
 from tests import small_mllm
@@ -236,8 +237,8 @@ def test_an_old_transformers_and_smolvlm_are_one_line(monkeypatch: pytest.Monkey
     config = transformers.AutoConfig.for_model(
         "smolvlm", vision_config={"image_size": 56, "patch_size": 14}, scale_factor=2
     )
-    monkeypatch.setattr(images, "version", lambda name: "5.21.0")
+    monkeypatch.setattr(folders, "version", lambda name: "5.21.0")
     assert images.geometry(families.FAMILIES["smolvlm"], config, None).places == 4
-    monkeypatch.setattr(images, "version", lambda name: "5.20.2")
+    monkeypatch.setattr(folders, "version", lambda name: "5.20.2")
     with pytest.raises(UserError, match="groups of 14 tokens"):
         images.geometry(families.FAMILIES["smolvlm"], config, None)
