@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -183,13 +184,16 @@ class MllmCaptioner(nn.Module):
         Each has its sum of log-probabilities, without the penalties by which the search ranks.
         bridge: of all pairs; row: this one's number among them.
         """
-        count, images = len(sentences), self.shape.images
+        count, pictures = len(sentences), self.shape.images
         own = {
-            name: value[images * row : images * (row + 1)].repeat(count, 1)
+            name: value[pictures * row : pictures * (row + 1)].repeat(count, 1)
             for name, value in bridge.items()
         }
         repeated = pair[None].expand(count, *pair.shape)
-        sums, _ = self._read_again(repeated, [question] * count, own, sentences)
+        name = self.base.family.eyes
+        eyes = self.base.model.get_submodule(name) if name else None
+        with contextlib.nullcontext() if eyes is None else images.seen_once(eyes, count):
+            sums, _ = self._read_again(repeated, [question] * count, own, sentences)
         texts = [self.writer.spoken(ids) for ids in sentences]
         ranked = tuple(zip(texts, sums, strict=True))
         return Caption(ranked[0][0], ranked, score=ranked[0][1])

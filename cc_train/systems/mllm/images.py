@@ -7,12 +7,14 @@ where both are pasted into one picture, side by side, to half of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.weights import folders
@@ -164,6 +166,42 @@ def inputs(family: Family, shape: Geometry, pixels: Tensor, frames: int) -> dict
     grid = torch.tensor([[1, rows, columns]], device=pixels.device).expand(len(flat), -1)
     values = patches(flat, shape.patch, shape.merge, frames)
     return {"pixel_values": values.flatten(0, 1), "image_grid_thw": grid}
+
+
+@contextmanager
+def seen_once(eyes: nn.Module, count: int) -> Iterator[None]:
+    """Within the block a vision network computes the first of `count` equal parts of what it is
+    given, and repeats the result: for a batch that is the same images `count` times."""
+    forward = eyes.forward
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        first = [_first_part(value, count) for value in arguments]
+        named = {name: _first_part(value, count) for name, value in options.items()}
+        return _repeated(forward(*first, **named), count)
+
+    eyes.forward = once
+    try:
+        yield
+    finally:
+        del eyes.forward  # its class's own is seen again
+
+
+def _first_part(value: Any, count: int) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    assert len(value) % count == 0, "not the same images each time"
+    return value[: len(value) // count]
+
+
+def _repeated(output: Any, count: int) -> Any:
+    """What a network gave, in tensors of any structure, `count` times over along their batch."""
+    if isinstance(output, Tensor):
+        return torch.cat([output] * count)
+    if isinstance(output, Mapping):  # of transformers
+        return type(output)(**{name: _repeated(part, count) for name, part in output.items()})
+    if isinstance(output, (list, tuple)):
+        return type(output)(_repeated(part, count) for part in output)
+    return output
 
 
 def patches(images: Tensor, patch: int, merge: int, frames: int) -> Tensor:

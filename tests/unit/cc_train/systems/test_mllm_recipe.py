@@ -236,6 +236,22 @@ def test_shards_of_make_mllm_are_enough_for_its_settings(name: str, shards: Path
         recipe._require_findings(recipe.Settings(), entries)
 
 
+@pytest.mark.parametrize("name", ["spot", "edit", "levir"])
+def test_manifests_of_real_images_have_davirs_settings(name: str) -> None:
+    """Keeps away: a reproduction whose ranks, rate, weight or decoding nobody published."""
+    chosen = configs.load(recipe.Settings, "mllm", name, [], QUIET)
+    ranks = chosen.lora.ranks()
+    assert (ranks, chosen.lora.alpha) == ({"vision": 4, "bridge": 4, "language": 8}, 2)
+    loop = chosen.loop
+    assert (loop.epochs, loop.batch_size, loop.learning_rate) == (20, 16, 1e-5)
+    assert (chosen.attention.where, chosen.attention.weight) == ("vision", 0.1)
+    assert chosen.attention.masks == "found"
+    assert (chosen.entity.source, chosen.entity.k) == ("retrieved", 1)
+    decoding = chosen.generation  # FINER-MLLM's, since DAVIR does not say it
+    assert (decoding.min_new_tokens, decoding.max_new_tokens) == (5, 50)
+    assert decoding.repetition_penalty == 1.5
+
+
 def test_a_converted_file_is_known_by_itself(folder: Path, tmp_path: Path) -> None:
     """Keeps away: a run that is refused after an update of transformers, which writes the same
     model in other words."""
