@@ -21,6 +21,7 @@ from cc_prep.formats import (
     rejects,
     training_shards,
 )
+from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.changes import StoredChange
 from cc_prep.formats.entities import Entity
 from cc_prep.formats.sequences import StoredSequence
@@ -30,6 +31,8 @@ from pipelines import fingerprint
 from pipelines.plan import ShardPlan, larger_already
 from pipelines.state.journal import Done
 from pipelines.stored import ShardFromSequences, finished_shards
+
+KINDS = (changes.FORMAT, entities.FORMAT)
 
 
 @dataclass(frozen=True)
@@ -149,10 +152,14 @@ class Findings:
     entities: dict[str, Any] | None = None
 
 
-def find_findings(manifest: Manifest, source: str) -> Findings:
-    """What lies in `source` of both jobs. Raises UserError for unfinished jobs and other data."""
+def find_findings(
+    manifest: Manifest,
+    source: str,
+    kinds: Sequence[ShardFormat] = (changes.FORMAT, entities.FORMAT),
+) -> Findings:
+    """What lies in `source` of these jobs. Raises UserError for unfinished ones and other data."""
     records: dict[str, Any] = {}
-    for kind in (changes.FORMAT, entities.FORMAT):
+    for kind in kinds:
         folder = storage.join(source, kind.folder)
         if provenance.read(folder) is None:
             continue
