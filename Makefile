@@ -114,15 +114,16 @@ stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
 	$(BIN)/cc-train stage2 --config $(DATASET) --out $(OUT)/stage2 --init $(OUT)/stage1 \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
-# Without shards in OUT they are made first, of both images' features alone.
+# Without shards in OUT, or with a part of them, they are made first, of both images' features alone.
+SHARDS_ARE_WHOLE = grep -qs '"complete": true' $(OUT)/shards/provenance.json
 scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
-	@test -e $(OUT)/shards/index.parquet || \
+	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
 	$(BIN)/cc-train scorer --config $(DATASET) --out $(OUT)/scorer \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says where: OUT/chain
-	@test -e $(OUT)/shards/index.parquet || \
+	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
 	$(BIN)/cc-train chain --config $(DATASET) --out $(OUT)/chain \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
@@ -137,13 +138,13 @@ MLLM_TRAIN  = $(if $(RENDERED),--init captioner-mini \
   $(if $(FOUND),--set attention.where=vision --set entity.source=retrieved))
 SYNTH_DATA  = $${SYNTH_ROOT:-data/synth}
 mllm: $(SETUP)  ## OUT/shards → adapters of a multi-modal language model: OUT/mllm
-	@test -e $(OUT)/shards/index.parquet || test $(DATASET) != synth || \
+	@$(SHARDS_ARE_WHOLE) || test $(DATASET) != synth || \
 	  test -n "$(findstring --root,$(PREPARE))" || test -e "$(SYNTH_DATA)/splits.json" || \
 	  $(BIN)/cc-prep synth "$(SYNTH_DATA)" --scenes $(SCENES) --seed 8 --size 112 --wording plain
-	@test -e $(OUT)/shards/index.parquet || test -z "$(FOUND)" || { \
+	@$(SHARDS_ARE_WHOLE) || test -z "$(FOUND)" || { \
 	  $(BIN)/cc-prep changes $(DATASET) --out $(OUT) $(MLLM_SHARDS) && \
 	  $(BIN)/cc-prep entities $(DATASET) --out $(OUT) $(MLLM_SHARDS); }
-	@test -e $(OUT)/shards/index.parquet || \
+	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS='$(MLLM_SHARDS)'
 	$(BIN)/cc-train mllm --config $(DATASET) $(MLLM_TRAIN) --out $(OUT)/mllm \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
