@@ -14,8 +14,10 @@ PREPARE ?=
 TRAIN   ?=
 SYSTEM  ?= procap
 ROWS    ?= out/zoo
-FEATURES_ALONE := --set features.backbone=efficientnet-lite0 --set interpolate.method=crossfade \
-  --set interpolate.depth=0 --set score.weights=none --set keyframes.k=0 --set tokenize.weights=none
+SCENES  ?= 1300
+IMAGES_ALONE := --set interpolate.method=crossfade --set interpolate.depth=0 \
+  --set score.weights=none --set keyframes.k=0 --set tokenize.weights=none
+FEATURES_ALONE := --set features.backbone=efficientnet-lite0 $(IMAGES_ALONE)
 VENV    := .venv
 BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
@@ -126,12 +128,25 @@ chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says
 	$(BIN)/cc-train chain --config $(DATASET) --out $(OUT)/chain \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
-# SmolLM2-135M, with new eyes: features of both images at the size that captioner-mini's eyes know.
-NEW_EYES = $(if $(filter synth pairs,$(DATASET)),--init captioner-mini)
-mllm: $(SETUP)  ## OUT/shards with features → adapters of a language model: OUT/mllm
-	@$(SHARDS_ARE_WHOLE) || $(MAKE) --no-print-directory shards \
-	  ARGS='$(FEATURES_ALONE) --set image_size=112 $(PREPARE)'
-	$(BIN)/cc-train mllm --config $(DATASET) $(NEW_EYES) --out $(OUT)/mllm \
+# Rendered pairs train SmolLM2-135M with new eyes, which know features of images of 112 px, and FOUND=yes
+# adds attention control and entities. Without any scenes synth's are rendered first. Other data sets
+# train the model that their manifest names, with what is found in their images. See docs/mllm.md.
+RENDERED   := $(filter synth pairs,$(DATASET))
+FOUND      ?= $(if $(RENDERED),,yes)
+MLLM_SHARDS = $(if $(RENDERED),$(FEATURES_ALONE) --set image_size=112,$(IMAGES_ALONE)) $(PREPARE)
+MLLM_TRAIN  = $(if $(RENDERED),--init captioner-mini \
+  $(if $(FOUND),--set attention.where=vision --set entity.source=retrieved))
+SYNTH_DATA  = $${SYNTH_ROOT:-data/synth}
+mllm: $(SETUP)  ## OUT/shards → adapters of a multi-modal language model: OUT/mllm
+	@$(SHARDS_ARE_WHOLE) || test $(DATASET) != synth || \
+	  test -n "$(findstring --root,$(PREPARE))" || test -e "$(SYNTH_DATA)/splits.json" || \
+	  $(BIN)/cc-prep synth "$(SYNTH_DATA)" --scenes $(SCENES) --seed 8 --size 112 --wording plain
+	@$(SHARDS_ARE_WHOLE) || test -z "$(FOUND)" || { \
+	  $(BIN)/cc-prep changes $(DATASET) --out $(OUT) $(MLLM_SHARDS) && \
+	  $(BIN)/cc-prep entities $(DATASET) --out $(OUT) $(MLLM_SHARDS); }
+	@$(SHARDS_ARE_WHOLE) || \
+	  $(MAKE) --no-print-directory shards ARGS='$(MLLM_SHARDS)'
+	$(BIN)/cc-train mllm --config $(DATASET) $(MLLM_TRAIN) --out $(OUT)/mllm \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/evaluation, RUN=stage2

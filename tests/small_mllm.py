@@ -212,10 +212,12 @@ def captioner(folder: Path, family: str, **settings: Any) -> Any:
     return recipe.make(chosen, base, {}, None).eval()
 
 
-def pairs(count: int = 2, seed: int = 0, size: int = SIZE) -> torch.Tensor:
-    """Noise in the place of images, uint8 [B, 2, H, W, 3]."""
+def pairs(
+    count: int = 2, seed: int = 0, size: int = SIZE, width: int | None = None
+) -> torch.Tensor:
+    """Noise in the place of images, uint8 [B, 2, H, W, 3]; square where no width is given."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (count, 2, size, size, 3)
+    shape = (count, 2, size, width or size, 3)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
@@ -226,7 +228,7 @@ def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any)
     writer = one.writer
     questions = [writer.question(names) for names in entities]
     return {
-        "before_after": pairs(len(captions), size=one.shape.size),
+        "before_after": pairs(len(captions), 0, *one.inputs.size),
         **prompts.taught(questions, [writer.caption(text) for text in captions], writer.pad),
         **writer.bridge(entities, one.shape.images),
         **more,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ CONFIG = "config.json"
 # What `from_pretrained` raises for a folder that is damaged or of another model. Safetensors has a
 # type of its own, which is none of the others.
 UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
-# What decides a model's output: its settings, its vocabulary and its tensors.
-SUFFIXES = (".json", ".safetensors", ".bin", ".txt", ".model")
+# What decides a model's output: its settings, its chat, its vocabulary and its tensors.
+SUFFIXES = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")
 
 
 def locate_folder(place: str, model_type: str) -> Located:
@@ -54,15 +55,37 @@ def first_line(error: Exception) -> str:
 
 
 def identify(place: str) -> Located:
-    """A folder by its name and the digest of the files in it that decide a model's output."""
+    """A folder by its name and its digest."""
     folder = Path(place).expanduser()
+    sha256 = digest(folder)
+    return Located(f"{folder.resolve().name}@{sha256[:8]}", folder, sha256)
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 of the names and contents of the files in a folder that decide a model's output."""
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
-    digest = hashlib.sha256()
+    whole = hashlib.sha256()
     for path in files:
         status = path.stat()
-        digest.update(f"{path.name} {_sha256(path, status.st_size, status.st_mtime_ns)}\n".encode())
-    sha256 = digest.hexdigest()
-    return Located(f"{folder.resolve().name}@{sha256[:8]}", folder, sha256)
+        whole.update(f"{path.name} {_sha256(path, status.st_size, status.st_mtime_ns)}\n".encode())
+    return whole.hexdigest()
+
+
+def check_image_groups(places: int, patch: int) -> None:
+    """Raises UserError where this transformers cannot place the image tokens of a SmolVLM.
+
+    places: image tokens of an image. Before 5.21 transformers places them in groups of as many as a
+    patch has px on a side.
+    """
+    from packaging.version import Version
+
+    installed = version("transformers")
+    if places % patch and Version(installed) < Version("5.21"):
+        raise UserError(
+            f"transformers {installed} takes images of SmolVLM in groups of {patch} tokens, and "
+            f"this model has {places} of them for each image",
+            "Install transformers 5.21 or later, which needs Python 3.11",
+        )
 
 
 @lru_cache

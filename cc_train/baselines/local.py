@@ -6,7 +6,6 @@ loaded.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,11 +15,11 @@ import PIL.Image
 import torch
 from pydantic import Field
 
-from cc_prep import storage
 from cc_prep.device_errors import is_out_of_memory
 from cc_prep.errors import UserError
 from cc_prep.media import images
 from cc_prep.settings import Section
+from cc_prep.weights import folders
 from cc_train.baselines.answers import LENGTH, STOPPED, Answer
 from cc_train.baselines.questions import Question
 
@@ -51,7 +50,7 @@ class Local:
         self.folder, self.generation, self.batch = folder, generation, batch
         self.device = torch.device(device)
         self.dtype = _dtype(precision, device)
-        self.weights = digest(folder)
+        self.weights = folders.digest(folder)
         self.processor, self.model = _load(folder, self.dtype)
         self.model.to(self.device)
         self.image_token = _image_token(self.model, folder)
@@ -158,38 +157,34 @@ def _pixels(image: bytes) -> PIL.Image.Image:
     return PIL.Image.fromarray(np.ascontiguousarray(pixels))
 
 
-def digest(folder: Path) -> str:
-    """SHA-256 of the names and contents of a folder's files, of subfolders and notes not."""
-    lines = [
-        f"{storage.sha256(str(path))} {path.name}"
-        for path in sorted(folder.iterdir())
-        if path.is_file() and not path.name.startswith(".") and path.suffix != ".md"
-    ]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
 def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """Processor and model, in evaluation. Raises UserError."""
-    from safetensors import SafetensorError
-
     try:
-        from transformers import AutoModelForImageTextToText, AutoProcessor
+        from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
     except ImportError:
         raise UserError("transformers is not installed", f"Run: {EXTRA}") from None
     try:
         processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
         if getattr(processor, "chat_template", None) is None:
             raise UserError(f"{folder}: its processor has no chat template", NO_CHAT)
+        _check_release(AutoConfig.from_pretrained(folder, local_files_only=True))
         model = AutoModelForImageTextToText.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        first = str(error).strip().partition("\n")[0]
+    except folders.UNREADABLE as error:
         raise UserError(
-            f"{folder}: no model that takes images and text ({first})",
+            f"{folder}: no model that takes images and text ({folders.first_line(error)})",
             "Give a folder with config.json, safetensors and the processor's files",
         ) from None
     return processor, model.eval()
+
+
+def _check_release(config: Any) -> None:
+    """Raises UserError for a model that this release of transformers cannot run."""
+    if config.model_type in ("smolvlm", "idefics3"):
+        vision = config.vision_config
+        places = (vision.image_size // vision.patch_size // config.scale_factor) ** 2
+        folders.check_image_groups(places, vision.patch_size)
 
 
 def require_folder(place: str) -> Path:

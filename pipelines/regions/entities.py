@@ -35,7 +35,8 @@ def find_vectors(request: job.Request) -> job.Summary | None:
             f"{manifest.name} has no split {TRAIN}: entities come from its captions alone",
             f"Name a split {TRAIN} in the manifest's splits",
         )
-    findings = find_findings(manifest, out)
+    # Entities that lie there are what is being made: a killed job goes on with them.
+    findings = find_findings(manifest, out, (change_shards.FORMAT,))
     if findings.changes is None:
         folder = storage.join(out, change_shards.FORMAT.folder)
         raise UserError(f"{folder}: no found changes there", "Run: cc-prep changes")
@@ -49,14 +50,13 @@ def find_vectors(request: job.Request) -> job.Summary | None:
     assert isinstance(section, dict)
     settings["region_features"] = {name: section[name] for name in VECTOR_SETTINGS}
     settings["changes"] = findings.settings["changes"]
-    of_changes = replace(findings, entities=None)
     return _run(
         request,
         bool(digests),
         job.JobSpec(
             format=region_features.FORMAT,
             folder=storage.join(out, region_features.FORMAT.folder),
-            shards=with_findings(shards, out, of_changes),
+            shards=with_findings(shards, out, findings),
             make_step=partial(VectorsOfRegions, fingerprint.with_absolute_paths(manifest), digests),
             settings=settings,
             weights={**digests, language.name: language.sha256},

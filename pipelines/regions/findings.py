@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import changes, entities, provenance, training_shards
+from cc_prep.formats import (
+    changes,
+    entities,
+    provenance,
+    region_features,
+    rejects,
+    training_shards,
+)
+from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.changes import StoredChange
 from cc_prep.formats.entities import Entity
 from cc_prep.formats.sequences import StoredSequence
@@ -23,6 +31,8 @@ from pipelines import fingerprint
 from pipelines.plan import ShardPlan, larger_already
 from pipelines.state.journal import Done
 from pipelines.stored import ShardFromSequences, finished_shards
+
+KINDS = (changes.FORMAT, entities.FORMAT)
 
 
 @dataclass(frozen=True)
@@ -55,12 +65,16 @@ class WithFindings:
 
 @dataclass(frozen=True)
 class ShardWithFindings:
-    """A shard with the files of its found changes and entities, and their digest."""
+    """A shard with the files of its found changes and entities, and their digest.
+
+    rejected: keys of pairs that one of these jobs set aside, and which are in no file for that.
+    """
 
     shard: ShardPlan | ShardFromSequences
     findings_digest: str
     changes: str
     entities: str | None = None
+    rejected: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,10 +89,24 @@ class ShardWithFindings:
         return self.shard.count
 
     def items(self) -> Iterator[WithFindings]:
-        """The items one by one. Raises DamagedShard."""
+        """The items one by one.
+
+        Raises DamagedShard, and UserError for a pair that none of these jobs was given: it would
+        be taken for one in which nothing was found.
+        """
         of_pairs = {stored.key: stored for stored in changes.read(self.changes)}
         rows = dict(entities.read_shard(self.entities)) if self.entities is not None else {}
+        of_jobs: dict[str, Collection[str]] = {self.changes: of_pairs.keys()}
+        if self.entities is not None:
+            of_jobs[self.entities] = rows.keys()
         for item in self.shard.items():
+            for place, keys in of_jobs.items():
+                if item.key not in keys and item.key not in self.rejected:
+                    raise UserError(
+                        f"{place}: made of other pairs ({item.key} is not among them)",
+                        "Run cc-prep changes, and cc-prep entities if it was run, on the same data "
+                        "into another --out",
+                    )
             row = rows.get(item.key)
             listed = None if row is None else tuple(entities.decode(row))
             yield WithFindings(item, of_pairs.get(item.key), listed)
@@ -107,7 +135,8 @@ class ShardWithFindings:
     def from_json(cls, value: dict[str, Any]) -> ShardWithFindings:
         inner = value["shard"]
         plan = ShardPlan if "pairs" in inner else ShardFromSequences
-        return cls(**{**value, "shard": plan.from_json(inner)})
+        rejected = tuple(value["rejected"])
+        return cls(**{**value, "shard": plan.from_json(inner), "rejected": rejected})
 
 
 @dataclass(frozen=True)
@@ -123,10 +152,14 @@ class Findings:
     entities: dict[str, Any] | None = None
 
 
-def find_findings(manifest: Manifest, source: str) -> Findings:
-    """What lies in `source` of both jobs. Raises UserError for unfinished jobs and other data."""
+def find_findings(
+    manifest: Manifest,
+    source: str,
+    kinds: Sequence[ShardFormat] = (changes.FORMAT, entities.FORMAT),
+) -> Findings:
+    """What lies in `source` of these jobs. Raises UserError for unfinished ones and other data."""
     records: dict[str, Any] = {}
-    for kind in (changes.FORMAT, entities.FORMAT):
+    for kind in kinds:
         folder = storage.join(source, kind.folder)
         if provenance.read(folder) is None:
             continue
@@ -153,6 +186,10 @@ def with_findings(
     """
     if findings.changes is None:
         return shards
+    rejected: dict[str, set[str]] = {}
+    for kind in (changes.FORMAT, region_features.FORMAT, entities.FORMAT):
+        for one in rejects.read(storage.join(source, kind.folder)):
+            rejected.setdefault(one.shard, set()).add(one.key)
     enriched = []
     for shard in shards:
         records = {changes.FORMAT: findings.changes, entities.FORMAT: findings.entities}
@@ -164,7 +201,8 @@ def with_findings(
             _check_covered(folder, kind.folder, shard, record)
             places[kind.folder] = storage.join(folder, kind.file(shard.name))
             digest = _digest(digest, record["shards"][shard.name]["sha256"])
-        enriched.append(ShardWithFindings(shard, digest, **places))
+        set_aside = tuple(sorted(rejected.get(shard.name, ())))
+        enriched.append(ShardWithFindings(shard, digest, **places, rejected=set_aside))
     return enriched
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,21 @@ def test_one_process_gives_the_same_bytes(
     assert len({tuple(row["phrases"]) for row in rows if row["phrases"]}) > 1, "bytes of nothing"
 
 
+def killed_once(root: Path, out: Path, reached: Callable[[], bool]) -> None:
+    """Kills a job of one worker as soon as it has reached something."""
+    command = [str(BIN / "cc-prep"), *arguments("entities", root, out), "--workers", "1"]
+    job = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 240
+        while not reached():
+            assert time.monotonic() < deadline, "no shard in four minutes"
+            assert job.poll() is None
+            time.sleep(0.05)
+    finally:
+        job.kill()
+        job.wait()
+
+
 def test_killed_and_resumed(
     undisturbed: Path, tmp_path: Path, root: Path, found: Path, prep: Command
 ) -> None:
@@ -114,21 +130,17 @@ def test_killed_and_resumed(
     content = image.read_bytes()
     image.unlink()
     os.mkfifo(image)
-    command = [str(BIN / "cc-prep"), *arguments("entities", root, out), "--workers", "1"]
-    job = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     state = out / "region_features/.state"
     try:
-        deadline = time.monotonic() + 240
-        while not (
-            (state / "train-000000.done.json").exists()
-            and pair.key in in_flight(state / "train-000001.journal.json")
-        ):
-            assert time.monotonic() < deadline, "no shard in four minutes"
-            assert job.poll() is None
-            time.sleep(0.05)
+        killed_once(
+            root,
+            out,
+            lambda: (
+                (state / "train-000000.done.json").exists()
+                and pair.key in in_flight(state / "train-000001.journal.json")
+            ),
+        )
     finally:
-        job.kill()
-        job.wait()
         (root / "image.png").write_bytes(content)
         (root / "image.png").replace(image)
     assert not list(out.glob("region_features/train-000001.parquet"))
@@ -136,3 +148,43 @@ def test_killed_and_resumed(
     done = prep(*arguments("entities", root, out), "--workers", 1)
     assert done.returncode == 0, done.stderr
     assert digests(out) == digests(undisturbed)
+
+
+def test_killed_in_the_second_job_and_resumed(
+    undisturbed: Path, tmp_path: Path, root: Path, prepare: Command
+) -> None:
+    """Keeps away: a command that refuses what it was killed at; a vocabulary before all shards.
+
+    The vectors are there. Once the second job has its plan, and before it has a worker, a pipe
+    takes the place of their last shard. It holds the worker, and SIGKILL comes there, while all
+    other shards are done.
+    """
+    out = Path(shutil.copytree(undisturbed, tmp_path / "out"))
+    shutil.rmtree(out / "entities")
+    held = out / "region_features/val-000000.parquet"
+    content = held.read_bytes()
+    state = out / "entities/.state"
+    done_first = [f"{split}-{number:06d}" for split, number in
+                  (("test", 0), ("train", 0), ("train", 1), ("train", 2))]  # fmt: skip
+
+    def is_held() -> bool:
+        if held.is_file() and (state / "plan.json").exists():
+            held.unlink()
+            os.mkfifo(held)
+        return (state / "val-000000.journal.json").exists() and all(
+            (state / f"{name}.done.json").exists() for name in done_first
+        )
+
+    try:
+        killed_once(root, out, is_held)
+    finally:
+        held.unlink()
+        held.write_bytes(content)
+    assert not (out / "entities/val-000000.parquet").exists()
+    assert not (out / "entities" / entities.VOCABULARY).exists()
+    before = {name: (state / f"{name}.done.json").read_bytes() for name in done_first}
+    done = prepare(*arguments("entities", root, out))
+    assert done.returncode == 0, done.stderr
+    assert digests(out) == digests(undisturbed)
+    after = {name: (state / f"{name}.done.json").read_bytes() for name in done_first}
+    assert after == before, "finished shards were made again"

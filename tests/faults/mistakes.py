@@ -17,14 +17,18 @@ from unittest import mock
 import torch
 from PIL import Image
 
-from tests import commands, small_weights, stages
+from tests import commands, small_mllm, small_weights, stages
 from tests.commands import Done
 
 FAST = "--set interpolate.method=crossfade --set image_size=32"
+UNAIDED = (
+    "cc-train mllm --shards out/shards/*.tar --out new --set model.weights=internvl "
+    "--set attention.where=none --set entity.source=none"
+)
 
 # In a folder with: `data`, six rendered scenes; `out`, their sequences, scores and shards; `found`,
-# their found changes; `run`, a stage 1; `own`, tables of pairs; and some files that are not what
-# their names say. spaCy is not installed.
+# their found changes; `run`, a stage 1; `internvl`, a small InternVL; `own`, tables of pairs; and
+# some files that are not what their names say. spaCy is not installed.
 MISTAKES = (
     # data sets and manifests
     "cc-prep interpolate clever --out new",
@@ -97,6 +101,17 @@ MISTAKES = (
     "cc-train stage2 --shards out/shards/*.tar --out new --init nowhere",
     "cc-train stage2 --shards out/shards/*.tar --out new --init foreign.pt",
     "cc-train vqgan --shards out/scores/train-000000.parquet --out new",
+    "cc-train mllm --shards out/shards/*.tar --out new",
+    "cc-train mllm --shards out/shards/*.tar --out new --set model.weights=nowhere",
+    "cc-train mllm --shards out/shards/*.tar --out new --set model.weights=internvl "
+    "--set model.family=gpt",
+    "cc-train mllm --shards out/shards/*.tar --out new --set model.weights=internvl "
+    "--set model.checkpointing=reentrant",
+    "cc-train mllm --shards out/shards/*.tar --out new --set model.weights=internvl",
+    "cc-train mllm --shards out/shards/*.tar --out new --set model.weights=internvl "
+    "--set attention.where=none",
+    f"{UNAIDED} --set prompt.text=<IMG_CONTEXT>",
+    f"{UNAIDED} --set generation.max_new_tokens=40000",
     # captions
     "cc-train evaluate nowhere --shards out/shards/*.tar",
     "cc-train evaluate --predictions text.pt --references text.pt",
@@ -144,6 +159,7 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     assert done.returncode == 0, done.stderr
     shard = (folder / "out/shards/train-000000.tar").read_bytes()
     (folder / "cut.tar").write_bytes(shard[: len(shard) // 2])
+    small_mllm.save(folder, "internvl")
     torch.save({"other.weight": torch.ones(3)}, folder / "foreign.pt")
     texts = {
         "text.pt": "hello", "file": "", "data.zip": "", "predictions.json": "[]",

@@ -54,10 +54,11 @@ class Entities(Section):
 class MllmBatches:
     """Makes batches: {before_after, ids, attention, labels, last} and, by what is set, more.
 
-    before_after: images uint8 [B, 2, size, size, 3], or features float16 [B, 2, C, h, w] of the
-    weights `backbone`. ids … last: see `prompts.taught`. qformer_…: the prompts for a bridge. mask:
+    before_after: images uint8 [B, 2, *size, 3], or features float16 [B, 2, C, h, w] of the weights
+    `backbone`. ids … last: see `prompts.taught`. qformer_…: the prompts for a bridge. mask:
     soft masks float32 [B, rows · columns] on `grid`, and has_mask, bool [B], where `grid` is given.
-    images: how many a prompt has. Raises UserError for what the shards do not hold.
+    images: how many pictures a prompt has. pasted: whether it is one of both images, so that
+    the mask stands in both halves. Raises UserError for what the shards do not hold.
     """
 
     writer: Writer
@@ -67,6 +68,7 @@ class MllmBatches:
     grid: tuple[int, int] | None = None
     images: int = 2
     backbone: str | None = None
+    pasted: bool = False
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -108,7 +110,8 @@ class MllmBatches:
         for number, sample in enumerate(samples):
             mask = mask_of(sample, self.control)
             if mask is not None and 0 < mask.mean() <= self.control.largest_share:
-                soft[number] = soft_mask(mask, self.grid).reshape(-1)
+                over = np.hstack((mask, mask)) if self.pasted else mask
+                soft[number] = soft_mask(over, self.grid).reshape(-1)
                 has_mask[number] = True
         return {"mask": torch.from_numpy(soft), "has_mask": torch.from_numpy(has_mask)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,8 @@ class MllmCaptioner(nn.Module):
         """What the model takes of images uint8 [B, 2, H, W, 3], or of stored features."""
         if self._backbone[0] is not None:
             return {"features": self._features(before_after, self._backbone[0])}
+        if self.shape.pasted:
+            before_after = images.pasted(before_after)
         if self.base.processor is not None:
             pairs = [list(pair) for pair in before_after.cpu().numpy()]
             made = self.base.processor.image_processor(images=pairs, return_tensors="pt")
@@ -181,13 +184,16 @@ class MllmCaptioner(nn.Module):
         Each has its sum of log-probabilities, without the penalties by which the search ranks.
         bridge: of all pairs; row: this one's number among them.
         """
-        count, images = len(sentences), self.shape.images
+        count, pictures = len(sentences), self.shape.images
         own = {
-            name: value[images * row : images * (row + 1)].repeat(count, 1)
+            name: value[pictures * row : pictures * (row + 1)].repeat(count, 1)
             for name, value in bridge.items()
         }
         repeated = pair[None].expand(count, *pair.shape)
-        sums, _ = self._read_again(repeated, [question] * count, own, sentences)
+        name = self.base.family.eyes
+        eyes = self.base.model.get_submodule(name) if name else None
+        with contextlib.nullcontext() if eyes is None else images.seen_once(eyes, count):
+            sums, _ = self._read_again(repeated, [question] * count, own, sentences)
         texts = [self.writer.spoken(ids) for ids in sentences]
         ranked = tuple(zip(texts, sums, strict=True))
         return Caption(ranked[0][0], ranked, score=ranked[0][1])
@@ -315,7 +321,10 @@ class MllmCaptioner(nn.Module):
             if 0 <= word < len(words):
                 maps[word] += looked.sum(0)
         maps = maps / maps.sum(-1, keepdim=True).clamp_min(attention_loss.TINY)
-        return Attention(tuple(words), maps.view(-1, *grid).float().cpu().numpy())
+        maps = maps.view(-1, *grid).float().cpu()
+        if self.shape.pasted:
+            maps = images.pasted_maps(maps)
+        return Attention(tuple(words), maps.numpy())
 
     def train(self, mode: bool = True) -> Any:
         """The backbone stays in evaluation."""

@@ -22,16 +22,17 @@ def dry_run(settings: Settings) -> str:
     place = loading.place_of(model.weights)
     config = loading.read_config(place)
     family = loading.family_of(config, model.family, place)
+    images.require_pictures(family, model.images)
     if family is families.LM:
-        side, places = None, SUMMARIES + settings.connector.grid**2
+        side, places, pictures = None, SUMMARIES + settings.connector.grid**2, 1
     elif family.pixels == "processor":
         raise UserError(
             "model.family=auto: the tokens of an image are known to the model's processor alone",
             "Name a family of the table, or leave --dry-run out",
         )
     else:
-        shape = images.geometry(family, config, model.image_size)
-        side, places = shape.size, shape.images * shape.places
+        shape = images.geometry(family, config, model.image_size, model.images)
+        side, places, pictures = shape.size, shape.images * shape.places, shape.images
     expressions, ranks = adapters.expressions(family, settings.lora), settings.lora.ranks()
     answer = settings.generation.max_new_tokens
     sizes = estimate(
@@ -43,5 +44,6 @@ def dry_run(settings: Settings) -> str:
         sequence_length=places + QUESTION + answer,
         image_size=side,
         caption_length=answer,
+        pictures=pictures,
     )
     return sizes.table()

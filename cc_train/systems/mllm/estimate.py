@@ -35,7 +35,7 @@ BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT32 = BYTES["float32"]  # of adapters, their gradients and their optimizer's state
 ADAM_STATES = 2  # running means of gradients and of their squares
 LOGIT_COPIES = 3  # in float32: the logits, their logarithms, their gradients
-IMAGES = 2  # of a pair
+PICTURES = 2  # of a pair, unless its images are pasted into one
 UNITS = 16  # of rows and of columns that an image has in a model that takes any size
 VISION, BRIDGE, LANGUAGE, OTHER = PARTS = ("vision", "bridge", "language", "other")
 LOGITS = "lm_head"  # of the language model, of fewer tokens than its other layers
@@ -128,6 +128,7 @@ def estimate(
     sequence_length: int = 160,
     image_size: int | None = None,
     caption_length: int | None = None,
+    pictures: int = PICTURES,
 ) -> Estimate:
     """The sizes of a training with adapters.
 
@@ -137,7 +138,7 @@ def estimate(
         the frozen weights. sequence_length: tokens of a pair in the language model, the images'
         places among them. image_size: in px; None for the configuration's, or where a model takes
         any, for 16 × 16 places. caption_length: tokens of a pair for which logits are computed;
-        None for all.
+        None for all. pictures: that the vision network sees of a pair.
 
     Raises UserError for the configuration of no language model, and for an expression that fits no
     layer.
@@ -154,7 +155,7 @@ def estimate(
     for name, parameter in network.named_parameters():  # a tied one once
         count[part_of(name)] += parameter.numel()
     adapters = FLOAT32 * sum(trainable.values())
-    tokens = _tokens(config, batch_size, sequence_length, image_size)
+    tokens = _tokens(config, batch_size, sequence_length, image_size, pictures)
     tokens[LOGITS] = batch_size * min(sequence_length, caption_length or sequence_length)
     return Estimate(
         tuple(PartSize(name, count[name], trainable[name]) for name in PARTS if count[name]),
@@ -202,7 +203,7 @@ def _ranks(network: nn.Module, lora: Mapping[Part, tuple[str, int]]) -> dict[str
 
 
 def _tokens(
-    config: Any, batch_size: int, sequence_length: int, image_size: int | None
+    config: Any, batch_size: int, sequence_length: int, image_size: int | None, pictures: int
 ) -> dict[str, int]:
     """Tokens of a batch that pass through each part."""
     vision = getattr(config, "vision_config", config)
@@ -211,7 +212,7 @@ def _tokens(
     side = image_size or _side(getattr(vision, "image_size", None) or any_size)
     patches = (side // patch) ** 2
     queries = getattr(config, "num_query_tokens", None) or patches // _merged(config)
-    images = IMAGES * batch_size
+    images = pictures * batch_size
     language = batch_size * sequence_length
     return {VISION: images * patches, BRIDGE: images * queries, LANGUAGE: language, OTHER: language}
 

@@ -57,6 +57,11 @@ class Family:
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
+    @property
+    def eyes(self) -> str:
+        """Name of the vision network; empty where it is not known."""
+        return re.split(r"\.(?:encoder|blocks)\.", self.vision)[0]
+
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)

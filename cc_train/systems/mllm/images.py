@@ -1,35 +1,41 @@
 """Pairs of images as the input of a model, and where each token of an image lies.
 
-Each image is resized to a square without cropping, so that a mask resized alike lies over it.
+Each image is resized without cropping, so that a mask resized alike lies over it: to a square, or
+where both are pasted into one picture, side by side, to half of it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cc_prep.errors import UserError
+from cc_prep.weights import folders
 from cc_train.systems.mllm.families import Family
 
 DEFAULT_SIZE = 448  # px, for a processor that takes any
 UNITS = 16  # of rows and of columns that an image has in a model that takes any size
+# How the images of a pair enter: as two, or as one picture with before on the left, after on the
+# right, each at half of its width.
+Entering = Literal["two", "pasted"]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What an image of `size` × `size` px is for a model.
+    """What a picture of `size` × `size` px is for a model: an image, or both of a pair, pasted.
 
     places: image tokens in the prompt, for each image. patches: rows and columns of the patches
     that the vision network sees. tokens: rows and columns of the image tokens; None where they have
     no places. merge: patches of a token, by row and by column. patch: in px. slots: where each
     patch, row by row, stands in the vision network's sequence, int64 [rows · columns]. images: how
-    many a prompt has.
+    many pictures a prompt has. pasted: whether it is one with both images side by side.
     """
 
     size: int
@@ -40,12 +46,19 @@ class Geometry:
     merge: int = 1
     patch: int = 1
     images: int = 2
+    pasted: bool = False
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of each image in px."""
+        return self.size, self.size // 2 if self.pasted else self.size
 
 
-def geometry(family: Family, config: Any, size: int | None) -> Geometry:
+def geometry(family: Family, config: Any, size: int | None, entering: Entering = "two") -> Geometry:
     """That of a model's configuration.
 
-    size: in px; None takes the model's own. Raises UserError for a size that it cannot take.
+    size: of a picture in px; None takes the model's own. Raises UserError for a size that it cannot
+    take.
     """
     vision = config.vision_config
     patch, merge = _first(vision.patch_size), _merge(family, config)
@@ -67,29 +80,54 @@ def geometry(family: Family, config: Any, size: int | None) -> Geometry:
     else:
         places, tokens = (count // merge) ** 2, (count // merge, count // merge)
     if family.name == "smolvlm":
-        _check_groups(places, patch)
+        folders.check_image_groups(places, patch)
     windows = getattr(vision, "window_size", None) if family.pixels == "patches" else None
     unit = None if windows is None else int(windows) // merge // patch
     order = torch.arange(count * count)
     if family.pixels == "patches":
         order = sequence(count, count, merge, unit)
-    return Geometry(side, places, (count, count), tokens, order.argsort(), merge, patch)
+    shape = Geometry(side, places, (count, count), tokens, order.argsort(), merge, patch)
+    return _entered(shape, entering)
 
 
-def _check_groups(places: int, patch: int) -> None:
-    """Raises UserError where this transformers cannot place SmolVLM's image tokens.
+def _entered(shape: Geometry, entering: Entering) -> Geometry:
+    """The geometry of a prompt with two pictures, or with one of both images.
 
-    Before 5.21 it places them in groups of as many as a patch has px on a side.
+    Raises UserError for a picture that has no two halves.
     """
-    from packaging.version import Version
-
-    installed = version("transformers")
-    if places % patch and Version(installed) < Version("5.21"):
+    if entering == "two":
+        return shape
+    if shape.size % 2:
         raise UserError(
-            f"transformers {installed} takes images of SmolVLM in groups of {patch} tokens, and "
-            f"this model has {places} of them for each image",
-            "Install transformers 5.21 or later, which needs Python 3.11",
+            f"model.images=pasted: a picture of {shape.size} px has no two halves",
+            "Set an even model.image_size, or model.images=two",
         )
+    return replace(shape, images=1, pasted=True)
+
+
+def require_pictures(family: Family, entering: Entering) -> None:
+    """Raises UserError where images are to be pasted, and the family sees none."""
+    if entering == "pasted" and family.pixels == "features":
+        raise UserError(
+            f"model.images=pasted: family {family.name} sees features of each image",
+            "Set model.images=two",
+        )
+
+
+def pasted(before_after: Tensor) -> Tensor:
+    """Pictures uint8 [B, 1, H, 2 · W, 3] of images uint8 [B, 2, H, W, 3], before on the left."""
+    return torch.cat((before_after[:, :1], before_after[:, 1:]), dim=3)
+
+
+def pasted_maps(maps: Tensor) -> Tensor:
+    """Maps [N, rows, columns] over pictures, as maps over each of both images, summed.
+
+    Of an odd number of columns the middle one lies over both, so each counts as two halves.
+    """
+    if maps.shape[-1] % 2:
+        maps = maps.repeat_interleave(2, dim=-1) / 2
+    before, after = maps.chunk(2, dim=-1)
+    return before + after
 
 
 def sequence(rows: int, columns: int, merge: int, window: int | None = None) -> Tensor:
@@ -107,14 +145,15 @@ def sequence(rows: int, columns: int, merge: int, window: int | None = None) -> 
 
 
 def normalised(before_after: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Images float32 [B, 2, 3, H, W] of images uint8 [B, 2, H, W, 3]."""
+    """Pictures float32 [B, N, 3, H, W] of pictures uint8 [B, N, H, W, 3]."""
     pixels = before_after.permute(0, 1, 4, 2, 3).float() / 255
     shape = (1, 1, 3, 1, 1)
     return (pixels - pixels.new_tensor(mean).view(shape)) / pixels.new_tensor(std).view(shape)
 
 
 def inputs(family: Family, shape: Geometry, pixels: Tensor, frames: int) -> dict[str, Tensor]:
-    """What the model takes of images [B, 2, 3, H, W], before and after of one pair side by side.
+    """What the model takes of pictures [B, 2, 3, H, W], before and after of one pair together; of
+    pasted ones [B, 1, 3, H, W].
 
     frames: how many equal images make a patch, where the model takes patches.
     """
@@ -127,6 +166,42 @@ def inputs(family: Family, shape: Geometry, pixels: Tensor, frames: int) -> dict
     grid = torch.tensor([[1, rows, columns]], device=pixels.device).expand(len(flat), -1)
     values = patches(flat, shape.patch, shape.merge, frames)
     return {"pixel_values": values.flatten(0, 1), "image_grid_thw": grid}
+
+
+@contextmanager
+def seen_once(eyes: nn.Module, count: int) -> Iterator[None]:
+    """Within the block a vision network computes the first of `count` equal parts of what it is
+    given, and repeats the result: for a batch that is the same images `count` times."""
+    forward = eyes.forward
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        first = [_first_part(value, count) for value in arguments]
+        named = {name: _first_part(value, count) for name, value in options.items()}
+        return _repeated(forward(*first, **named), count)
+
+    eyes.forward = once
+    try:
+        yield
+    finally:
+        del eyes.forward  # its class's own is seen again
+
+
+def _first_part(value: Any, count: int) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    assert len(value) % count == 0, "not the same images each time"
+    return value[: len(value) // count]
+
+
+def _repeated(output: Any, count: int) -> Any:
+    """What a network gave, in tensors of any structure, `count` times over along their batch."""
+    if isinstance(output, Tensor):
+        return torch.cat([output] * count)
+    if isinstance(output, Mapping):  # of transformers
+        return type(output)(**{name: _repeated(part, count) for name, part in output.items()})
+    if isinstance(output, (list, tuple)):
+        return type(output)(_repeated(part, count) for part in output)
+    return output
 
 
 def patches(images: Tensor, patch: int, merge: int, frames: int) -> Tensor:
@@ -163,10 +238,12 @@ def _first(size: Any) -> int:
     return int(sides[0])
 
 
-def of_processor(processor: Any, config: Any, size: int | None) -> tuple[Geometry, int]:
+def of_processor(
+    processor: Any, config: Any, size: int | None, entering: Entering = "two"
+) -> tuple[Geometry, int]:
     """The geometry of a model of which only its processor is known, and its image token.
 
-    size: of the images that the processor is given, in px. Raises UserError for a processor that
+    size: of the pictures that the processor is given, in px. Raises UserError for a processor that
     marks no places of images.
     """
     side = size or DEFAULT_SIZE
@@ -176,22 +253,25 @@ def of_processor(processor: Any, config: Any, size: int | None) -> tuple[Geometr
             "this model's processor has no token for the places of images",
             "Take a model of a family of ours",
         )
-    count = chat_tokens(processor, ("", ""), "", side).count(int(number))
-    places = count // 2
-    if not places or count % 2:
+    several = 1 if entering == "pasted" else 2
+    count = chat_tokens(processor, ("",) * several, "", side).count(int(number))
+    places = count // several
+    if not places or count % several:
         raise UserError(
-            f"this model's processor gives two images {count} places together",
-            "Take a model whose chat template takes two images",
+            f"this model's processor gives {several} images {count} places together",
+            "Take a model whose chat template takes two images, or set model.images=pasted",
         )
     cells = math.isqrt(places)
     tokens = (cells, cells) if cells * cells == places else None
-    return Geometry(side, places, tokens or (1, places), tokens, torch.arange(places)), int(number)
+    shape = Geometry(side, places, tokens or (1, places), tokens, torch.arange(places))
+    return _entered(shape, entering), int(number)
 
 
 def chat_tokens(
-    processor: Any, sides: tuple[str, str], question: str, size: int = DEFAULT_SIZE
+    processor: Any, sides: tuple[str, ...], question: str, size: int = DEFAULT_SIZE
 ) -> list[int]:
-    """The tokens of a prompt about two images of `size` px, by a processor's chat template."""
+    """The tokens of a prompt about a picture of `size` px for each of `sides`, the words before it,
+    by a processor's chat template."""
     content: list[dict[str, Any]] = []
     for side in sides:
         content += [{"type": "text", "text": side}] if side else []
@@ -201,5 +281,5 @@ def chat_tokens(
         [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
     )
     blank = np.zeros((size, size, 3), np.uint8)
-    ids = processor(text=[chat], images=[[blank, blank]])["input_ids"][0]
+    ids = processor(text=[chat], images=[[blank] * len(sides)])["input_ids"][0]
     return [int(number) for number in ids]

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 import tempfile
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.storage import sha256
-from cc_prep.weights import download
+from cc_prep.weights import download, folders
 from cc_train.systems.mllm import attention_tap, families
 from cc_train.systems.mllm.families import Family
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 PLACE = "CC_TRAIN_MLLM_WEIGHTS"  # names the folder where it is elsewhere than a run says
 GGUF, SOURCE = ".gguf", "source.sha256"
-# What transformers raises for files that are damaged or of another kind.
-DAMAGE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 UNREADABLE = "Give a folder that transformers reads"
-DECIDING = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")
 
 
 @dataclass(frozen=True)
@@ -123,8 +117,8 @@ def read_config(place: Path) -> Any:
 
     try:
         return AutoConfig.from_pretrained(place, local_files_only=True)
-    except DAMAGE as error:
-        raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
+    except folders.UNREADABLE as error:
+        raise UserError(f"{place}: {folders.first_line(error)}", UNREADABLE) from None
 
 
 def read(
@@ -144,8 +138,8 @@ def read(
     try:
         model = make.from_pretrained(place, **options)
         tokenizer, questions, processor = _words(family, place)
-    except DAMAGE as error:
-        raise UserError(f"{place}: {_line(error)}", UNREADABLE) from None
+    except folders.UNREADABLE as error:
+        raise UserError(f"{place}: {folders.first_line(error)}", UNREADABLE) from None
     if tokenizer.pad_token_id is None:  # Vicuna and GPT-2 have none
         tokenizer.pad_token = tokenizer.eos_token
     mean, std = _pixels(place, family)
@@ -185,25 +179,14 @@ def empty(config: Any) -> nn.Module:
 
 
 def fingerprint(place: Path) -> str:
-    """SHA-256 of what decides a model's output: every file of settings, words and weights.
+    """SHA-256 of what decides a model's output.
 
     Of a folder that was converted from GGUF, that of the file: how it is written in the folder is
     up to the release of transformers.
     """
     if (place / SOURCE).is_file():
         return (place / SOURCE).read_text()
-    digest = hashlib.sha256()
-    for file in sorted(place.iterdir()):
-        if file.suffix in DECIDING and file.is_file():
-            status = file.stat()
-            content = _sha256(file, status.st_size, status.st_mtime_ns)
-            digest.update(f"{file.name} {content}\n".encode())
-    return digest.hexdigest()
-
-
-@lru_cache
-def _sha256(file: Path, size: int, mtime_ns: int) -> str:
-    return sha256(file)
+    return folders.digest(place)
 
 
 def _converted(file: Path) -> Path:
@@ -237,7 +220,8 @@ def _converted(file: Path) -> Path:
         except Exception as error:  # its parser raises nearly anything for a damaged file
             if not place.is_dir():  # another process may have been as fast
                 raise UserError(
-                    f"{file}: {_line(error)}", "Give a GGUF file of Llama's kind, and room for it"
+                    f"{file}: {folders.first_line(error)}",
+                    "Give a GGUF file of Llama's kind, and room for it",
                 ) from None
     return place
 
@@ -292,9 +276,5 @@ def _pixels(
 def _modules(config: Any) -> str:
     try:
         return ", ".join(families.attention_modules(empty(config))) or "none"
-    except (*DAMAGE, TypeError) as error:
-        return f"not known ({_line(error)})"
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    except (*folders.UNREADABLE, TypeError) as error:
+        return f"not known ({folders.first_line(error)})"

@@ -17,7 +17,8 @@ from cc_train.systems.mllm import images
 from cc_train.systems.mllm.loading import Base
 from cc_train.text import IGNORED
 
-SIDES = ("Before: ", " After: ")
+SIDES = ("Before: ", " After: ")  # what stands before each picture
+PASTED = ("Before (left) and after (right): ",)
 
 
 class Prompt(Section):
@@ -37,11 +38,12 @@ class Prompt(Section):
 
 @dataclass(frozen=True)
 class Sizes:
-    """images: of a prompt. places: tokens of each. length: most new tokens of a caption. context:
-    most tokens that the language model takes. size: of an image, in px.
+    """sides: what stands before each picture of a prompt. places: tokens of each. length: most new
+    tokens of a caption. context: most tokens that the language model takes. size: of a picture, in
+    px.
     """
 
-    images: int
+    sides: tuple[str, ...]
     places: int
     length: int
     context: int
@@ -61,11 +63,11 @@ class Writer:
         """The tokens of a prompt. Raises UserError for one that cannot be asked."""
         asked_for = self.prompt.with_entities(entities)
         if self.family.queries:  # as these models were trained: images, then a text of its own
-            marks = [self.image] * (self.sizes.images * self.sizes.places)
+            marks = [self.image] * (len(self.sizes.sides) * self.sizes.places)
             return self._checked([*marks, *self.tokenizer(asked_for).input_ids])
         if self.processor is not None:
             return self._checked(
-                images.chat_tokens(self.processor, SIDES, asked_for, self.sizes.size)
+                images.chat_tokens(self.processor, self.sizes.sides, asked_for, self.sizes.size)
             )
         text = self.written(asked_for)
         begin = getattr(self.tokenizer, "bos_token", None)
@@ -77,13 +79,14 @@ class Writer:
 
     def _checked(self, ids: list[int]) -> list[int]:
         """Tokens of a prompt. Raises UserError for other places of images, and for too many."""
-        count, expected = ids.count(self.image), self.sizes.images * self.sizes.places
-        if count != expected:
+        count, images = ids.count(self.image), len(self.sizes.sides)
+        if count != images * self.sizes.places:
+            of_images = "1 image" if images == 1 else f"{images} images"
             raise UserError(
-                f"a prompt has {count} places for images, where {self.sizes.images} images of "
-                f"{self.sizes.places} tokens need {expected}",
+                f"a prompt has {count} places for images, where {of_images} of "
+                f"{self.sizes.places} tokens need {images * self.sizes.places}",
                 "Leave image marks out of prompt.text; the model's chat template has to take "
-                f"{self.sizes.images} images",
+                f"{of_images}" + (", or set model.images=pasted" if images > 1 else ""),
             )
         if len(ids) + self.sizes.length > self.sizes.context:
             raise UserError(
@@ -100,7 +103,7 @@ class Writer:
         template = getattr(self.tokenizer, "chat_template", None) if family.chat else None
         if template is not None:
             content: list[dict[str, str]] = []
-            for side in SIDES[: self.sizes.images]:
+            for side in self.sizes.sides:
                 content += [{"type": "text", "text": side}, {"type": "image"}]
             content.append({"type": "text", "text": question})
             chat: str = self.tokenizer.apply_chat_template(
@@ -108,9 +111,7 @@ class Writer:
             )
             return chat.replace(marker, image)
         shown = family.image.format(image)
-        if self.sizes.images == 1:
-            return f"{shown} {question}"
-        return "".join(side + shown for side in SIDES) + f" {question}"
+        return "".join(side + shown for side in self.sizes.sides) + f" {question}"
 
     def caption(self, text: str) -> list[int]:
         """The tokens of a caption, its end mark included; longer ones are cut."""

@@ -27,10 +27,10 @@ from cc_train.systems.mllm.adapters import Lora
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
 from cc_train.systems.mllm.captioner import Backbone, Generation, MllmCaptioner
 from cc_train.systems.mllm.grid_features import Connector, GridConnector, SeeingLanguageModel
-from cc_train.systems.mllm.images import Geometry
+from cc_train.systems.mllm.images import Entering, Geometry
 from cc_train.systems.mllm.loading import Base, Precision
 from cc_train.systems.mllm.objective import MllmObjective
-from cc_train.systems.mllm.prompts import Prompt, Sizes, Writer
+from cc_train.systems.mllm.prompts import PASTED, SIDES, Prompt, Sizes, Writer
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
@@ -46,14 +46,16 @@ class Model(Section):
     """The model to adapt. weights: the folder of one, as save_pretrained writes it, or a name of
     `cc-prep weights list`. family: by its configuration where it is not given. precision: what its
     frozen weights are held in; auto is bfloat16 on a GPU. image_size: in px, for models that take
-    any. checkpointing: layers compute twice, for less memory. backbone_weights: of `lm`, a file for
-    a backbone whose weights have no name here.
+    any. images: two, or both pasted into one picture, side by side. checkpointing: layers compute
+    twice, for less memory. backbone_weights: of `lm`, a file for a backbone whose weights have no
+    name here.
     """
 
     weights: str | None = None
     family: str | None = None
     precision: Precision = "auto"
     image_size: int | None = Field(None, ge=14)
+    images: Entering = "two"
     checkpointing: Literal["none", "non_reentrant", "reentrant"] = "none"
     backbone_weights: str | None = None
 
@@ -87,6 +89,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _refuse(settings)
     place = loading.place_of(settings.model.weights)
     family = loading.family_of(loading.read_config(place), settings.model.family, place)
+    images.require_pictures(family, settings.model.images)
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     about: dict[str, Any] = {"samples": data.about()}
     if family is families.LM:
@@ -125,6 +128,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         control_grid(captioner, settings.attention),
         captioner.shape.images,
         captioner.inputs.backbone,
+        captioner.shape.pasted,
     )
     files = {} if backbone is None else frozen_backbone.files(backbone.network)
     return over_samples(data, make_batch, objective, settings, request, about, files)
@@ -148,9 +152,11 @@ def make(
         image = int(base.tokenizer.convert_tokens_to_ids(IMAGE))
         model, shape = _with_eyes(settings, base, backbone, image)
     elif base.processor is not None:
-        shape, image = images.of_processor(base.processor, base.config, settings.model.image_size)
+        size, entering = settings.model.image_size, settings.model.images
+        shape, image = images.of_processor(base.processor, base.config, size, entering)
     else:
-        shape = images.geometry(base.family, base.config, settings.model.image_size)
+        size, entering = settings.model.image_size, settings.model.images
+        shape = images.geometry(base.family, base.config, size, entering)
         image = _image_token(base)
     connector = getattr(model, "connector", None)
     adapters.inject(model, base.family, settings.lora)
@@ -161,8 +167,9 @@ def make(
             gradient_checkpointing_kwargs={"use_reentrant": False}
         )
     text = base.config.get_text_config()
+    words_before = PASTED if shape.pasted else SIDES
     sizes = Sizes(
-        images=shape.images,
+        sides=("",) if base.family is families.LM else words_before,
         places=shape.places,
         length=settings.generation.max_new_tokens,
         context=int(getattr(text, "max_position_embeddings", None) or NO_LIMIT),
@@ -170,8 +177,8 @@ def make(
     )
     writer = Writer(base, settings.prompt, sizes, image)
     writer.question()  # a prompt that cannot be asked is known before any training
-    size = about.get("size") or [shape.size, shape.size]
-    inputs = Inputs((size[0], size[1]))
+    height, width = about.get("size") or shape.image_size
+    inputs = Inputs((height, width))
     if backbone is not None:
         inputs = replace(inputs, reads="features", backbone=backbone.known["sha256"])
     if settings.entity.source == "retrieved":

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from cc_prep.errors import UserError
+from cc_prep.weights import folders as weights_folders
 from cc_train.baselines import local, prompts
 from cc_train.baselines.local import Generation, Local
 from cc_train.baselines.questions import Question
@@ -93,15 +94,29 @@ def test_beams_and_what_the_folder_says_of_sampling(folders: dict[str, Path]) ->
 
 
 def test_the_digest_is_of_what_is_in_the_folder(folders: dict[str, Path], tmp_path: Path) -> None:
-    """Keeps away: stored answers of other weights in a folder of the same name."""
+    """Keeps away: stored answers of other weights, or of another chat, in a folder of one name."""
     copy = Path(shutil.copytree(folders["qwen"], tmp_path / "copy"))
-    assert local.digest(copy) == local.digest(folders["qwen"])
+    whole = model(copy).weights
+    assert whole == model(folders["qwen"]).weights == weights_folders.digest(copy)
     (copy / "README.md").write_text("notes")
-    assert local.digest(copy) == local.digest(folders["qwen"])
+    assert weights_folders.digest(copy) == whole
+    template = copy / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    other = weights_folders.digest(copy)
     with (copy / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\xff")
-    assert local.digest(copy) != local.digest(folders["qwen"])
+    assert len({whole, other, weights_folders.digest(copy)}) == 3
+
+
+def test_an_old_transformers_and_smolvlm_are_one_line(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: transformers' own error on Python 3.10, after the weights were read."""
+    monkeypatch.setattr(weights_folders, "version", lambda name: "5.20.2")
+    with pytest.raises(UserError, match=r"groups of 14 tokens.*Install transformers 5\.21"):
+        model(folders["smolvlm"])
+    assert model(folders["qwen"]).answer([question(1)])
 
 
 def without_template(folder: Path) -> None:

@@ -42,6 +42,18 @@ def test_settings_count(tmp_path: Path) -> None:
     assert "bfloat16" not in kept
 
 
+def test_pasted_pictures_take_half_of_the_vision_network(tmp_path: Path) -> None:
+    """Keeps away: the memory of two pictures for one of both images."""
+    small_blip()[0].save_pretrained(tmp_path)
+    sizes = [
+        float(line.split()[1])
+        for images in ("two", "pasted")
+        for line in dry_run.dry_run(settings(tmp_path, images=images)).splitlines()
+        if line.startswith("activations")
+    ]
+    assert sizes[1] < 0.9 * sizes[0]
+
+
 def test_a_processor_s_own_tokens_are_not_guessed(tmp_path: Path) -> None:
     small_blip()[0].save_pretrained(tmp_path)
     with pytest.raises(UserError, match="auto"):

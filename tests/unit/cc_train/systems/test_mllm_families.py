@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor
 
 from cc_prep.errors import UserError
+from cc_prep.weights import folders
 from cc_train.systems.mllm import attention_loss, attention_tap, families, images, loading
 from cc_train.systems.mllm.attention_tap import Tap
 from tests import small_mllm
@@ -125,7 +126,8 @@ def test_patches_are_as_qwens_processor_lays_them() -> None:
 @torch.no_grad()
 def test_beams_see_their_own_images(folder: Path, family: str) -> None:
     """Keeps away: images repeated for beams one by one, so that a pair sees before twice; sums of
-    log-probabilities of another pair, or with penalties in them."""
+    log-probabilities of another pair, or with penalties in them; images that are seen again for
+    every beam."""
     brief = {"length_penalty": 0.0, "max_new_tokens": 4, "repetition_penalty": 1.0}
     one = small_mllm.captioner(folder, family, generation=brief)
     sums: list[Tensor] = []
@@ -137,7 +139,16 @@ def test_beams_see_their_own_images(folder: Path, family: str) -> None:
         return made.sequences
 
     one.base.model.generate = scored
+    patches: list[int] = []  # that reach the first layer of the vision network
+    layer = families.module_at(one.model, one.base.family.vision, 0)[0]
+    layer.register_forward_pre_hook(
+        lambda part, args, options: patches.append(
+            (args[0] if args else options["hidden_states"]).numel()
+        ),
+        with_kwargs=True,
+    )
     captions = one.caption(small_mllm.pairs(), 3, ENTITIES)
+    assert sum(patches[1:]) == patches[0]  # once more than the search, for the sums
     # Without penalties the search ranks by the same sums.
     assert [c.score for c in captions] == pytest.approx(sums[0].tolist(), abs=1e-3)
     assert [len(c.beams) for c in captions] == [3, 3]
@@ -236,8 +247,8 @@ def test_an_old_transformers_and_smolvlm_are_one_line(monkeypatch: pytest.Monkey
     config = transformers.AutoConfig.for_model(
         "smolvlm", vision_config={"image_size": 56, "patch_size": 14}, scale_factor=2
     )
-    monkeypatch.setattr(images, "version", lambda name: "5.21.0")
+    monkeypatch.setattr(folders, "version", lambda name: "5.21.0")
     assert images.geometry(families.FAMILIES["smolvlm"], config, None).places == 4
-    monkeypatch.setattr(images, "version", lambda name: "5.20.2")
+    monkeypatch.setattr(folders, "version", lambda name: "5.20.2")
     with pytest.raises(UserError, match="groups of 14 tokens"):
         images.geometry(families.FAMILIES["smolvlm"], config, None)

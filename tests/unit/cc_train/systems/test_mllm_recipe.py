@@ -129,6 +129,20 @@ def test_a_run_resumes_and_holds_adapters_alone(
     assert set(captioned.samples) == {entry.key for entry in entries[:2]}
 
 
+def test_a_run_of_pasted_pictures(folder: Path, shards: Path, tmp_path: Path) -> None:
+    """Keeps away: a captioner that is loaded with two pictures after a training with one."""
+    chosen = settings(folder, "smolvlm", shards, 1, model={"images": "pasted"})
+    start.train("mllm", chosen, request(shards, tmp_path / "run"))
+    captioner: Any = captioners.load(tmp_path / "run")
+    assert captioner.inputs.size == (56, 28)
+    entries = shard_index.read([str(shards / "train-*.tar")])
+    ((_, caption),) = predict(captioner, entries[:1])
+    assert caption.attention.maps.shape[1:] == (2, 1)
+    with pytest.raises(UserError, match="family lm sees features of each image"):
+        start.train("mllm", settings(folder, "lm", shards, model={"images": "pasted"}),
+                    request(shards, tmp_path / "none"))  # fmt: skip
+
+
 def test_entities_that_were_found_are_asked_about(
     folder: Path, shards: Path, tmp_path: Path
 ) -> None:
@@ -220,6 +234,22 @@ def test_shards_of_make_mllm_are_enough_for_its_settings(name: str, shards: Path
     recipe._require_findings(chosen, entries)
     with pytest.raises(UserError, match="no masks of found changes"):
         recipe._require_findings(recipe.Settings(), entries)
+
+
+@pytest.mark.parametrize("name", ["spot", "edit", "levir"])
+def test_manifests_of_real_images_have_davirs_settings(name: str) -> None:
+    """Keeps away: a reproduction whose ranks, rate, weight or decoding nobody published."""
+    chosen = configs.load(recipe.Settings, "mllm", name, [], QUIET)
+    ranks = chosen.lora.ranks()
+    assert (ranks, chosen.lora.alpha) == ({"vision": 4, "bridge": 4, "language": 8}, 2)
+    loop = chosen.loop
+    assert (loop.epochs, loop.batch_size, loop.learning_rate) == (20, 16, 1e-5)
+    assert (chosen.attention.where, chosen.attention.weight) == ("vision", 0.1)
+    assert chosen.attention.masks == "found"
+    assert (chosen.entity.source, chosen.entity.k) == ("retrieved", 1)
+    decoding = chosen.generation  # FINER-MLLM's, since DAVIR does not say it
+    assert (decoding.min_new_tokens, decoding.max_new_tokens) == (5, 50)
+    assert decoding.repetition_penalty == 1.5
 
 
 def test_a_converted_file_is_known_by_itself(folder: Path, tmp_path: Path) -> None:

@@ -102,6 +102,21 @@ def test_a_vocabulary_that_is_gone_is_noticed(out: Path, tmp_path: Path, prepare
     assert "vocabulary.parquet: missing" in done.stdout
 
 
+def test_entities_that_are_not_all_there_are_gone_on_with(
+    out: Path, tmp_path: Path, planted_root: Path, prepare: Command
+) -> None:
+    """Keeps away: a second job that was killed, and whose own half is then refused."""
+    for name in ("changes", "region_features", "entities"):
+        shutil.copytree(out / name, tmp_path / name)
+    record = tmp_path / "entities/provenance.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "complete": False}))
+    (tmp_path / "entities/.state/val-000000.done.json").unlink()
+    done = prepare(*arguments("entities", planted_root, tmp_path))
+    assert done.returncode == 0, done.stderr
+    for file in sorted((out / "entities").glob("*.parquet")):
+        assert (tmp_path / "entities" / file.name).read_bytes() == file.read_bytes()
+
+
 def test_one_split_has_the_same_rows(
     out: Path, tmp_path: Path, planted_root: Path, prepare: Command
 ) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cc_prep.formats import changes, tar, training_shards
+from cc_prep.errors import UserError
+from cc_prep.formats import changes, entities, tar, training_shards
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
 from pipelines.step import shard_from_json
@@ -121,12 +122,54 @@ def test_a_part_of_the_data_is_refused(
     assert "image_size: 64 → 32" in done.stderr
 
 
+def test_findings_of_other_pairs_are_refused(
+    tmp_path: Path, synth_root: Path, prepare: Command
+) -> None:
+    """Keeps away: as many findings as pairs, but of others, so that all seem to have none."""
+    other = Path(shutil.copytree(synth_root, tmp_path / "data"))
+    splits = json.loads((other / "splits.json").read_text())
+    (other / "splits.json").write_text(json.dumps({**splits, "val": splits["test"]}))
+    out = tmp_path / "out"
+    done = prepare(*arguments("changes", other, out), "--split", "val")
+    assert done.returncode == 0, done.stderr
+    done = prepare(*arguments("build", synth_root, out), "--split", "val")
+    assert done.returncode == 2
+    assert "changes/val-000000.tar: made of other pairs (synth-val-" in done.stderr
+    assert "Run cc-prep changes" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(out.glob("shards/*.tar"))
+
+
+def test_pairs_that_were_set_aside_have_no_findings(tmp_path: Path) -> None:
+    """Keeps away: a build that is refused for an image that `changes` could not read."""
+    plan = fakes.shards(2, 2)[0]
+    kept, aside = (item.key for item in plan.items())
+    files = {"changes": str(tmp_path / "c.tar"), "entities": str(tmp_path / "e.parquet")}
+    with changes.FORMAT.write(files["changes"]) as (writer, _):
+        writer.add(kept, changes.encode({}, changes.FoundChange(8, 8, "fill")))
+    with entities.write_shard(files["entities"]) as (writer, _):
+        writer.add(kept, entities.encode([], "lab"))
+    shard = ShardWithFindings(plan, "f" * 64, **files, rejected=(aside,))
+    of_pairs = {item.key: item for item in shard.items()}
+    assert of_pairs[kept].change is not None
+    assert (of_pairs[aside].change, of_pairs[aside].entities) == (None, None)
+    for missing in files:  # from one file alone
+        whole = files | {missing: str(tmp_path / f"whole-{missing}")}
+        kind = {"changes": changes, "entities": entities}[missing].FORMAT
+        with kind.write(whole[missing]) as (writer, _):
+            for _, item in kind.read(files[missing]):
+                writer.add(kept, item)
+                writer.add(aside, item)
+        with pytest.raises(UserError, match=f"made of other pairs .{aside}"):
+            list(ShardWithFindings(plan, "f" * 64, **whole).items())
+
+
 def test_shards_pass_through_json() -> None:
     """Keeps away: a worker that gets a shard without the files that were planned for it."""
     plan = fakes.shards(2, 2)[0]
     stored = ShardFromSequences("val", "val-000001", 2, "d" * 64, "s.tar")
     for inner in (plan, stored):
-        shard = ShardWithFindings(inner, "f" * 64, "c.tar", "e.parquet")
+        shard = ShardWithFindings(inner, "f" * 64, "c.tar", "e.parquet", ("one", "other"))
         assert shard_from_json(json.loads(json.dumps(shard.to_json()))) == shard
         assert shard.digest() != inner.digest()
     assert isinstance(shard_from_json(json.loads(json.dumps(plan.to_json()))), ShardPlan)
