@@ -198,7 +198,11 @@ def with_findings(
             if record is None:
                 continue
             folder = storage.join(source, kind.folder)
-            _check_covered(folder, kind.folder, shard, record)
+            # Entities are made of the rows of regions, which pairs that were set aside have not.
+            without = len(rejected.get(shard.name, ())) if kind is entities.FORMAT else 0
+            _check_covered(folder, kind.folder, shard, record, without)
+            if shard.name not in record["shards"]:
+                continue  # every pair of it was set aside
             places[kind.folder] = storage.join(folder, kind.file(shard.name))
             digest = _digest(digest, record["shards"][shard.name]["sha256"])
         set_aside = tuple(sorted(rejected.get(shard.name, ())))
@@ -207,9 +211,14 @@ def with_findings(
 
 
 def _check_covered(
-    folder: str, command: str, shard: ShardPlan | ShardFromSequences, record: Mapping[str, Any]
+    folder: str,
+    command: str,
+    shard: ShardPlan | ShardFromSequences,
+    record: Mapping[str, Any],
+    without: int,
 ) -> None:
-    covered = record["planned"].get(shard.name, 0)
+    """without: how many of the shard's pairs earlier jobs set aside."""
+    covered = record["planned"].get(shard.name, 0) + without
     if covered < shard.count:
         raise UserError(
             f"{folder}: covers {covered} of the {shard.count} pairs of {shard.name}",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cc_prep.formats import entities, region_features, training_shards
+from cc_prep.formats import entities, region_features, rejects, training_shards
 from tests.conftest import Command
 from tests.small_clip import save_small_clip
 from tests.small_sam import save_small_sam
@@ -172,3 +172,30 @@ def test_entities_need_changes(tmp_path: Path, planted_root: Path, prepare: Comm
     done = prepare(*arguments("entities", planted_root, tmp_path))
     assert done.returncode == 2
     assert "cc-prep changes" in done.stderr
+
+
+def test_a_build_goes_on_without_pairs_whose_images_are_broken(
+    tmp_path: Path, planted_root: Path, prepare: Command
+) -> None:
+    """Keeps away: one broken image, after `entities`, that makes every build impossible.
+
+    Of one pair of the training split the image is cut short; of the split `val` both pairs' are.
+    """
+    root = tmp_path / "synth"
+    shutil.copytree(planted_root, root)
+    splits = json.loads((root / "splits.json").read_text())
+    [of_val] = splits["val"]
+    for number in (splits["train"][0], of_val):
+        (root / f"sc_images/CLEVR_semantic_{number:06d}.png").write_bytes(b"cut short")
+    (root / f"nsc_images/CLEVR_nonsemantic_{of_val:06d}.png").write_bytes(b"cut short")
+    for command in ("changes", "entities", "build"):
+        done = prepare(*arguments(command, root, tmp_path / "out"), "--max-rejects", "1")
+        assert done.returncode == 0, done.stderr
+    samples = [
+        sample
+        for file in sorted((tmp_path / "out/shards").glob("*.tar"))
+        for sample in training_shards.read(str(file))
+    ]
+    assert len(samples) == 9
+    assert all("entities" in sample.meta for sample in samples)
+    assert len(rejects.read(str(tmp_path / "out/shards"))) == 3
