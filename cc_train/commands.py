@@ -203,9 +203,9 @@ def caption(
     for first in range(0, len(listed), BATCH):
         part = listed[first : first + BATCH]
         for (before, after), one in zip(part, captioner(part, beams=beams), strict=True):
-            click.echo(_line(before, after, one, as_json, len(listed) > 1))
             if mask is not None or overlay is not None:
                 overlays.write(one, (before, after), mask, overlay)
+            click.echo(_line(before, after, one, as_json, len(listed) > 1))
 
 
 def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:

@@ -157,20 +157,30 @@ def count(pairs: Sequence[Judged]) -> Faithfulness | None:
     )
 
 
-def table(scores: Mapping[str, Any]) -> str:
-    """What scores.json holds, in Markdown."""
-    rows = {
+COLUMNS = ("%", "95 %", "captions")
+
+
+def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """What scores.json holds as lines of a table: a name, and COLUMNS."""
+    shares = {
         "caption's object under the predicted mask": scores["predicted masks"],
         "… under the true mask": scores["true masks"],
         "… under the mask of another pair": scores["masks of other pairs"],
         "contradiction: change without a mask": scores["contradictions"]["change without a mask"],
         "contradiction: no change with a mask": scores["contradictions"]["no change with a mask"],
     }
-    lines = ["| caption and mask | % | 95 % | captions |", "|---" * 4 + "|"]
-    for name, share in rows.items():
+    lines = []
+    for name, share in shares.items():
         percent, low, high = (100 * share[key] for key in ("share", "low", "high"))
-        interval = f"{percent:.1f} | {low:.1f} … {high:.1f}" if share["pairs"] else "|"
-        lines.append(f"| {name} | {interval} | {share['pairs']:,} |")
+        interval = [f"{percent:.1f}", f"{low:.1f} … {high:.1f}"] if share["pairs"] else ["", ""]
+        lines.append((name, [*interval, f"{share['pairs']:,}"]))
+    return lines
+
+
+def table(scores: Mapping[str, Any]) -> str:
+    """What scores.json holds, in Markdown."""
+    lines = ["| " + " | ".join(["caption and mask", *COLUMNS]) + " |", "|---" * 4 + "|"]
+    lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(scores)]
     return "\n".join(lines) + "\n"
 
 

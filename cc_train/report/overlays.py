@@ -47,7 +47,8 @@ def write(
     """
     if caption.mask is None:
         raise UserError(
-            "this captioner says no masks", "Give a run of cc-train chain, or leave them out"
+            "this captioner says no masks",
+            "Give chain-mini or a run of cc-train chain, or leave --mask and --overlay out",
         )
     before_after = image_pairs.in_own_size(*pair)
     in_size = fitted(caption.mask, *before_after.shape[1:3])

@@ -17,11 +17,13 @@ import jinja2
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.redaction import values_without_folders
 from cc_train import systems
 from cc_train.data import shard_index
-from cc_train.evaluation import evaluation
+from cc_train.evaluation import evaluation, faithfulness
 from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.masks import segmentation
 from cc_train.report import curves, facts
 from cc_train.sharing import hub
 from cc_train.training.metric_logger import PICTURES
@@ -110,6 +112,7 @@ def write(
             pictures_show=systems.get(str(settings.get("system"))).pictures if pictures else "",
             facts=facts.tables(scores["facts"]) if scores and scores.get("facts") else None,
             scores=scores,
+            **_masks(scores or {}),
             measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=groups,
@@ -123,6 +126,18 @@ def write(
     target = out or default
     storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
     return target
+
+
+def _masks(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of how good masks are, and how well captions fit them, where they were scored."""
+    tables: list[tuple[str, Sequence[str], list[tuple[str, list[str]]]]] = []
+    masks = scores.get("masks")
+    if masks:
+        tables.append(("masks", segmentation.COLUMNS, segmentation.rows(masks)))
+    if scores.get("faithfulness"):
+        rows = faithfulness.rows(scores["faithfulness"])
+        tables.append(("caption and mask", faithfulness.COLUMNS, rows))
+    return {"mask_tables": tables, "mask_summary": segmentation.summary(masks) if masks else ""}
 
 
 def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]:
@@ -163,16 +178,21 @@ def _with_pictures(
 def _with_captions(
     groups: list[Group], shown: list[Shown], samples: Mapping[str, shard_index.Entry], run: str
 ) -> tuple[list[Group], list[str]]:
-    """The groups with heat and masks, and a note where the captioner cannot read some samples."""
+    """The groups with heat and masks, and notes on samples that cannot be read, or their masks."""
     from cc_train.report import attention, overlays, pictures  # bring torch, other pages do without
 
     captioned = pictures.captioned(run, [samples[one.id] for one in shown])
+    notes: list[str] = []
 
     def seen(one: Shown) -> Shown:
         sample, caption = captioned.samples.get(one.id, (None, None))
         if sample is None or caption is None or caption.text != one.caption:
             return one  # evaluated with other weights, or by beams
-        masked = overlays.of_sample(sample, caption.mask) or ()
+        try:
+            masked = overlays.of_sample(sample, caption.mask) or ()
+        except DamagedShard as error:
+            notes.append(f"{one.id} is shown without its mask: {error}")
+            masked = ()
         heat = attention.heat(sample, caption.attention)
         words = () if heat is None else heat.words
         return replace(
@@ -182,7 +202,6 @@ def _with_captions(
             heat_words=tuple((word, _url(data, "jpeg")) for word, data in words),
         )
 
-    notes = []
     if captioned.reasons:
         notes.append(
             f"{len(captioned.reasons)} of {len(shown)} pairs are shown without what the captioner "

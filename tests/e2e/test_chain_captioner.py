@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import cv2
@@ -64,10 +65,31 @@ def test_its_masks_are_scored_and_shown(out: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = (out / "run/report.html").read_text()
     assert "Below the images, masks" in page
+    assert "<th>changed at all</th>" in page
+    assert "contradiction: no change with a mask" in page
     assert "caption and mask" in (out / "run/evaluation/table.md").read_text()
     done = cc_train("export", out / "run", tmp_path / "packed")
     assert done.returncode == 0, done.stderr
     assert "| mIoU-change of masks |" in (tmp_path / "packed/README.md").read_text()
+
+
+def test_a_damaged_true_mask_is_named_on_the_page(out: Path, tmp_path: Path) -> None:
+    """Keeps away: a traceback in place of a page, for one byte of one mask."""
+    for name in ("run", "shards"):
+        shutil.copytree(out / name, tmp_path / name)
+    test = f"{tmp_path}/shards/test-*.tar"
+    done = cc_train("evaluate", tmp_path / "run", "--shards", test)
+    assert done.returncode == 0, done.stderr
+    [shard] = (tmp_path / "shards").glob("test-*.tar")
+    with tarfile.open(shard) as opened:
+        mask = next(one for one in opened if one.name.endswith(".mask.png"))
+    with shard.open("r+b") as file:
+        file.seek(mask.offset_data)
+        file.write(b"x" * mask.size)
+    done = cc_train("report", tmp_path / "run", "--shards", test)
+    assert done.returncode == 0, done.stderr
+    key = mask.name.partition(".")[0]
+    assert f"{key} is shown without its mask" in (tmp_path / "run/report.html").read_text()
 
 
 def test_two_images_get_a_mask_and_an_overlay(out: Path, synth_root: Path, tmp_path: Path) -> None:
@@ -78,7 +100,7 @@ def test_two_images_get_a_mask_and_an_overlay(out: Path, synth_root: Path, tmp_p
     assert cv2.imread(str(mask), cv2.IMREAD_UNCHANGED).shape == (64, 64)
     assert cv2.imread(str(overlay)).shape[0] >= 320
     done = cc_train("caption", "captioner-mini", *images, "--mask", tmp_path / "none.png")
-    assert (done.returncode, "says no masks" in done.stderr) == (2, True)
+    assert (done.returncode, done.stdout, "says no masks" in done.stderr) == (2, "", True)
     assert not (tmp_path / "none.png").exists()
 
 

@@ -121,24 +121,35 @@ class MaskCounter:
         )
 
 
-def table(figures: dict[str, Any]) -> str:
-    """The figures of scores.json in Markdown."""
-    header = ["", "IoU", "F1", "precision", "recall"]
+COLUMNS = ("IoU", "F1", "precision", "recall")
+
+
+def rows(figures: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """The figures of scores.json as lines of a table: a name, and COLUMNS."""
     any_change = [figures[name] for name in ("IoU-any", "F1", "precision", "recall")]
-    rows = [
-        ["unchanged", figures["IoU"][UNCHANGED], None, None, None],
-        *([name, *(row[m] for m in header[1:])] for name, row in figures["classes"].items()),
-        ["changed at all", *any_change],
+    lines = [
+        ("unchanged", [figures["IoU"][UNCHANGED], None, None, None]),
+        *((name, [row[one] for one in COLUMNS]) for name, row in figures["classes"].items()),
+        ("changed at all", any_change),
     ]
-    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
-    lines += ["| " + " | ".join([row[0], *map(_shown, row[1:])]) + " |" for row in rows]
-    summary = (
-        f"\nMasks of {figures['pairs']:,} pairs: {MIOU} {_shown(figures[MIOU])}, "
+    return [(name, [_shown(value) for value in values]) for name, values in lines]
+
+
+def summary(figures: dict[str, Any]) -> str:
+    """The figures of scores.json that are no class's, in a sentence."""
+    return (
+        f"Masks of {figures['pairs']:,} pairs: {MIOU} {_shown(figures[MIOU])}, "
         f"{MIOU_CHANGE} {_shown(figures[MIOU_CHANGE])}, F1 {_shown(figures['F1'])}; some change is "
         f"predicted in {_shown(figures[FALSE_ALARMS])} % of {figures['unchanged pairs']:,} "
         "unchanged pairs."
     )
-    return "\n".join([*lines, summary]) + "\n"
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures of scores.json in Markdown."""
+    lines = ["| " + " | ".join(["", *COLUMNS]) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(figures)]
+    return "\n".join([*lines, f"\n{summary(figures)}"]) + "\n"
 
 
 def _measures(right: int, true: int, predicted: int) -> dict[str, float]:
