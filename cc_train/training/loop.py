@@ -156,10 +156,19 @@ def _steps(source: Source, settings: Loop, start: int, device: str) -> Iterator[
 
 
 def _alone(number: int) -> None:
-    """A loader worker uses one processor: OpenCV would start a thread for each."""
+    """A loader worker uses one processor: OpenCV would start a thread for each.
+
+    SIGTERM often goes to a whole group of processes. It is the training's, which saves and ends its
+    workers itself, so a worker ends at the second one.
+    """
     import cv2
 
     cv2.setNumThreads(0)
+
+    def spare(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, spare)
 
 
 def _handed_over(loader: Iterable[Any], workers: int) -> Iterator[Any]:

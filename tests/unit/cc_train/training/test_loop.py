@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from cc_prep.errors import JobFailed
 from cc_train.training import loop
@@ -96,3 +99,24 @@ def test_only_a_death_is_called_one() -> None:
     own = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback"
     with pytest.raises(RuntimeError, match="Original"), loop._alive():
         raise RuntimeError(own)
+
+
+class Signalled(Dataset[int]):
+    """Each item's worker is sent SIGTERM before it has the item."""
+
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return index
+
+
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_training() -> None:
+    """Keeps away: workers that die while the training saves, of which torch prints tracebacks."""
+
+    def loader(items: int) -> DataLoader[int]:
+        return DataLoader(
+            Signalled(), None, sampler=range(items), num_workers=2, worker_init_fn=loop._alone
+        )
+
+    assert list(loader(2)) == [0, 1]
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        list(loader(4))  # each worker's second
