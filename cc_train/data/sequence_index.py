@@ -77,8 +77,8 @@ def _check_finished(pattern: str, places: Sequence[str]) -> None:
         missing = [name for name in fnmatch.filter(planned, file_pattern) if name not in there]
         if missing:
             raise UserError(
-                f"--shards {pattern}: planned shards are not there yet: {missing[0]} and "
-                f"{len(missing) - 1} more",
+                f"--shards {pattern}: {missing[0]} is planned and not there yet, the first of "
+                f"{len(missing)}",
                 "Finish them with the command that began them, or name shards without *",
             )
 
