@@ -7,7 +7,8 @@ Renders scenes and builds shards where OUT has none, trains what has no result y
 test split and writes tables and curves. Everything can be stopped and goes on where it was. RESULTS
 has a line of JSON for each training that is done under the same conditions: the manifest, the
 number of scenes and of steps. It is meant to be kept in the repository, since the trainings take
-many hours on two cores. With another file everything is trained anew.
+many hours on two cores. With another file everything is trained anew. Stage 1 is trained on scenes
+of its own, so that all captioners see the same pairs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ CONFIG = "synth_features"
 RESULTS = "benchmarks/results/ablation.jsonl"
 PICTURES = "docs/images"
 # The frames in between are for stage 1 alone, so fewer scenes have them.
-SCENES, FRAME_SCENES = 3000, 1000
+SCENES, FRAME_SCENES = 4000, 1000
+# Stage 2 sees half of the scenes mirrored.
+BUILD, STAGE2 = ("features.mirrored=true",), ("mirror=0.5",)
 WRITING = Lock()
 
 
@@ -44,6 +47,7 @@ WRITING = Lock()
 @click.option(
     "--table", "tables", multiple=True, type=click.Choice([*TABLES]), help="Default: all."
 )
+@click.option("--row", "names", multiple=True, help="Trains these rows alone, by their names.")
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
 @click.option("--share", default=100, show_default=True, help="Of the scenes, in %.")
@@ -53,6 +57,7 @@ WRITING = Lock()
 def main(
     out: str,
     tables: tuple[str, ...],
+    names: tuple[str, ...],
     seeds: int,
     jobs: int,
     share: int,
@@ -62,6 +67,9 @@ def main(
 ) -> None:
     """Trains what has no result yet, and writes the tables."""
     rows = [row for table in tables or TABLES for row in TABLES[table]]
+    if unknown := {*names} - {row.name for row in rows}:
+        raise click.UsageError(f"--row: no table has {', '.join(sorted(unknown))}")
+    rows = [row for row in rows if not names or row.name in names]
     file = Path(results)
     lab = Lab(Path(out), share, steps, file)
     missing = [(row, seed) for seed in range(seeds) for row in lab.without_result(rows, seed)]
@@ -95,7 +103,7 @@ class Lab:
         self.folder, self.share, self.steps, self.results = folder, share, steps, results
         self.first_stage: dict[str, Lock] = {}
         # Of another manifest, fewer scenes or other steps, no result counts.
-        content = [manifest.text_of(CONFIG), SCENES, FRAME_SCENES, share, steps]
+        content = [manifest.text_of(CONFIG), SCENES, FRAME_SCENES, BUILD, STAGE2, share, steps]
         self.conditions = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     def without_result(self, rows: Iterable[Row], seed: int) -> list[Row]:
@@ -115,10 +123,12 @@ class Lab:
             "cc-prep", "synth", self.folder / "scenes", "--scenes", scenes, "--seed", 2000, *wording
         )
         run("cc-prep", "build", "pairs", "--root", self.folder / "scenes",
-            "--out", self.folder / "pairs")  # fmt: skip
-        run("cc-prep", "synth", self.folder / "process", "--scenes", frames, "--seed", 2001,
-            "--truth", *wording)  # fmt: skip
-        for process in sorted({stage1.process for stage1 in first_stages if stage1 is not None}):
+            "--out", self.folder / "pairs", *sets(*BUILD))  # fmt: skip
+        processes = sorted({stage1.process for stage1 in first_stages if stage1 is not None})
+        if processes:
+            run("cc-prep", "synth", self.folder / "process", "--scenes", frames, "--seed", 2001,
+                "--truth", *wording)  # fmt: skip
+        for process in processes:
             run("cc-prep", "build", CONFIG, "--root", self.folder / "process",
                 "--out", self.folder / process, *sets(f"interpolate.method={process}"))  # fmt: skip
 
@@ -151,7 +161,7 @@ class Lab:
         return folder
 
     def _stage2(self, row: Row, seed: int) -> Path:
-        settings = [f"queries.k={row.k}", *row.settings]
+        settings = [f"queries.k={row.k}", *STAGE2, *row.settings]
         options = self._from_nothing()
         if row.stage1 is not None:
             options = ["--init", self._stage1(row.stage1, seed)]

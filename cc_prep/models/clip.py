@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from cc_prep.models.cpu.attention import attention
 from cc_prep.models.cpu.linear import Linear, linear
 
 _Place = tuple[torch.Size, tuple[int, ...], int]  # of a tensor in its storage
@@ -90,8 +91,10 @@ class Attention(nn.Module):
         if isinstance(mask, RowMask):
             mixed = _by_rows(query, key, value, mask)
         else:
-            mixed = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=causal
+            mixed = (
+                F.scaled_dot_product_attention(query, key, value, is_causal=True)
+                if causal
+                else attention(query, key, value, mask)
             )
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out

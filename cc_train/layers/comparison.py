@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cc_prep.models.cpu.attention import attention
 from cc_prep.records import FACT_TYPES
 from cc_train.data.supervision import FACT_CLASSES, LOOK_CLASSES
 
@@ -84,7 +85,7 @@ class CrossAttention(nn.Module):
             for layer, part in ((self.query, x), (self.key, y), (self.value, y))
         )
         mask = None if seen is None else seen[:, None, None]
-        mixed = F.scaled_dot_product_attention(query, key, value, mask)
+        mixed = attention(query, key, value, mask)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 

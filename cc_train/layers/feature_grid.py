@@ -59,4 +59,4 @@ class Standardise(nn.Module):
         self.std.copy_(std)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.std
+        return (x - self.mean).div_(self.std)

@@ -79,11 +79,11 @@ def test_stage1_losses(folder: Path, ignored: bool) -> None:
     parts, io, meta = load(folder)
     encoder, vqgan = build(parts, meta["config"])
     features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
-    half = len(io["text"]) // 2
+    half, count = len(io["text"]) // 2, io["frames"].shape[1]
     batch = stage1.Batch(
         text=io["text"],
-        frames=features(io["frames"]),
-        damaged=features(io["warped_frames"]),
+        frames=features(torch.cat((io["frames"], io["warped_frames"]), dim=1)),
+        damaged=torch.arange(count, 2 * count).expand(2 * half, -1),
         tokens=io["tokens"],
         visible=io["keep"],
         negative_index=torch.arange(2 * half).roll(half),

@@ -114,21 +114,24 @@ class ProCap(EncoderDecoder):
 
         Raises UserError for frames of another number of tokens than the encoder's.
         """
+        return self.procedure_between(self.encoder.embed(features))
+
+    def procedure_between(self, embedded: Tensor) -> Tensor:
+        """`procedure` of what the encoder's `embed` made of both ends, [B, 2, n, D]."""
         encoder, sizes = self.encoder, self.encoder.config
-        if features.shape[2] != sizes.frame_tokens:
+        if embedded.shape[2] != sizes.frame_tokens:
             raise UserError(
-                f"{features.shape[2]} tokens a frame, where the captioner was trained on "
+                f"{embedded.shape[2]} tokens a frame, where the captioner was trained on "
                 f"{sizes.rows} × {sizes.columns}",
                 "Use shards of the image_size that it was trained on",
             )
-        embedded = encoder.embed(features)
         inner = (sizes.frames - 2) * sizes.frame_tokens
         queries = self.queries if self.queries is not None else encoder.image_mask
-        middle = queries.expand(len(features), inner, -1)
+        middle = queries.expand(len(embedded), inner, -1)
         frames = torch.cat((embedded[:, 0], middle, embedded[:, 1]), dim=1)
         frames = frames + encoder.target_pos_emb()
-        shape = (len(features), sizes.text_length)
-        text = torch.zeros(shape, dtype=torch.long, device=features.device)
+        shape = (len(embedded), sizes.text_length)
+        text = torch.zeros(shape, dtype=torch.long, device=embedded.device)
         control = encoder.control(text, related=False, reference_quirks=self.reference_quirks)
         hidden: Tensor = encoder(control, frames, reference_quirks=self.reference_quirks)
         return hidden[:, control.shape[1] :]

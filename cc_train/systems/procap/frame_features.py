@@ -53,13 +53,16 @@ class BackboneFeatures(nn.Module):
                 f"{list(self.known['grid'])} are wanted",
                 "Build all shards with one backbone and one image_size",
             )
-        return to_grid(features.float(), self.grid, self.pooling)
+        # What is rearranged only is made float32 afterwards: half of the memory is moved.
+        exact = features if self.pooling == "unshuffle" else features.float()
+        return to_grid(exact, self.grid, self.pooling).float()
 
     def forward(self, frames: Tensor) -> Tensor:
         """frames: images float32 [N, 3, H, W] in [0, 1], or stored features [N, C, h, w]."""
         stored = frames.shape[1] != RGB
         features = frames if stored else frozen_backbone.compute(self.network, self.known, frames)
-        return self.on_grid(features).flatten(2).transpose(1, 2)
+        tokens = self.on_grid(features).flatten(2).transpose(1, 2)
+        return tokens.contiguous()  # once here, and not again in the norm and in the linear layer
 
 
 class FrameFeatures(nn.Module):

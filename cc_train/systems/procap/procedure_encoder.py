@@ -162,7 +162,11 @@ class ProcedureEncoder(nn.Module):
         visible: bool [B, T · n]; elsewhere the mask vector stands instead. Positions are added to
         all.
         """
-        embedded = self.embed(features).flatten(1, 2)
+        return self.placed(self.embed(features), visible)
+
+    def placed(self, embedded: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The same of what `embed` made of the frames, [B, T, n, D]."""
+        embedded = embedded.flatten(1, 2)
         if visible is not None:
             embedded = torch.where(visible[..., None], embedded, self.image_mask)
         return embedded + self.target_pos_emb()

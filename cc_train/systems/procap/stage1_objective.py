@@ -31,7 +31,6 @@ Variant = Literal["true", "align", "consistency"]  # the last two are the negati
 # exchanged in the last backward pass.
 VARIANTS: tuple[Variant, ...] = ("align", "consistency", "true")
 KEPT = 10  # numbers a channel that a block keeps of a token: 1 + 1 input, 3 q k v, 1 mixed, 4 inner
-FRAMES_OF: dict[Variant, str] = {"align": "frames", "consistency": "damaged", "true": "frames"}
 
 
 class Losses(Section):
@@ -55,9 +54,11 @@ class Batch:
     """What the losses are computed of.
 
     text: byte-pair ids [B + E, L], those of the batch and of E others whose captions are wrong
-    ones. frames, damaged: features [B, T, n, C]. tokens: indices [B, T · n]. visible: bool
-    [B, T · n], False where a token is masked. negative_index: int64 [B], which text is the wrong
-    one. negative_is_valid: bool [B], whether it is untrue of the sample.
+    ones. frames: features [B, F, n, C], the T of the sequence first, then what only the damaged
+    sequence shows. damaged: int64 [B, T], which of them that one shows at each place. tokens:
+    indices [B, T · n]. visible: bool [B, T · n], False where a token is masked. negative_index:
+    int64 [B], which text is the wrong one. negative_is_valid: bool [B], whether it is untrue of the
+    sample.
     """
 
     text: Tensor
@@ -67,6 +68,11 @@ class Batch:
     visible: Tensor
     negative_index: Tensor
     negative_is_valid: Tensor
+
+    @property
+    def sequence(self) -> Tensor:
+        """Features of the sequence itself, [B, T, n, C]."""
+        return self.frames[:, : self.damaged.shape[1]]
 
 
 def denominators(batch: Batch, settings: Losses) -> dict[str, Tensor]:
@@ -99,8 +105,19 @@ def hidden_states(
     control = encoder.control(batch.text)
     own = control[: len(batch.visible)]
     texts = {name: control[batch.negative_index] if name == "align" else own for name in variants}
+    # Each frame is embedded once for all variants.
+    embedded = encoder.embed(batch.frames)
+    samples = torch.arange(len(embedded), device=embedded.device)[:, None]
     inputs = [
-        (texts[name], encoder.frames(getattr(batch, FRAMES_OF[name]), batch.visible))
+        (
+            texts[name],
+            encoder.placed(
+                embedded[samples, batch.damaged]
+                if name == "consistency"
+                else embedded[:, : batch.damaged.shape[1]],
+                batch.visible,
+            ),
+        )
         for name in variants
     ]
     places = _places(batch)
@@ -304,13 +321,10 @@ class Stage1Objective:
         """A batch from the stream as the encoder sees it, with features for images. The frozen
         networks see a frame of both sequences once, and run outside of what is compiled."""
         batch = {name: value for name, value in raw.items() if name != "altered"}
+        frames, batch["damaged"] = raw["frames"], raw["damaged_order"]
         if "consistency" in variants:
-            both = torch.cat((raw["frames"], raw["altered"]), dim=1)
-            seen = self.features(as_input(both))
-            rows = torch.arange(len(seen), device=seen.device)[:, None]
-            batch["frames"], batch["damaged"] = seen[:, :-1], seen[rows, raw["damaged_order"]]
-        else:
-            batch["frames"] = batch["damaged"] = self.features(as_input(raw["frames"]))
+            frames = torch.cat((frames, raw["altered"]), dim=1)
+        batch["frames"] = self.features(as_input(frames))
         if "tokens" not in raw:  # cropped frames have others than the shards'
             batch["tokens"] = self.features.indices(as_input(raw["frames"])).flatten(1)
         return batch
@@ -365,6 +379,6 @@ def _groups(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def predict(network: ProcedureEncoder, batch: Batch) -> Tensor:
     """The likeliest codebook index at every frame position, int64 [B, T · n]."""
     control = network.control(batch.text[: len(batch.visible)])
-    hidden = network(control, network.frames(batch.frames, batch.visible))
+    hidden = network(control, network.frames(batch.sequence, batch.visible))
     guessed: Tensor = network.to_logits(hidden[:, control.shape[1] :]).argmax(-1)
     return guessed

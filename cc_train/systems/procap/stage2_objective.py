@@ -83,21 +83,25 @@ class Stage2Objective(CaptionObjective):
         return {**counts, **fact_losses.denominators(_seen(batch))}
 
     def chunks(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The batch, with features for both ends: the frozen networks run outside of what is
+        """The batch, with what the encoder sees in `frames`: of both ends [B, 2, n, C], or of
+        ordered pairs each image once, [N, n, C]. The frozen networks run outside of what is
         compiled."""
-        ends = batch.get("before_after")
-        if ends is None:
-            places = torch.stack((batch["first"], batch["second"]), dim=1)
-            ends = batch["features"][places]
-        others = {name: value for name, value in batch.items() if name != "features"}
-        return [{**others, "before_after": self.network.features(as_input(ends))}]
+        others = {n: value for n, value in batch.items() if n not in ("features", "before_after")}
+        if "features" in batch:
+            frames = self.network.features(as_input(batch["features"][:, None]))[:, 0]
+        else:
+            frames = self.network.features(as_input(batch["before_after"]))
+        return [{**others, "frames": frames}]
 
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """batch: a chunk."""
         network = self.network
-        states = network.procedure(batch["before_after"])
+        embedded = network.encoder.embed(batch["frames"])
+        if "first" in batch:
+            embedded = embedded[torch.stack((batch["first"], batch["second"]), dim=1)]
+        states = network.procedure_between(embedded)
         changes, before, after = None, *network.ends(states)
         if network.comparison is not None:
             changes = network.changes(before, after)

@@ -41,8 +41,8 @@ def batch() -> Batch:
     keep[0, 0], keep[1, 0], keep[2] = True, True, False
     return Batch(
         text=torch.randint(1, 20, (3, 6), generator=generator),
-        frames=frames[0],
-        damaged=frames[1],
+        frames=torch.cat(tuple(frames), dim=1),
+        damaged=torch.arange(3, 6).expand(len(frames[0]), -1),
         tokens=torch.randint(0, 16, (3, 12), generator=generator),
         visible=keep,
         negative_index=torch.tensor([1, 0, 0]),
@@ -74,9 +74,9 @@ def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> Non
     one, settings = batch(), Losses(ignore_fully_masked=ignored)
     control = encoder.control(one.text)
     words = control.shape[1]
-    true = encoder(control, encoder.frames(one.frames, one.visible))
-    other = encoder(control[one.negative_index], encoder.frames(one.frames, one.visible))
-    shuffled = encoder(control, encoder.frames(one.damaged, one.visible))
+    true = encoder(control, encoder.frames(one.frames[:, :3], one.visible))
+    other = encoder(control[one.negative_index], encoder.frames(one.frames[:, :3], one.visible))
+    shuffled = encoder(control, encoder.frames(one.frames[:, 3:], one.visible))
     align, consistency = 0.0, 0.0
     for i in range(3):
         if ignored and not one.visible[i].any():
@@ -243,8 +243,8 @@ def double_batch() -> Batch:
     frames = torch.randn(2, 2, 3, 4, 8, dtype=torch.float64, generator=generator)
     return Batch(
         text=torch.randint(1, 20, (2, 6), generator=generator),
-        frames=frames[0],
-        damaged=frames[1],
+        frames=torch.cat(tuple(frames), dim=1),
+        damaged=torch.arange(3, 6).expand(len(frames[0]), -1),
         tokens=torch.randint(0, PASS_SIZES.codes, (2, 12), generator=generator),
         visible=torch.rand(2, 12, generator=generator) < 0.4,
         negative_index=torch.tensor([1, 0]),

@@ -1,0 +1,57 @@
+"""Attention in bfloat16 by two matrix products, on processors that multiply bfloat16 themselves.
+
+torch's fused kernel takes MKL's products, which an AMD processor computes in float32 after copying;
+oneDNN's, which `torch.matmul` takes, are the processor's own. A training's step of attention takes
+a half to a quarter of the time (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Scores are kept for the backward pass, which the fused kernel recomputes. Above this size that
+# memory is worth more than the time.
+MOST_SCORES = 2**25
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """`F.scaled_dot_product_attention` of [B, heads, L, D] and [B, heads, M, D].
+
+    mask: bool that spreads to [B, heads, L, M], at least one True in each row; or numbers that are
+    added to the scores. In bfloat16 on a CPU that has its products, scores are rounded to it.
+    """
+    scores = query.shape[:-1].numel() * key.shape[-2]
+    if (
+        query.dtype != torch.bfloat16
+        or query.device.type != "cpu"
+        or scores > MOST_SCORES
+        or torch.compiler.is_compiling()
+        or not has_bfloat16_products()
+    ):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    products = torch.matmul(query * query.shape[-1] ** -0.5, key.mT)
+    if mask is not None:
+        products = products + (additive(mask) if mask.dtype == torch.bool else mask).to(query.dtype)
+    mixed: Tensor = torch.matmul(products.softmax(-1).to(value.dtype), value)
+    return mixed
+
+
+def additive(mask: Tensor) -> Tensor:
+    """0 where a bool mask is True and −∞ elsewhere, float32: what is added to scores."""
+    return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, float("-inf"))
+
+
+@cache
+def has_bfloat16_products() -> bool:
+    """Whether this processor multiplies bfloat16, and torch has oneDNN, which does it so."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return False
+    named = "avx512_bf16" in text or "amx_bf16" in text
+    return named and torch.backends.mkldnn.is_available()
