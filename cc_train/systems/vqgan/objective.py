@@ -41,12 +41,15 @@ class Network(Section):
 class Weights(Section):
     """How the losses are weighed, and when the discriminator and dead codes take part.
 
+    pixel, squared: of the absolute and of the squared error of pixels in [−1, 1]. A small object of
+        a wrong colour weighs far more in the second (not in the reference, so it is 0 by default).
     discriminator_start: step from which the generator has to fool it; before, nothing of it runs.
     revive_every, revive_until: at every so many steps, until that step, codes that were not used
         since the last time are moved onto features of the batch. 0 never.
     """
 
     pixel: float = Field(1.0, ge=0)
+    squared: float = Field(0.0, ge=0)
     perceptual: float = Field(0.25, ge=0)
     backbone: Backbone = "efficientnet-lite0"
     codebook: float = Field(1.0, ge=0)
@@ -136,6 +139,9 @@ class VqganObjective:
         pixel = F.l1_loss(rebuilt.float(), 2 * images - 1)
         losses = {"pixel": pixel, "codebook": codebook}
         reconstruction = weigh.pixel * pixel
+        if weigh.squared:
+            losses["squared"] = F.mse_loss(rebuilt.float(), 2 * images - 1)
+            reconstruction = reconstruction + weigh.squared * losses["squared"]
         if self.distance is not None:
             # A frozen network: in float32, so that training and validation measure the same.
             with torch.autocast(images.device.type, enabled=False):

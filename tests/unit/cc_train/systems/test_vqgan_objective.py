@@ -57,6 +57,19 @@ def test_the_generators_total_is_weighed() -> None:
     assert losses["adversarial"].item() == pytest.approx(fooled.item(), rel=1e-3)
 
 
+def test_the_squared_error_is_added_where_it_has_a_weight() -> None:
+    """Keeps away: a weight that is read and has no effect."""
+    task = task_without_perceptual(squared=4.0, adversarial=0.0, revive_every=0)
+    losses = task.losses("generator", images(), 1, {})
+    assert task.rebuilt is not None
+    squared = (task.rebuilt - (2 * images() - 1)).square().mean()
+    assert losses["squared"].item() == pytest.approx(squared.item(), rel=1e-4)
+    expected = losses["pixel"] + 4 * squared + losses["codebook"]
+    assert losses["total"].item() == pytest.approx(expected.item(), rel=1e-4)
+    plain = task_without_perceptual(adversarial=0.0).losses("generator", images(), 1, {})
+    assert "squared" not in plain
+
+
 def test_the_perceptual_distance_sees_images_from_0_to_1() -> None:
     task = objective(perceptual=0.5, adversarial=0.0, revive_every=0)
     seen = []
