@@ -27,7 +27,8 @@ BYTE_PAIRS = 49408
 class Config:
     """Sizes. latent: channels of a frame's features; frames: of a sequence, both ends included.
 
-    standardised: the features' channels are standardised first.
+    standardised: the features' channels are standardised first. compare_ends: what is said of the
+    caption is read off the difference between both ends as well, see `relation`.
     """
 
     width: int = 768
@@ -40,6 +41,7 @@ class Config:
     text_length: int = 24
     text_vocabulary: int = BYTE_PAIRS
     standardised: bool = False
+    compare_ends: bool = False
 
     @property
     def frame_tokens(self) -> int:
@@ -64,6 +66,7 @@ class Config:
             text_length=length,
             text_vocabulary=shapes["text_emb.weight"][0] - length - 1,
             standardised="standardise.mean" in shapes,
+            compare_ends=shapes["to_logits_rel.1.weight"][1] > width,
         )
 
 
@@ -132,7 +135,8 @@ class ProcedureEncoder(nn.Module):
         )
         self.transformer = Transformer(width, config.layers)
         self.to_logits = head(width, config.codes)
-        self.to_logits_rel, self.to_logits_vid = head(width, 1), head(width, 1)
+        self.to_logits_rel = head(2 * width if config.compare_ends else width, 1)
+        self.to_logits_vid = head(width, 1)
 
     def control(self, text: Tensor, related: bool = True, reference_quirks: bool = False) -> Tensor:
         """Embeddings [B, C, D] of the control tokens; `related` puts [REL] before them.
@@ -148,6 +152,26 @@ class ProcedureEncoder(nn.Module):
         special = self.special_emb.weight + self.special_pos_emb.weight
         tokens = [special[i].expand(len(text), 1, -1) for i in (REL, ST1, VID)]
         return torch.cat((*tokens[: 1 if related else 0], words, *tokens[1:]), dim=1)
+
+    def relation_rows(self, first: int) -> list[int]:
+        """The positions that `relation` reads. first: that of the first frame's first token."""
+        if not self.config.compare_ends:
+            return [REL]
+        count = self.config.frame_tokens
+        last = first + (self.config.frames - 1) * count
+        return [REL, *range(first, first + count), *range(last, last + count)]
+
+    def relation(self, states: Tensor) -> Tensor:
+        """What `to_logits_rel` reads, of the states [B, R, D] at `relation_rows`.
+
+        The state at [REL], [B, D], as in the paper. With `compare_ends` also the largest difference
+        between after and before in each channel, [B, 2 D]: one place that changed is lost in the
+        mean that attention makes of all places, and stands out in the largest.
+        """
+        if not self.config.compare_ends:
+            return states[:, 0]
+        before, after = states[:, 1:].chunk(2, dim=1)
+        return torch.cat((states[:, 0], (after - before).amax(dim=1)), dim=1)
 
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings [B, T, n, D] of frame features [B, T, n, latent], without positions."""

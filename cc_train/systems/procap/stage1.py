@@ -46,7 +46,8 @@ class Network(Section):
 
     position_std: how embeddings and positions start; the reference's is 1. sinusoidal_init: rows
     and columns start as sines and cosines. mimetic: attention starts as in
-    `cc_train/layers/mimetic.py`.
+    `cc_train/layers/mimetic.py`. compare_ends: whether a caption is the change's own is read off
+    the difference between both ends too, and not off [REL] alone (the paper's way).
     """
 
     width: int = Field(768, ge=64, multiple_of=64)
@@ -55,6 +56,7 @@ class Network(Section):
     position_std: float = Field(1.0, gt=0)
     sinusoidal_init: bool = False
     mimetic: bool = False
+    compare_ends: bool = False
 
     def encoder(
         self, features: FrameFeatures, frames: int, grid: tuple[int, int]
@@ -70,6 +72,7 @@ class Network(Section):
             columns=grid[1],
             text_length=self.text_length,
             standardised=features.backbone is not None,
+            compare_ends=self.compare_ends,
         )
         encoder = ProcedureEncoder(config, self.position_std)
         if self.sinusoidal_init:

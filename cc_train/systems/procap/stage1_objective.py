@@ -22,7 +22,7 @@ from cc_prep.settings import Section
 from cc_train.distributed import Ranks
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import NAMES as MASKS
-from cc_train.systems.procap.procedure_encoder import REL, VID, ProcedureEncoder
+from cc_train.systems.procap.procedure_encoder import VID, ProcedureEncoder
 from cc_train.text import IGNORED
 
 NAMES = ("msm", "align", "consistency")
@@ -100,7 +100,7 @@ def hidden_states(
     settings: Losses,
     variants: Sequence[Variant] = VARIANTS,
 ) -> dict[Variant, Tensor]:
-    """States: of `true` at all positions, [B, L + T · n, D]; of the others at one, [B, 1, D]."""
+    """States: of `true` at all positions, [B, L + T · n, D]; of the others where they are read."""
     variants = [name for name in variants if name in _needed(settings)]
     control = encoder.control(batch.text)
     own = control[: len(batch.visible)]
@@ -120,8 +120,8 @@ def hidden_states(
         )
         for name in variants
     ]
-    places = _places(batch)
-    rows = [[places[name]] if name in places else None for name in variants]
+    rows_of = _rows(encoder, batch)
+    rows = [None if name == "true" else rows_of[name] for name in variants]
     return dict(zip(variants, encoder.forward_variants(inputs, rows), strict=True))
 
 
@@ -130,14 +130,16 @@ def losses_of(
 ) -> dict[str, Tensor]:
     """The sums of the losses that these states make."""
     losses: dict[str, Tensor] = {}
-    for name, place in _places(batch).items():
+    for name, rows in _rows(encoder, batch).items():
         if not getattr(settings, name):
             continue
         # Binary cross-entropy of 1 in the true pass, and of 0 in the other.
         if "true" in hidden:
-            losses[name] = binary_loss(encoder, batch, settings, name, hidden["true"][:, place], -1)
+            states = _read(encoder, name, hidden["true"][:, rows])
+            losses[name] = binary_loss(encoder, batch, settings, name, states, -1)
         if name in hidden:
-            negative = binary_loss(encoder, batch, settings, name, hidden[name][:, 0], 1)
+            states = _read(encoder, name, hidden[name])
+            negative = binary_loss(encoder, batch, settings, name, states, 1)
             losses[name] = losses.get(name, 0) + negative
     if "true" in hidden:
         losses["msm"] = _reconstruction_loss(encoder, batch, _of_frames(batch, hidden["true"]))
@@ -167,18 +169,26 @@ def right_of(
     counts = {"accuracy": (((guessed == batch.tokens) & masked).sum(1), masked.sum(1))}
     heads = {"align": encoder.to_logits_rel, "consistency": encoder.to_logits_vid}
     weights = dict(zip(("consistency", "align"), _sample_weights(batch, settings), strict=True))
-    for name, place in _places(batch).items():
+    for name, rows in _rows(encoder, batch).items():
         if name in hidden:
-            true = heads[name](hidden["true"][:, place])[:, 0] > 0
-            false = heads[name](hidden[name][:, 0])[:, 0] < 0
+            true = heads[name](_read(encoder, name, hidden["true"][:, rows]))[:, 0] > 0
+            false = heads[name](_read(encoder, name, hidden[name]))[:, 0] < 0
             right = (true.float() + false.float()) * weights[name]
             counts[f"{name}_accuracy"] = (right, 2 * weights[name])
     return {name: (right.float(), count.float()) for name, (right, count) in counts.items()}
 
 
-def _places(batch: Batch) -> dict[Literal["align", "consistency"], int]:
-    """At which position a binary loss is read: [REL]; and [VID], after the text and [ST1]."""
-    return {"align": REL, "consistency": batch.text.shape[1] + VID}
+def _rows(
+    encoder: ProcedureEncoder, batch: Batch
+) -> dict[Literal["align", "consistency"], list[int]]:
+    """Where a binary loss is read: at [REL] and maybe both ends; at [VID], after text and [ST1]."""
+    vid = batch.text.shape[1] + VID
+    return {"align": encoder.relation_rows(vid + 1), "consistency": [vid]}
+
+
+def _read(encoder: ProcedureEncoder, name: str, states: Tensor) -> Tensor:
+    """What the head of a binary loss reads, [B, D or 2 D], of the states at its rows."""
+    return encoder.relation(states) if name == "align" else states[:, 0]
 
 
 def _of_frames(batch: Batch, states: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def reconstructions(
     batch = Batch(
         tensors["text"],
         encoded,
-        encoded,
+        tensors["damaged_order"],
         tensors["tokens"],
         tensors["visible"],
         tensors["negative_index"],

@@ -81,7 +81,7 @@ def features(kind: Reads = "tokens") -> FrameFeatures:
     return FrameFeatures(codec.eval(), kind, backbone=backbone)
 
 
-def encoder(frames: int, kind: Reads = "tokens") -> ProcedureEncoder:
+def encoder(frames: int, kind: Reads = "tokens", compare_ends: bool = False) -> ProcedureEncoder:
     torch.manual_seed(0)
     return ProcedureEncoder(
         Config(
@@ -94,6 +94,7 @@ def encoder(frames: int, kind: Reads = "tokens") -> ProcedureEncoder:
             columns=GRID,
             text_length=TEXT,
             standardised=kind == "features",
+            compare_ends=compare_ends,
         )
     )
 
@@ -126,22 +127,28 @@ def drawn(make: ProcedureBatches | CaptionBatches, size: int, seed: int) -> Iter
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "masks", "chance", "learned"),
+    ("kind", "name", "compare_ends", "masks", "chance", "learned"),
     [
-        ("tokens", "msm", HALF_SEEN, np.log(CODES), 0.5),
-        ("tokens", "align", ALL_SEEN, 2 * np.log(2), 0.2),
-        ("tokens", "consistency", ALL_SEEN, 2 * np.log(2), 0.7),
-        ("features", "msm", HALF_SEEN, np.log(CODES), 0.5),
+        ("tokens", "msm", False, HALF_SEEN, np.log(CODES), 0.5),
+        ("tokens", "align", False, ALL_SEEN, 2 * np.log(2), 0.2),
+        ("tokens", "align", True, ALL_SEEN, 2 * np.log(2), 0.2),
+        ("tokens", "consistency", False, ALL_SEEN, 2 * np.log(2), 0.7),
+        ("features", "msm", False, HALF_SEEN, np.log(CODES), 0.5),
     ],
 )
 def test_each_loss_of_stage_1(
-    kind: Reads, name: str, masks: Masks, chance: float, learned: float
+    kind: Reads, name: str, compare_ends: bool, masks: Masks, chance: float, learned: float
 ) -> None:
     weights = {"msm": 0.0, "align": 0.0, "consistency": 0.0} | {name: 1.0}
     make = ProcedureBatches(kind, Keyframes(strategy="uniform", k=2), masks, TEXT)
     held_out = [batch for _, batch in zip(range(2), drawn(make, PAIRS, 9), strict=False)]
     objective = Stage1Objective(
-        encoder(FRAMES, kind), features(kind), Losses(**weights), held_out, 0.0, "cpu"
+        encoder(FRAMES, kind, compare_ends),
+        features(kind),
+        Losses(**weights),
+        held_out,
+        0.0,
+        "cpu",
     )
     with torch.inference_mode():
         before = objective.validate(objective.network.eval())[0][name]

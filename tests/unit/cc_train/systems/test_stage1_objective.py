@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -91,6 +93,28 @@ def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> Non
     losses = {name: value.item() for name, value in sums(encoder, one, settings).items()}
     expected = {"align": align, "consistency": consistency, "msm": msm.item()}
     assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_align_reads_differences_of_the_ends_where_it_is_asked_to() -> None:
+    """Keeps away: ends of another frame or variant, and a checkpoint that forgets the choice."""
+    torch.manual_seed(0)
+    network = ProcedureEncoder(replace(SIZES, compare_ends=True)).eval()
+    one = batch()
+    with torch.inference_mode():
+        losses = sums(network, one, Losses())
+        control = network.control(one.text)
+        words = control.shape[1]
+        logits = []
+        for texts in (control, control[one.negative_index]):
+            states = network(texts, network.frames(one.sequence, one.visible))
+            change = states[:, -4:] - states[:, words : words + 4]
+            read = torch.cat((states[:, REL], change.amax(1)), dim=1)
+            logits.append(network.to_logits_rel(read)[:, 0])
+    counts = APART * torch.tensor([1.0, 1.0, 0.0])
+    expected = ((F.softplus(-logits[0]) + F.softplus(logits[1])) * counts).sum()
+    assert losses["align"].item() == pytest.approx(expected.item(), rel=1e-4)
+    shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
+    assert Config.of(shapes) == network.config
 
 
 def objective(encoder: ProcedureEncoder, **more: object) -> Stage1Objective:
