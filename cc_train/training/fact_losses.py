@@ -35,12 +35,18 @@ class FactLosses(Section):
     objects: float = Field(0.5, ge=0)
     centres: float = Field(2.5, ge=0)
 
-    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """The weighted sum of what `losses` gives."""
+    def of_change(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of what `of_change` gives."""
         return (
             self.type * losses["type"]
             + self.looks * torch.stack([losses[name] for name in LOOK_NAMES]).sum()
             + self.new_color * losses["new_color"]
+        )
+
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of what `losses` gives."""
+        return (
+            self.of_change(losses)
             + self.place * (losses["place_before"] + losses["place_after"])
             + self.objects * losses["objects"]
             + self.centres * losses["centres"]
@@ -71,17 +77,25 @@ def losses(
     images: float [N, D, rows, columns], what `changes` compares pairs of; all objects are looked
     for in them.
     """
-    parts = changes.facts.split(FACT_CLASSES, dim=1)
-    result = {
-        name: _cross_entropy(parts[i], batch["facts"][:, i]) / counts[name]
-        for i, name in enumerate(FACT_NAMES)
-    }
+    result = of_change(changes.facts, batch["facts"], counts)
     for i, name in enumerate(("place_before", "place_after")):
         places = (changes.before, changes.after)[i]
         result[name] = _cross_entropy(places, batch["places"][:, i]) / counts[name]
     result["objects"] = _objects(reader, images, batch) / counts["objects"]
     result["centres"] = _centres(reader, images, batch) / counts["cells"]
     return result
+
+
+def of_change(logits: Tensor, facts: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The losses of the change itself, by FACT_NAMES, of logits [P, sum(FACT_CLASSES)].
+
+    facts: classes int64 [P, 6], UNKNOWN where nothing is asked.
+    """
+    parts = logits.split(FACT_CLASSES, dim=1)
+    return {
+        name: _cross_entropy(parts[i], facts[:, i]) / counts[name]
+        for i, name in enumerate(FACT_NAMES)
+    }
 
 
 def _objects(reader: FactReader, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

@@ -20,7 +20,9 @@ from cc_prep.errors import UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.settings import Section
 from cc_train.distributed import Ranks
-from cc_train.training import optim
+from cc_train.systems.clip4idc.known_facts import FactHeads
+from cc_train.training import fact_losses, optim
+from cc_train.training.fact_losses import FactLosses
 
 LARGEST_SCALE = math.log(100)
 RANKS = (1, 5, 10)
@@ -49,7 +51,8 @@ class Clip4idcObjective:
     A batch is {before, after: normalised [N, 3, R, R], tokens: int64 [N, L], positives: bool
     [M, M], whether caption i is true of pair j}; M is the N of all ranks together, which are
     compared with each other. held_out: such batches for validation. clip_lr_scale: share of the
-    learning rate for what came from CLIP.
+    learning rate for what came from CLIP. facts: weights of the losses of what a renderer knows;
+    batches then hold what `known_facts.batch_of` makes, too.
     """
 
     phases = ("model",)
@@ -64,19 +67,22 @@ class Clip4idcObjective:
         clip_lr_scale: float,
         device: str,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        facts: FactLosses | None = None,
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self.facts = ranks, facts
         self.network: CLIP4IDC = network.to(device)
         self.held_out, self.device = held_out, device
         self.weight_decay, self.clip_lr_scale = weight_decay, clip_lr_scale
-        self.others: dict[str, nn.Module] = {}
+        self.heads = None if facts is None else FactHeads(network.config).to(device)
+        self.others: dict[str, nn.Module] = {} if self.heads is None else {"facts": self.heads}
         self.buffers: dict[str, Tensor] = {}
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
-        groups = optim.param_groups([self.network], self.weight_decay)
+        groups = optim.param_groups([self.network, *self.others.values()], self.weight_decay)
         if self.clip_lr_scale == 1:
             return groups
         new = {id(p) for n, p in self.network.named_parameters() if any(part in n for part in NEW)}
+        new |= {id(p) for module in self.others.values() for p in module.parameters()}
         return [
             {**group, "params": [p for p in group["params"] if (id(p) in new) == fresh], "scale": s}
             for group in groups
@@ -84,7 +90,7 @@ class Clip4idcObjective:
         ]
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {}
+        return {} if self.heads is None else fact_losses.denominators(batch)
 
     def chunks(self, batch: Any) -> list[Any]:
         return [batch]
@@ -92,15 +98,17 @@ class Clip4idcObjective:
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        pairs, text = (self.ranks.gather(part.float()) for part in embed(self.network, batch))
+        tokens, own_pairs, own_text = embed(self.network, batch)
+        pairs, text = self.ranks.gather(own_pairs.float()), self.ranks.gather(own_text.float())
         logits = self.network.similarity(text, pairs)
         right = batch["positives"].float()
         to_pairs = F.cross_entropy(logits, right / right.sum(1, keepdim=True))
         to_text = F.cross_entropy(logits.T, right.T / right.T.sum(1, keepdim=True))
-        return {
-            "total": (to_pairs + to_text) / 2,
-            "scale": self.network.logit_scale.detach().exp(),
-        }
+        contrast, scale = (to_pairs + to_text) / 2, self.network.logit_scale.detach().exp()
+        if self.heads is None or self.facts is None:
+            return {"total": contrast, "scale": scale}
+        known = self.heads.losses(tokens, own_pairs, batch, denominators, self.facts)
+        return {"total": contrast + known["facts"], "contrast": contrast, "scale": scale, **known}
 
     def after_step(self, step: int) -> None:
         self.network.logit_scale.data.clamp_(max=LARGEST_SCALE)
@@ -110,11 +118,12 @@ class Clip4idcObjective:
         return retrieval(network, self.held_out, self.device), None
 
 
-def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Embeddings of a batch's pairs and of its captions, [N, E] each."""
+def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a batch: tokens of each image alone, [2N, T, W], all before first; embeddings of its pairs
+    and of its captions, [N, E] each."""
     tokens = network.visual.encode_frames(torch.cat((batch["before"], batch["after"])))
     before, after = tokens.chunk(2)
-    return network.visual.encode_pairs(before, after), network.encode_text(batch["tokens"])
+    return tokens, network.visual.encode_pairs(before, after), network.encode_text(batch["tokens"])
 
 
 def retrieval(
@@ -128,7 +137,7 @@ def retrieval(
     pairs, texts, captions = [], [], list[str]()
     for batch in batches:
         tensors = {n: t.to(device) for n, t in batch.items() if isinstance(t, Tensor)}
-        pair, text = embed(network, tensors)
+        _, pair, text = embed(network, tensors)
         pairs.append(pair)
         texts.append(text)
         captions += batch["captions"]

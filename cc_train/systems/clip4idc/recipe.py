@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,23 +16,24 @@ from torch import Tensor
 
 from cc_prep.errors import UserError
 from cc_prep.models import clip_tokenizer
-from cc_prep.models.clip4idc import CLIP4IDC
-from cc_prep.records import NO_CHANGE
+from cc_prep.models.clip4idc import CLIP4IDC, Config
+from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.settings import Section
 from cc_prep.weights import read_tensors
-from cc_train.data import order
+from cc_train.data import order, shard_index
+from cc_train.data.mirroring import exchange_sides
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import Ranks
+from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
 from cc_train.systems.clip4idc.card import card, compact
 from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
+from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
 __all__ = ["Settings", "card", "compact", "prepare"]
-
-SWAPPED = {"left": "right", "right": "left"}
 
 
 class Data(Section):
@@ -53,11 +53,16 @@ class Data(Section):
 
 
 class Settings(Section):
-    """All settings of `cc-train clip4idc`. clip_lr_scale: see Clip4idcObjective; --init only."""
+    """All settings of `cc-train clip4idc`. clip_lr_scale: see Clip4idcObjective; --init only.
+
+    facts: weights of the losses of what a renderer knows, see `known_facts`; null learns captions
+    alone, as the paper. Pairs of which nothing is known are asked nothing.
+    """
 
     network: Network = Network()
     data: Data = Data()
     clip_lr_scale: float = Field(1e-3, gt=0)
+    facts: FactLosses | None = None
     loop: Loop = Loop(
         steps=2000,
         batch_size=64,
@@ -90,8 +95,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         scale,
         request.device,
         request.ranks,
+        settings.facts,
     )
-    batch = partial(_batch, train, settings, network.config.resolution, request.ranks)
+    batch = partial(_batch, train, settings, network.config, request.ranks)
     about = {"samples": describe(samples, train)}
     return Task(objective, StatelessSource(batch), len(train), about)
 
@@ -119,7 +125,7 @@ def _fewer_unchanged(samples: Sequence[Sample], share: float) -> list[Sample]:
 
 
 def _batch(
-    samples: Sequence[Sample], settings: Settings, resolution: int, ranks: Ranks, step: int
+    samples: Sequence[Sample], settings: Settings, sizes: Config, ranks: Ranks, step: int
 ) -> dict[str, Any]:
     """This rank's part of a step's batch, and which captions of the whole are true of which pairs.
 
@@ -140,9 +146,17 @@ def _batch(
         variation.of_pair(*before_after(sample))
         for sample, variation in zip(chosen[own], variations[own], strict=True)
     ]
-    batch = collate(pairs, captions[own], resolution)
+    batch = collate(pairs, captions[own], sizes.resolution)
     del batch["captions"]
-    return {**batch, "positives": positives(captions, [sample.meta for sample in chosen])}
+    batch["positives"] = positives(captions, [sample.meta for sample in chosen])
+    if settings.facts is None:
+        return batch
+    known = [
+        variation.of_facts(sample)
+        for sample, variation in zip(chosen[own], variations[own], strict=True)
+    ]
+    side = sizes.resolution // sizes.patch
+    return {**batch, **known_facts.batch_of(known, (side, side))}
 
 
 def positives(captions: Sequence[str], metas: Sequence[Mapping[str, Any]]) -> Tensor:
@@ -181,9 +195,15 @@ class Variation:
 
     def of_caption(self, caption: str) -> str:
         """The caption of the varied pair."""
-        if not self.mirror:
-            return caption
-        return re.sub(r"\b(left|right)\b", lambda match: SWAPPED[match[0]], caption)
+        return exchange_sides(caption) if self.mirror else caption
+
+    def of_facts(self, sample: Sample) -> Facts | None:
+        """What is known of the varied pair. Raises UserError for facts of another form."""
+        facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+        if facts is None:
+            return None
+        height, width = int(sample.meta["height"]), int(sample.meta["width"])
+        return known_facts.seen(facts, (self.dx / width, self.dy / height), self.mirror)
 
     def of_pair(self, before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Both images, uint8 [H, W, 3]."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 
 from cc_prep.formats import sequences, tar
-from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.records import Facts, FrameSequence, ImagePair, Looks
 from cc_train.data import order, sequence_index
+from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc import recipe as clip4idc
+from cc_train.systems.clip4idc.objective import from_scratch
+from cc_train.training.fact_losses import FactLosses
+from cc_train.training.settings import Loop
 
 RANDOM = np.random.default_rng(0)
 
@@ -47,6 +52,45 @@ def test_both_images_move_together() -> None:
     before, after = variation.of_pair(image, image)
     assert np.array_equal(before, after)
     assert not np.array_equal(before, image)
+
+
+def test_facts_go_where_the_images_go() -> None:
+    """Keeps away: places of the stored images in a batch of moved and mirrored ones."""
+    image = np.zeros((32, 40, 3), np.uint8)
+    image[8, 10] = 255
+    looks = Looks("red", "cube", "metal", "small", (10.5 / 40, 8.5 / 32))
+    facts = Facts("drop", looks, None, (looks,), ())
+    pair = ImagePair("d", "train", "1", "change", "b", "a", ("gone",), facts=facts)
+    seq = FrameSequence(pair, np.stack([image, image]))
+    meta = json.loads(sequences.encode(seq, "png", 95, {})["json"])
+    sample = sequence_index.Sample("shard", "d-1", meta, {})
+    for variation in (
+        clip4idc.Variation(),
+        clip4idc.Variation(dx=3, dy=-2),
+        clip4idc.Variation(dx=3, dy=-2, mirror=True),
+    ):
+        seen = variation.of_facts(sample)
+        assert seen is not None
+        assert seen.before is not None
+        u, v = seen.before.place
+        before, _ = variation.of_pair(image, image)
+        assert before[int(v * 32), int(u * 40)].all()
+        assert seen.objects_before == (seen.before,)
+        assert (seen.type, seen.after, seen.objects_after) == ("drop", None, ())
+
+
+def test_a_batch_with_facts(tmp_path: Path) -> None:
+    """Keeps away: pairs of which nothing is known asked for facts; facts that no setting asked."""
+    write(tmp_path, range(4))
+    samples = sequence_index.read_index([f"{tmp_path}/*.tar"])
+    sizes = from_scratch(clip4idc.Network(resolution=32, patch=16)).config
+    plain = clip4idc.Settings(loop=Loop(batch_size=4))
+    asked = clip4idc.Settings(loop=Loop(batch_size=4), facts=FactLosses())
+    assert "facts" not in clip4idc._batch(samples, plain, sizes, Ranks(), 0)
+    batch = clip4idc._batch(samples, asked, sizes, Ranks(), 0)
+    assert (batch["facts"] == -1).all()
+    assert batch["centres"].shape == (8, 2, 2)
+    assert not batch["has_objects"].any()
 
 
 def test_true_sentences_are_no_negatives() -> None:

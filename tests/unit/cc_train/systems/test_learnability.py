@@ -14,11 +14,15 @@ import pytest
 import torch
 
 from cc_prep.formats.training_shards import Features, TrainingSample
+from cc_prep.models import clip_tokenizer
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
+from cc_prep.records import Facts
 from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.ordered_pairs import OrderedPairBatches
+from cc_train.data.supervision import FACT_CLASSES
 from cc_train.layers import caption_decoder
+from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.captioner import ComparisonConfig, ProCap
@@ -36,6 +40,10 @@ PAIRS, FRAMES, GRID, CODES, TEXT = 32, 4, 2, 16, 8
 WORDS = ("red", "blue", "green", "gray", "cyan", "brown", "small", "large")
 CAPTIONS = [f"the {a} one by the {b} one" for a, b in itertools.permutations(WORDS, 2)][:PAIRS]
 CHANNELS, FINE, DIGEST = 4, 2 * GRID, "0" * 64  # of features, four to a token
+TINY_CLIP4IDC = clip4idc.Network(
+    embedding=32, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
+    text_width=64, text_layers=1, context=16,
+)  # fmt: skip
 ALL_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(1.0, 1.0))
 HALF_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(0.5, 0.5))
 
@@ -218,24 +226,43 @@ def ordered(make: OrderedPairBatches) -> Iterator[dict]:
 
 def test_the_contrast_of_clip4idc() -> None:
     """Every caption finds its own pair among 32."""
-    sizes = clip4idc.Network(
-        embedding=32, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
-        text_width=64, text_layers=1, context=16,
-    )  # fmt: skip
     torch.manual_seed(0)
-    network = clip4idc.from_scratch(sizes)
+    network = clip4idc.from_scratch(TINY_CLIP4IDC)
     images = torch.randn(2, PAIRS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    from cc_prep.models import clip_tokenizer
-
     batch = {
         "before": images[0],
         "after": images[1],
-        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, sizes.context)),
+        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, TINY_CLIP4IDC.context)),
         "positives": torch.eye(PAIRS, dtype=torch.bool),
     }
     objective = clip4idc.Clip4idcObjective(network, [], 0.0, 1.0, "cpu")
     overfit(objective, itertools.repeat(batch), 120, 1e-3)
     with torch.inference_mode():
-        pairs, text = clip4idc.embed(network, batch)
+        _, pairs, text = clip4idc.embed(network, batch)
         best = network.similarity(text, pairs).argmax(1)
     assert int((best == torch.arange(PAIRS)).sum()) >= PAIRS - 1
+
+
+def test_the_facts_of_clip4idc() -> None:
+    """What changed, from the embedding of each of 32 pairs of random images."""
+    torch.manual_seed(0)
+    network = clip4idc.from_scratch(TINY_CLIP4IDC)
+    images = torch.randn(2, PAIRS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    known = [Facts.from_json(scene[0].meta["facts"]) for scene in SCENES]
+    batch = {
+        "before": images[0],
+        "after": images[1],
+        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, TINY_CLIP4IDC.context)),
+        "positives": torch.eye(PAIRS, dtype=torch.bool),
+        **known_facts.batch_of(known, (2, 2)),
+    }
+    objective = clip4idc.Clip4idcObjective(network, [], 0.0, 1.0, "cpu", facts=FactLosses())
+    overfit(objective, itertools.repeat(batch), 150, 1e-3)
+    assert objective.heads is not None
+    with torch.inference_mode():
+        tokens, pairs, _ = clip4idc.embed(network, batch)
+        kinds = objective.heads.pair(pairs)[:, : FACT_CLASSES[0]].argmax(1)
+        counts = objective.denominators(batch)
+        losses = objective.heads.losses(tokens, pairs, batch, counts, FactLosses())
+    assert int((kinds == batch["facts"][:, 0]).sum()) >= PAIRS - 1
+    assert losses["type"] < 0.3, "the tokens are compared, too"

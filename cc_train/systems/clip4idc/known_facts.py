@@ -1,0 +1,83 @@
+"""What a renderer knows of pairs, for CLIP4IDC to learn beside its captions.
+
+From captions alone a small network from nothing learns slowly what they are about. Here the tokens
+of each image by itself are asked for all objects, and compared with those of the other image for
+what changed where; the pair's embedding is asked what changed. The heads are not exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from cc_prep.models.clip4idc import Config
+from cc_prep.records import Facts, Looks
+from cc_train.data.ordered_pairs import OrderedPair, facts_of, objects_of
+from cc_train.data.supervision import FACT_CLASSES
+from cc_train.layers.comparison import Comparison
+from cc_train.training import fact_losses
+from cc_train.training.fact_losses import FactLosses
+
+
+def seen(facts: Facts, shift: tuple[float, float], mirror: bool) -> Facts:
+    """The facts of a pair whose images were moved by a share (right, down) and then mirrored."""
+
+    def moved(looks: Looks) -> Looks:
+        u, v = looks.place[0] + shift[0], looks.place[1] + shift[1]
+        return replace(looks, place=(1 - u if mirror else u, v))
+
+    def ends(looks: Looks | None) -> Looks | None:
+        return None if looks is None else moved(looks)
+
+    return replace(
+        facts,
+        before=ends(facts.before),
+        after=ends(facts.after),
+        objects_before=tuple(map(moved, facts.objects_before)),
+        objects_after=tuple(map(moved, facts.objects_after)),
+    )
+
+
+def batch_of(known: Sequence[Facts | None], grid: tuple[int, int]) -> dict[str, Tensor]:
+    """What the losses ask of N pairs, as `OrderedPairBatches` has it; of 2N images, all before and
+    then all after. Nothing is asked of a pair whose facts are None. grid: of an image's tokens."""
+    pairs = [OrderedPair(0, 0, (), True, facts) for facts in known]
+    objects = [
+        *(() if facts is None else facts.objects_before for facts in known),
+        *(() if facts is None else facts.objects_after for facts in known),
+    ]
+    return {**facts_of(pairs, grid), **objects_of(objects, grid)}
+
+
+class FactHeads(nn.Module):
+    """The heads of a CLIP4IDC of these sizes."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        side = config.resolution // config.patch
+        self.grid = (side, side)
+        self.comparison = Comparison(config.vision_width, self.grid)
+        self.pair = nn.Linear(config.embedding, sum(FACT_CLASSES))
+
+    def losses(
+        self,
+        tokens: Tensor,
+        pairs: Tensor,
+        batch: Mapping[str, Tensor],
+        counts: Mapping[str, Tensor],
+        weights: FactLosses,
+    ) -> dict[str, Tensor]:
+        """All losses of a batch by name, and `facts`, what they weigh together.
+
+        tokens: of each image alone with its class token, [2N, 1 + n, W]; pairs: embeddings [N, E].
+        counts: what `fact_losses.denominators` gives.
+        """
+        images = tokens[:, 1:].mT.unflatten(2, self.grid)
+        changes = self.comparison(*images.chunk(2))
+        known = fact_losses.losses(self.comparison, changes, images, batch, counts)
+        read = fact_losses.of_change(self.pair(pairs), batch["facts"], counts)
+        total = weights.total(known) + weights.of_change(read)
+        names = {f"pair_{name}": loss for name, loss in read.items()}
+        return {"facts": total, **known, **names}
