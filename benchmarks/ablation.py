@@ -5,10 +5,11 @@
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on the
 test split and writes tables and curves. Everything can be stopped and goes on where it was. RESULTS
-has a line of JSON for each training that is done under the same conditions: the manifest, the
-number of scenes and of steps. It is meant to be kept in the repository, since the trainings take
-many hours on two cores. With another file everything is trained anew. Stage 1 is trained on scenes
-of its own, so that all captioners see the same pairs.
+has a line of JSON for each training that is done under the same conditions: the manifest (of a
+captioner without stage 1 not that of stage 1), the number of scenes and of steps. It is meant to be
+kept in the repository, since the trainings take many hours on two cores. With another file
+everything is trained anew. Stage 1 is trained on scenes of its own, so that all captioners see the
+same pairs.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from pathlib import Path
 from threading import Lock
 
 import click
+import yaml
 from lib import ablation_tables
 from lib.ablation_rows import TABLES, Row, Stage1
-from lib.trainings import append, figures, read, replace, run, sets
+from lib.trainings import Results, append, figures, read, replace, run, sets
 from rich.console import Console
 
 from cc_prep import manifest
@@ -82,9 +84,9 @@ def main(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    known = read(file, lab.conditions)
+    known = lab.known(row for table in TABLES.values() for row in table)
     for table in tables or TABLES:
-        if not any(row.training in known for row in TABLES[table]):
+        if not any(known[row.training] for row in TABLES[table]):
             continue
         text = ablation_tables.markdown(table, known)
         print(f"\n{table}\n{text}")
@@ -102,18 +104,31 @@ class Lab:
     def __init__(self, folder: Path, share: int, steps: int | None, results: Path) -> None:
         self.folder, self.share, self.steps, self.results = folder, share, steps, results
         self.first_stage: dict[str, Lock] = {}
-        # Of another manifest, fewer scenes or other steps, no result counts.
-        content = [manifest.text_of(CONFIG), SCENES, FRAME_SCENES, BUILD, STAGE2, share, steps]
-        self.conditions = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+    def conditions(self, row: Row) -> str:
+        """Names what a row's result depends on besides the row: of another manifest, fewer scenes
+        or other steps, no result counts."""
+        known = yaml.safe_load(manifest.text_of(CONFIG))
+        stage1 = known["train"]["stage1"]
+        content = [known["features"], known["image_size"], known["train"]["stage2"],
+                   stage1["frames"], stage1["network"],
+                   SCENES, BUILD, STAGE2, self.share, self.steps]  # fmt: skip
+        if row.stage1 is not None:
+            content += [known, FRAME_SCENES]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+    def known(self, rows: Iterable[Row]) -> Results:
+        """The results of these rows by training and seed."""
+        return {
+            row.training: read(self.results, self.conditions(row)).get(row.training, {})
+            for row in rows
+        }
 
     def without_result(self, rows: Iterable[Row], seed: int) -> list[Row]:
         """The rows that have none for a seed; one of those that are the same training."""
-        known = read(self.results, self.conditions)
-        return [
-            row
-            for row in {row.training: row for row in rows}.values()
-            if seed not in known.get(row.training, {})
-        ]
+        by_training = {row.training: row for row in rows}
+        known = self.known(by_training.values())
+        return [row for name, row in by_training.items() if seed not in known[name]]
 
     def prepare(self, first_stages: Iterable[Stage1 | None]) -> None:
         """Scenes and shards, where they are not there yet."""
@@ -142,7 +157,7 @@ class Lab:
         scores = json.loads((evaluation / "scores.json").read_text())
         line = {
             "training": row.training,
-            "conditions": self.conditions,
+            "conditions": self.conditions(row),
             "name": f"{row.table}: {row.name}",
             "seed": seed,
             **figures(scores),
