@@ -89,7 +89,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _refuse(settings)
     place = loading.place_of(settings.model.weights)
     family = loading.family_of(loading.read_config(place), settings.model.family, place)
-    images.require_pictures(family, settings.model.images)
+    images.require_pictures(family, settings.model.image_size, settings.model.images)
     if request.init is not None and family is not families.LM:
         raise UserError(
             "--init: only the connector of a language model of text starts from another run",
