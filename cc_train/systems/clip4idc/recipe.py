@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
 from cc_prep.weights import read_tensors
 from cc_train.data import order
+from cc_train.data.mirroring import exchange_sides
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import Ranks
@@ -33,13 +33,12 @@ from cc_train.training.task import Request, Task
 
 __all__ = ["Settings", "card", "compact", "prepare"]
 
-SWAPPED = {"left": "right", "right": "left"}
-
 
 class Data(Section):
     """What is trained on: the ends of each sequence with one of its captions, drawn anew.
 
-    mirror: half of the pairs are mirrored, with "left" and "right" exchanged in their captions.
+    mirror: half of the pairs are mirrored, and their captions say the other side, as
+    `exchange_sides` exchanges it.
     shift: both images are moved by up to so many px together. blur: up to this deviation in px.
     no_change: share of the pairs without change that is trained on.
     """
@@ -181,9 +180,7 @@ class Variation:
 
     def of_caption(self, caption: str) -> str:
         """The caption of the varied pair."""
-        if not self.mirror:
-            return caption
-        return re.sub(r"\b(left|right)\b", lambda match: SWAPPED[match[0]], caption)
+        return exchange_sides(caption) if self.mirror else caption
 
     def of_pair(self, before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Both images, uint8 [H, W, 3]."""
