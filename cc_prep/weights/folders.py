@@ -15,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from cc_prep import storage
+from cc_prep.device_errors import is_out_of_memory
 from cc_prep.errors import UserError
 from cc_prep.weights.registry import Located
 
@@ -96,8 +97,8 @@ def _sha256(path: Path, size: int, mtime_ns: int) -> str:
 def pretrained(make: Any, folder: Path, **options: Any) -> Any:
     """The model of a folder, every tensor of which lies there.
 
-    make: its class in transformers. Raises one of UNREADABLE, and UserError where tensors are
-    missing: transformers draws those at random, and only warns.
+    make: its class in transformers. Raises one of UNREADABLE, and UserError where memory does not
+    suffice, or tensors are missing: transformers draws those at random, and only warns.
     """
     from transformers.utils import logging
 
@@ -107,6 +108,13 @@ def pretrained(make: Any, folder: Path, **options: Any) -> Any:
         network, loaded = make.from_pretrained(
             folder, local_files_only=True, output_loading_info=True, **options
         )
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"{folder}: memory does not suffice for it ({first_line(error)})",
+            "Take a smaller model, or a precision of fewer bits",
+        ) from None
     finally:
         logging.set_verbosity(verbosity)
     missing = sorted(loaded["missing_keys"])
