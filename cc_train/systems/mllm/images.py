@@ -227,7 +227,7 @@ def merge_of(config: Any) -> int:
     say it; 1 where nothing is said."""
     vision = getattr(config, "vision_config", config)
     side = getattr(vision, "spatial_merge_size", None) or getattr(config, "scale_factor", None)
-    return int(side) if side else round(1 / getattr(config, "downsample_ratio", 1.0))
+    return int(side) if side else round(1 / (getattr(config, "downsample_ratio", None) or 1))
 
 
 def side_of(size: Any) -> int:
