@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from cc_prep.models import clip4idc, vqgan
 
@@ -41,6 +41,16 @@ def write_vqgan(path: Path, seed: int = 0, levels: int = 3) -> Path:
     network.quantize.embedding.weight.data.normal_()
     save_file(network.state_dict(), path)
     return path
+
+
+def lose_tensor(folder: Path, part: str) -> str:
+    """Takes a tensor whose name has this part out of a folder of transformers; its name."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in sorted(tensors) if part in name)
+    del tensors[name]
+    save_file(tensors, file, metadata={"format": "pt"})
+    return name
 
 
 def settings(folder: Path) -> list[str]:

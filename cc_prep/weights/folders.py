@@ -15,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from cc_prep import storage
+from cc_prep.device_errors import is_out_of_memory
 from cc_prep.errors import UserError
 from cc_prep.weights.registry import Located
 
@@ -93,6 +94,39 @@ def _sha256(path: Path, size: int, mtime_ns: int) -> str:
     return storage.sha256(path)
 
 
+def pretrained(make: Any, folder: Path, **options: Any) -> Any:
+    """The model of a folder, every tensor of which lies there.
+
+    make: its class in transformers. Raises one of UNREADABLE, and UserError where memory does not
+    suffice, or tensors are missing: transformers draws those at random, and only warns.
+    """
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # instead of its table of these tensors there is our line
+    try:
+        network, loaded = make.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True, **options
+        )
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"{folder}: memory does not suffice for it ({first_line(error)})",
+            "Take a smaller model, or a precision of fewer bits",
+        ) from None
+    finally:
+        logging.set_verbosity(verbosity)
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        raise UserError(
+            f"{folder}: {missing[0]} of its {type(network).__name__} is not there, the first of "
+            f"{len(missing)} missing tensors",
+            "Give the whole folder, as save_pretrained writes it",
+        )
+    return network
+
+
 def load(
     folder: Located, name: str, key: str, model: Any, processor: Any, device: str
 ) -> tuple[Any, Any]:
@@ -104,7 +138,7 @@ def load(
     """
     try:
         of_folder = processor.from_pretrained(folder.path, local_files_only=True)
-        network = model.from_pretrained(folder.path, local_files_only=True)
+        network = pretrained(model, folder.path)
     except UNREADABLE as error:
         raise UserError(
             f"{folder.path}: no {name} can be loaded ({first_line(error)})",

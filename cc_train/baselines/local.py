@@ -168,8 +168,8 @@ def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         if getattr(processor, "chat_template", None) is None:
             raise UserError(f"{folder}: its processor has no chat template", NO_CHAT)
         _check_release(AutoConfig.from_pretrained(folder, local_files_only=True))
-        model = AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, use_safetensors=True
+        model = folders.pretrained(
+            AutoModelForImageTextToText, folder, dtype=dtype, use_safetensors=True
         )
     except folders.UNREADABLE as error:
         raise UserError(

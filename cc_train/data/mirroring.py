@@ -91,7 +91,9 @@ def mirrored(sample: TrainingSample) -> TrainingSample:
 def exchange_sides(caption: str) -> str:
     """The caption with left and right exchanged, also in leftmost and rightmost.
 
-    After has, have and had they stay: there `left` is a verb.
+    After has, have and had they stay: there `left` is a verb. Where it is one without such a word
+    ("a building left in the field"), or `right` is no side ("right behind"), no rule tells it from
+    a side ("the car on the left in the lot"), and it is exchanged as well.
     """
 
     def other(match: re.Match[str]) -> str:

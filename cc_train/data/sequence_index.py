@@ -71,14 +71,16 @@ def expand(patterns: Sequence[str]) -> list[str]:
 def _check_finished(pattern: str, places: Sequence[str]) -> None:
     """Raises UserError if planned shards of this pattern are missing where these shards lie."""
     _, _, file_pattern = pattern.rpartition("/")
-    for folder in dict.fromkeys(place.rpartition("/")[0] or "." for place in places):
+    there: dict[str, set[str]] = {}  # a pattern may name several folders
+    for folder, _, name in (place.rpartition("/") for place in places):
+        there.setdefault(folder or ".", set()).add(name)
+    for folder, names in there.items():
         planned = [f"{name}.tar" for name in provenance.planned(folder)]
-        there = {place.rpartition("/")[2] for place in places}
-        missing = [name for name in fnmatch.filter(planned, file_pattern) if name not in there]
+        missing = [name for name in fnmatch.filter(planned, file_pattern) if name not in names]
         if missing:
             raise UserError(
-                f"--shards {pattern}: {missing[0]} is planned and not there yet, the first of "
-                f"{len(missing)}",
+                f"--shards {pattern}: {folder}/{missing[0]} is planned and not there yet, the "
+                f"first of {len(missing)}",
                 "Finish them with the command that began them, or name shards without *",
             )
 

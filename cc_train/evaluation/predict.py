@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
+import numpy as np
 import torch
 
 from cc_prep.errors import UserError
@@ -42,29 +44,47 @@ def predict(
         captions: dict[str, Caption] = {}
         # Each sample by itself: its caption does not depend on what its neighbours hold.
         for reads in sorted(set(kinds)):
-            alike = [s for s, kind in zip(samples, kinds, strict=True) if kind == reads]
-            arrays = [before_after(sample, reads, inputs.size) for sample in alike]
+            numbers = [number for number, kind in enumerate(kinds) if kind == reads]
+            alike = [samples[number] for number in numbers]
+            arrays, names = zip(
+                *(_seen(part[number], samples[number], reads, inputs) for number in numbers),
+                strict=True,
+            )
             pairs = torch.from_numpy(stack(alike, arrays))
             pairs = pairs.flip(1) if swapped else pairs
-            spoken = _caption(captioner, pairs.to(captioner.device), beams, alike)
+            spoken = _caption(captioner, pairs.to(captioner.device), beams, names)
             captions |= zip([sample.key for sample in alike], spoken, strict=True)
         yield from ((sample, captions[sample.key]) for sample in samples)
 
 
 def _caption(
-    captioner: CaptionModel, pairs: torch.Tensor, beams: int, samples: Sequence[TrainingSample]
+    captioner: CaptionModel, pairs: torch.Tensor, beams: int, names: Sequence[Sequence[str]]
 ) -> list[Caption]:
-    """The captions of samples, with the entities that were found in them where these are read."""
-    count = captioner.inputs.entities
-    if not count:
+    """The captions of pairs, with the entities that were found in them where these are read."""
+    if not captioner.inputs.entities:
         return captioner.caption(pairs, beams)
-    names = [found_entities.entities(sample, count) for sample in samples]
     return cast(ReadsEntities, captioner).caption(pairs, beams, names)
 
 
 def _read(entry: Entry) -> TrainingSample:
-    try:
+    with _damage_named(entry):
         return entry.read()
+
+
+def _seen(
+    entry: Entry, sample: TrainingSample, reads: Reads, inputs: Inputs
+) -> tuple[np.ndarray, list[str]]:
+    """What a captioner takes of a sample: both ends, and the entities that were found in it."""
+    with _damage_named(entry):  # images are decoded only here
+        count = inputs.entities
+        names = found_entities.entities(sample, count) if count else []
+        return before_after(sample, reads, inputs.size), names
+
+
+@contextmanager
+def _damage_named(entry: Entry) -> Iterator[None]:
+    try:
+        yield
     except (DamagedShard, FileNotFoundError) as error:
         raise UserError(f"{entry.shard}: {error}", ADVICE) from None
 

@@ -83,8 +83,8 @@ def write(
     folder.
 
     shards: those that were evaluated, for the images of pairs. evaluated_in: the folder that
-    `cc-train evaluate` wrote; None for its default. Raises UserError if `run` is no run, or that
-    folder holds no evaluation.
+    `cc-train evaluate` wrote; None for its default. Raises UserError if `run` is no run, that
+    folder holds no evaluation, or a sample is damaged.
     """
     folder = hub.locate(run)
     evaluated = Path(evaluated_in or evaluation.default_folder(run))
@@ -94,7 +94,7 @@ def write(
     if not isinstance(settings, dict):
         raise UserError(f"{run}: no run", "Give the --out of a training")
     log = curves.read(folder)
-    scores = _read(evaluated / "scores.json")
+    scores = _scores(evaluated / "scores.json")
     samples = _images(shards)
     groups, notes = _with_pictures(
         _groups(evaluated / "items.jsonl", samples), samples, run, settings.get("system")
@@ -236,7 +236,11 @@ def _right(row: Mapping[str, Any]) -> bool:
 def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) -> Shown:
     pictures: tuple[str, ...] = ()
     if row["id"] in images:
-        sample = images[row["id"]].read()
+        entry = images[row["id"]]
+        try:
+            sample = entry.read()
+        except DamagedShard as error:
+            raise UserError(f"{entry.shard}: {error}", shard_index.ADVICE) from None
         before_after = (0, len(sample.tokens) - 1)
         pictures = tuple(_url(sample.images[i], "jpeg") for i in before_after if i in sample.images)
     return Shown(
@@ -261,6 +265,16 @@ def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
         "truth": facts.sentence(truth),
         "unsaid": tuple(facts.unsaid(caption, truth)),
     }
+
+
+def _scores(place: Path) -> dict[str, Any] | None:
+    """What an evaluation found; None where there was none. Raises UserError for another file."""
+    scores = _read(place)
+    if scores is not None and not (isinstance(scores, dict) and "groups" in scores):
+        raise UserError(  # `evaluate --mask-predictions` writes a file of this name as well
+            f"{place}: no scores of captions", "Evaluate the run itself: cc-train evaluate RUN"
+        )
+    return scores
 
 
 def _images(shards: Sequence[str]) -> dict[str, shard_index.Entry]:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
-from cc_prep.errors import JobFailed, LoaderWorkerDied
+from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_train.data.stream import SKIPPED, Source
 from cc_train.distributed import Ranks
 from cc_train.training.ahead import ahead
@@ -32,7 +32,11 @@ WORKER_DIED = (
 
 
 class Batches(Dataset[Any]):
-    """The micro-batches of this rank by their number; a step has `grad_accum_steps` of them."""
+    """The micro-batches of this rank by their number; a step has `grad_accum_steps` of them.
+
+    A refusal takes the place of a batch: what is raised in a loader worker comes out of torch with
+    the worker's traceback in place of its message. `_handed_over` raises it.
+    """
 
     def __init__(self, source: Callable[[int], Any], count: int) -> None:
         self.source, self.count = source, count
@@ -41,7 +45,10 @@ class Batches(Dataset[Any]):
         return self.count
 
     def __getitem__(self, number: int) -> Any:
-        return self.source(number)
+        try:
+            return self.source(number)
+        except (UserError, JobFailed) as error:
+            return error
 
 
 def fit(
@@ -172,13 +179,17 @@ def _alone(number: int) -> None:
 
 
 def _handed_over(loader: Iterable[Any], workers: int) -> Iterator[Any]:
-    """A loader's items. Raises JobFailed if a worker dies while it hands one over.
+    """A loader's items. Raises a refusal in place of one, and JobFailed if a worker dies while it
+    hands one over.
 
     It does so through a socket, whose errors look like those of a store that a worker reads from;
     but what a worker itself raises says so.
     """
     try:
-        yield from loader
+        for item in loader:
+            if isinstance(item, (UserError, JobFailed)):
+                raise item
+            yield item
     except (ConnectionError, EOFError, FileNotFoundError) as error:
         if workers == 0 or "in DataLoader worker process" in str(error):
             raise

@@ -23,6 +23,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.settings import S
 from cc_prep.storage import sha256
+from cc_prep.weights.folders import first_line
 from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
@@ -125,7 +126,7 @@ def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Networ
         network.load_state_dict(run.tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"{run.folder}: no captioner ({str(error).splitlines()[0]})", "Train it anew"
+            f"{run.folder}: no captioner ({first_line(error)})", "Train it anew"
         ) from None
     return network.to(device).eval()
 

@@ -12,6 +12,8 @@ from cc_prep.errors import JobFailed, UserError
 from pipelines.cli.options import dataset_options, json_option, splits_option
 from pipelines.cli.printing import print_tree, progress_bar
 
+EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --reason says it
+
 
 @click.command()
 @click.argument("out_dir")
@@ -138,8 +140,7 @@ def init(name: str, root: str, out: str | None) -> None:
     "reasons",
     multiple=True,
     type=click.Choice(["contradiction", "near duplicate", "shared caption"]),
-    default=["contradiction", "near duplicate"],
-    show_default=True,
+    show_default=", ".join(EXCLUDED),
     help="Which of them are written (repeatable).",
 )
 @json_option
@@ -168,6 +169,11 @@ def inspect(
     from cc_prep.datasets import exclusions
     from cc_prep.inspect import inspection
 
+    if reasons and exclusion_file is None:
+        raise UserError(
+            "--reason chooses what --write-exclusions writes, which is not given",
+            "Add --write-exclusions FILE, or leave --reason out",
+        )
     settings = manifest.load(dataset, overrides, root)
     if exclusion_file is not None and storage.is_folder(exclusion_file):
         raise UserError(f"--write-exclusions {exclusion_file}: a folder", "Give a file")
@@ -175,7 +181,7 @@ def inspect(
         result = inspection.inspect(settings, splits or settings.splits, limit, progress)
     figures = result.to_json()
     if exclusion_file is not None:
-        listed = [one for one in result.findings if one.reason in reasons]
+        listed = [one for one in result.findings if one.reason in (reasons or EXCLUDED)]
         if settings.exclude is not None:  # what is left out already was not looked at
             listed += exclusions.read(settings.exclude)
         count = exclusions.write(exclusion_file, listed)

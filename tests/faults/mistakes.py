@@ -54,6 +54,7 @@ MISTAKES = (
     "cc-prep inspect own --root own/outside",
     "cc-prep inspect own --root own/two",
     "cc-prep inspect own --root own/json",
+    "cc-prep inspect synth --root data --reason contradiction",
     "cc-prep init a.b --root data",
     "cc-prep init mine --root empty",
     "cc-prep split clevr --root data",

@@ -39,7 +39,8 @@ __all__ = ["Settings", "card", "compact", "prepare"]
 class Data(Section):
     """What is trained on: the ends of each sequence with one of its captions, drawn anew.
 
-    mirror: half of the pairs are mirrored, with "left" and "right" exchanged in their captions.
+    mirror: half of the pairs are mirrored, and their captions say the other side, as
+    `exchange_sides` exchanges it.
     shift: both images are moved by up to so many px together. blur: up to this deviation in px.
     no_change: share of the pairs without change that is trained on.
     """

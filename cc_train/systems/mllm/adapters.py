@@ -40,6 +40,11 @@ def expressions(family: Family, lora: Lora) -> dict[Part, str]:
     """
     known: Mapping[Part, str] = family.adapters
     if lora.targets is not None:
+        if not lora.language:
+            raise UserError(
+                "lora.targets names layers of the language part, which lora.language=0 leaves out",
+                "Set its rank, or leave lora.targets out",
+            )
         try:
             re.compile(lora.targets)
         except re.error as error:
@@ -60,12 +65,12 @@ def layers_of(model: nn.Module, chosen: Mapping[Part, str]) -> dict[Part, list[s
         part: [name for name in layers if re.fullmatch(expression, name)]
         for part, expression in chosen.items()
     }
-    empty = [part for part, names in matched.items() if not names]
-    if empty:
+    empty: Part | None = next((part for part, names in matched.items() if not names), None)
+    if empty is not None:
+        others = ", or lora.targets" if empty == "language" else ""
         raise UserError(
-            f"no layer of this model is named as its {empty[0]} adapters need ({chosen[empty[0]]})",
-            f"Set lora.{empty[0]}=0, or lora.targets; it has such layers as "
-            f"{', '.join(sorted(layers)[:3])}",
+            f"no layer of this model is named as its {empty} adapters need ({chosen[empty]})",
+            f"Set lora.{empty}=0{others}; it has such layers as {', '.join(sorted(layers)[:3])}",
         )
     return matched
 

@@ -10,6 +10,7 @@ from cc_train.systems.mllm.recipe import Settings
 
 # Of a question with its chat template and an entity: what it is exactly only the tokenizer knows.
 QUESTION = 48
+CONNECTOR = "The connector comes on top: its size follows from the features in the shards.\n"
 
 
 def dry_run(settings: Settings) -> str:
@@ -22,7 +23,7 @@ def dry_run(settings: Settings) -> str:
     place = loading.place_of(model.weights)
     config = loading.read_config(place)
     family = loading.family_of(config, model.family, place)
-    images.require_pictures(family, model.images)
+    images.require_pictures(family, model.image_size, model.images)
     if family is families.LM:
         side, places, pictures = None, SUMMARIES + settings.connector.grid**2, 1
     elif family.pixels == "processor":
@@ -46,4 +47,4 @@ def dry_run(settings: Settings) -> str:
         caption_length=answer,
         pictures=pictures,
     )
-    return sizes.table()
+    return sizes.table() + (CONNECTOR if family is families.LM else "")

@@ -26,7 +26,7 @@ from torch import nn
 
 from cc_prep.errors import UserError
 from cc_prep.weights.folders import first_line
-from cc_train.systems.mllm import loading
+from cc_train.systems.mllm import images, loading
 from cc_train.systems.mllm.adapters import layers_of
 from cc_train.systems.mllm.families import Part
 
@@ -36,7 +36,6 @@ FLOAT32 = BYTES["float32"]  # of adapters, their gradients and their optimizer's
 ADAM_STATES = 2  # running means of gradients and of their squares
 LOGIT_COPIES = 3  # in float32: the logits, their logarithms, their gradients
 PICTURES = 2  # of a pair, unless its images are pasted into one
-UNITS = 16  # of rows and of columns that an image has in a model that takes any size
 VISION, BRIDGE, LANGUAGE, OTHER = PARTS = ("vision", "bridge", "language", "other")
 LOGITS = "lm_head"  # of the language model, of fewer tokens than its other layers
 # The bridge comes first: Qwen's lies within its vision model.
@@ -207,26 +206,12 @@ def _tokens(
 ) -> dict[str, int]:
     """Tokens of a batch that pass through each part."""
     vision = getattr(config, "vision_config", config)
-    patch = _side(getattr(vision, "patch_size", 14))
-    any_size = UNITS * patch * round(_merged(config) ** 0.5)
-    side = image_size or _side(getattr(vision, "image_size", None) or any_size)
-    patches = (side // patch) ** 2
-    queries = getattr(config, "num_query_tokens", None) or patches // _merged(config)
-    images = pictures * batch_size
-    language = batch_size * sequence_length
-    return {VISION: images * patches, BRIDGE: images * queries, LANGUAGE: language, OTHER: language}
-
-
-def _side(value: Any) -> int:
-    return int(value[0]) if isinstance(value, list | tuple) else int(value)
-
-
-def _merged(config: Any) -> int:
-    """How many patches become one place of an image."""
-    vision = getattr(config, "vision_config", config)
-    side = getattr(vision, "spatial_merge_size", None) or getattr(config, "scale_factor", None)
-    side = side or 1 / getattr(config, "downsample_ratio", 1.0)
-    return round(side**2)
+    patch, merge = images.side_of(getattr(vision, "patch_size", 14)), images.merge_of(config)
+    own = getattr(vision, "image_size", None) or images.UNITS * patch * merge
+    patches = ((image_size or images.side_of(own)) // patch) ** 2
+    queries = getattr(config, "num_query_tokens", None) or patches // merge**2
+    seen, language = pictures * batch_size, batch_size * sequence_length
+    return {VISION: seen * patches, BRIDGE: seen * queries, LANGUAGE: language, OTHER: language}
 
 
 @dataclass

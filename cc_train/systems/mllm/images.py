@@ -61,12 +61,12 @@ def geometry(family: Family, config: Any, size: int | None, entering: Entering =
     take.
     """
     vision = config.vision_config
-    patch, merge = _first(vision.patch_size), _merge(family, config)
+    patch, merge = side_of(vision.patch_size), merge_of(config)
     own = getattr(vision, "image_size", None) if family.pixels != "patches" else None
-    side = size or (_first(own) if own is not None else UNITS * patch * merge)
-    if own is not None and side != _first(own):
+    side = size or (side_of(own) if own is not None else UNITS * patch * merge)
+    if own is not None and side != side_of(own):
         raise UserError(
-            f"model.image_size={side}: this model takes images of {_first(own)} px",
+            f"model.image_size={side}: this model takes images of {side_of(own)} px",
             "Leave model.image_size out",
         )
     if side % (patch * merge):
@@ -105,12 +105,19 @@ def _entered(shape: Geometry, entering: Entering) -> Geometry:
     return replace(shape, images=1, pasted=True)
 
 
-def require_pictures(family: Family, entering: Entering) -> None:
-    """Raises UserError where images are to be pasted, and the family sees none."""
-    if entering == "pasted" and family.pixels == "features":
+def require_pictures(family: Family, size: int | None, entering: Entering) -> None:
+    """Raises UserError where it is set how images enter, and the family sees none."""
+    if family.pixels != "features":
+        return
+    if entering == "pasted":
         raise UserError(
             f"model.images=pasted: family {family.name} sees features of each image",
             "Set model.images=two",
+        )
+    if size is not None:
+        raise UserError(
+            f"model.image_size={size}: family {family.name} sees the features in the shards",
+            "Leave it out, and build the shards with that image_size",
         )
 
 
@@ -215,17 +222,15 @@ def patches(images: Tensor, patch: int, merge: int, frames: int) -> Tensor:
     return repeated.reshape(count, rows * columns, channels * frames * patch * patch)
 
 
-def _merge(family: Family, config: Any) -> int:
-    """Patches that an image token joins, by row and by column."""
-    if family.pixels == "patches":
-        return int(config.vision_config.spatial_merge_size)
-    if family.pixels == "pairs":
-        return int(config.scale_factor)
-    ratio = getattr(config, "downsample_ratio", None)
-    return 1 if ratio is None or family.queries else round(1 / ratio)
+def merge_of(config: Any) -> int:
+    """Patches that an image token joins, by row and by column, as Qwen-VL, SmolVLM and InternVL
+    say it; 1 where nothing is said."""
+    vision = getattr(config, "vision_config", config)
+    side = getattr(vision, "spatial_merge_size", None) or getattr(config, "scale_factor", None)
+    return int(side) if side else round(1 / (getattr(config, "downsample_ratio", None) or 1))
 
 
-def _first(size: Any) -> int:
+def side_of(size: Any) -> int:
     """A side in px of a configuration that gives one number or two; squares alone are known.
 
     Raises UserError for a rectangle.

@@ -133,10 +133,10 @@ def read(
     config = read_config(place)
     family = family_of(config, family_name, place)
     make = AutoModelForCausalLM if family is families.LM else AutoModelForImageTextToText
-    options: dict[str, Any] = {"local_files_only": True, "dtype": dtype(precision, device)}
-    options["attn_implementation"] = attention_tap.IMPLEMENTATION
+    kind = dtype(precision, device)
+    tapped = attention_tap.IMPLEMENTATION
     try:
-        model = make.from_pretrained(place, **options)
+        model = folders.pretrained(make, place, dtype=kind, attn_implementation=tapped)
         tokenizer, questions, processor = _words(family, place)
     except folders.UNREADABLE as error:
         raise UserError(f"{place}: {folders.first_line(error)}", UNREADABLE) from None

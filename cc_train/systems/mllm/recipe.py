@@ -17,7 +17,7 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.settings import Section
 from cc_train.captioner import Inputs
-from cc_train.data import feature_statistics, found_entities, order, split
+from cc_train.data import feature_statistics, found_entities, order, shard_index, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
@@ -89,7 +89,12 @@ def prepare(settings: Settings, request: Request) -> Task:
     _refuse(settings)
     place = loading.place_of(settings.model.weights)
     family = loading.family_of(loading.read_config(place), settings.model.family, place)
-    images.require_pictures(family, settings.model.images)
+    images.require_pictures(family, settings.model.image_size, settings.model.images)
+    if request.init is not None and family is not families.LM:
+        raise UserError(
+            "--init: only the connector of a language model of text starts from another run",
+            "Leave --init out",
+        )
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     about: dict[str, Any] = {"samples": data.about()}
     if family is families.LM:
@@ -106,11 +111,6 @@ def prepare(settings: Settings, request: Request) -> Task:
     captioner = make(settings, base, about, backbone)
     if isinstance(captioner.model, SeeingLanguageModel):
         _start_eyes(captioner.model.connector, data.train, about["backbone"], request)
-    elif request.init is not None:
-        raise UserError(
-            "--init: only the connector of a language model of text starts from another run",
-            "Leave --init out",
-        )
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
@@ -215,19 +215,24 @@ def _untrained(run: Run, device: str) -> MllmCaptioner:
 
 def _require_findings(settings: Settings, entries: Sequence[Entry]) -> None:
     """Raises UserError where the shards lack what the settings say is learned from: without it the
-    plain model would be trained, and nobody would notice."""
-    control = settings.attention
+    plain model would be trained, and nobody would notice. Also for a damaged mask."""
+    control, entity = settings.attention, settings.entity
     samples = list(_readable(order.sample(entries, [entry.key for entry in entries], LOOKED_AT)))
-    if control.is_on and not any(batches.mask_of(s, control) is not None for s in samples):
+    try:
+        without_masks = control.is_on and all(batches.mask_of(s, control) is None for s in samples)
+        without_entities = entity.source == "retrieved" and not any(
+            found_entities.entities(sample, entity.k) for sample in samples
+        )
+    except DamagedShard as error:  # no training goes on with it either
+        raise UserError(str(error), shard_index.ADVICE) from None
+    if without_masks:
         of_truth = control.masks == "truth"
         raise UserError(
             f"these shards hold no masks of {'true' if of_truth else 'found'} changes",
             "Set attention.where=none, or "
             + ("give rendered pairs" if of_truth else "run cc-prep changes before cc-prep build"),
         )
-    if settings.entity.source == "retrieved" and not any(
-        found_entities.entities(sample, 1) for sample in samples
-    ):
+    if without_entities:
         raise UserError(
             "these shards hold no entities",
             "Set entity.source=none, or run cc-prep entities before cc-prep build",
@@ -252,6 +257,12 @@ def _refuse(settings: Settings) -> None:
         raise UserError(
             "loop.ema_decay: a running average would hold the whole model twice",
             "Set loop.ema_decay=0",
+        )
+    fewest, most = settings.generation.min_new_tokens, settings.generation.max_new_tokens
+    if fewest > most:
+        raise UserError(
+            f"generation.min_new_tokens={fewest} is more than generation.max_new_tokens={most}",
+            "Set one of them",
         )
 
 

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from rich.console import Console
 
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.clip import count_layers
 from cc_prep.settings import Section
@@ -23,7 +23,7 @@ from cc_train.data.collate import Reads
 from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
-from cc_train.data.stream import StreamSettings
+from cc_train.data.stream import REMEDY, StreamSettings
 from cc_train.distributed import Ranks
 from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
@@ -245,7 +245,8 @@ def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
 class HeldOut:
     """Batches for validation, the same each time; what cannot be read is left out.
 
-    ranks: each takes its turn.
+    ranks: each takes its turn. Raises JobFailed, as `Stream` does, for an image that only its batch
+    decodes.
     """
 
     entries: Sequence[Entry]
@@ -262,7 +263,11 @@ class HeldOut:
                 except (DamagedShard, FileNotFoundError):
                     continue
             if samples:  # one alone is its own neighbour: its frames out of order still count
-                yield self.make(samples, rngs)
+                try:
+                    batch = self.make(samples, rngs)
+                except DamagedShard as error:
+                    raise JobFailed(f"{error}: {REMEDY}") from None
+                yield batch
 
 
 def _picture(

@@ -17,7 +17,7 @@ from cc_prep.weights import folders as weights_folders
 from cc_train.baselines import local, prompts
 from cc_train.baselines.local import Generation, Local
 from cc_train.baselines.questions import Question
-from tests import tiny_vlm
+from tests import small_weights, tiny_vlm
 
 MAKERS = {"smolvlm": tiny_vlm.smolvlm, "qwen": tiny_vlm.qwen}
 
@@ -148,6 +148,11 @@ def broken_off(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
 
 
+def without_a_tensor(folder: Path) -> None:
+    """Keeps away: answers of a model that is random in part, of which transformers only warns."""
+    small_weights.lose_tensor(folder, "q_proj")
+
+
 def other_sizes(folder: Path) -> None:
     place = folder / "config.json"
     config = json.loads(place.read_text())
@@ -169,6 +174,7 @@ def text_only(folder: Path) -> None:
         (without_weights, "no model that takes images and text"),
         (pickled, "no model that takes images and text"),
         (broken_off, "no model that takes images and text"),
+        (without_a_tensor, "of its Qwen2_5_VLForConditionalGeneration is not there"),
         (other_sizes, "no model that takes images and text"),
         (text_only, "no model that takes images and text"),
     ],

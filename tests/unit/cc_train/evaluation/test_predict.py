@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,25 @@ def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
         list(predict(Looks(Inputs((8, 8), "tokens", tokenizer="3" * 64)), entries))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "what"),
+    [(Inputs((8, 8)), "no image of frame 0"), (Inputs((8, 8), entities=1), "its entities are 5")],
+)
+def test_what_is_damaged_within_a_sample_is_told_in_a_line(
+    tmp_path: Path, inputs: Inputs, what: str
+) -> None:
+    """Keeps away: a traceback at the first validation, hours after the start."""
+    (entry,) = shard_index.read([write(tmp_path / "test-000000.tar", [8], ["a"])])
+    sample = entry.read()
+    if inputs.entities:
+        damaged = replace(sample, meta={**sample.meta, "entities": 5})
+    else:
+        damaged = replace(sample, images={0: b"no image", 1: b""})
+    stored: Any = Stored(damaged, shard=entry.shard)
+    with pytest.raises(UserError, match=rf"^{entry.shard}: .*{what}.*Give shards that"):
+        list(predict(Looks(inputs), [stored]))
+
+
 SIZE = {"height": 8, "width": 8}
 
 
@@ -82,6 +101,7 @@ class Stored:
 
     sample: TrainingSample
     key: str = "k"
+    shard: str = ""
 
     def read(self) -> TrainingSample:
         return self.sample

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cc_prep.errors import UserError
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.report import facts as shown
@@ -132,3 +135,22 @@ def test_a_page_without_facts(tmp_path: Path) -> None:
     assert "Facts" not in text
     assert 'class="claim' not in text
     assert "color: 0 of 3 captions are a reference word for word" in text
+
+
+def test_what_no_page_can_be_made_of_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a KeyError for scores of masks alone; a traceback for one damaged sample."""
+    written(tmp_path)
+    metas = {str(meta["key"]): shard_index.Entry(str(meta["key"]), "a.tar", 0, 1) for meta in METAS}
+
+    def damaged(entry: shard_index.Entry) -> None:
+        raise DamagedShard(f"{entry.key}: no JSON")
+
+    monkeypatch.setattr(shard_index.Entry, "read", damaged)
+    monkeypatch.setattr(page, "_images", lambda shards: metas)
+    with pytest.raises(UserError, match=r"^a\.tar: .*: no JSON\. Give shards"):
+        page.write(str(tmp_path), None, ["a.tar"])
+    (tmp_path / "evaluation/scores.json").write_text('{"masks": {}}')
+    with pytest.raises(UserError, match=r"scores\.json: no scores of captions\. Evaluate the run"):
+        page.write(str(tmp_path), None)

@@ -40,6 +40,7 @@ def test_a_mirrored_pair_keeps_its_caption_true() -> None:
         pair = variation.of_pair(image, image)
         side = "left" if pair[0][0, 0, 0] else "right"
         assert variation.of_caption("the cube left of the ball") == f"the cube {side} of the ball"
+        assert variation.of_caption("The leftmost cube") == f"The {side}most cube"
         assert np.array_equal(*pair)
         seen.add(side)
     assert seen == {"left", "right"}

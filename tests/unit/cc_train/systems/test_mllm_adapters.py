@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from cc_prep.errors import UserError
-from cc_train.systems.mllm import adapters
+from cc_train.systems.mllm import adapters, families
+from cc_train.systems.mllm.adapters import Lora
 from tests import small_mllm
 
 ALL = ("instructblip", "blip2", "internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl")
@@ -67,6 +68,11 @@ def test_layers_that_are_not_there_are_refused(folder: Path) -> None:
         small_mllm.captioner(folder, "smolvlm", lora={"targets": r".*\.wq"})
     with pytest.raises(UserError, match="no regular expression"):
         small_mllm.captioner(folder, "smolvlm", lora={"targets": "("})
+    with pytest.raises(UserError, match=r"the language part, which lora\.language=0 leaves out"):
+        adapters.expressions(families.SMOLVLM, Lora(targets=r".*\.wq", language=0))
+    with pytest.raises(UserError, match=r"Set lora\.vision=0; it has such layers as") as caught:
+        adapters.layers_of(torch.nn.Sequential(torch.nn.Linear(1, 1)), {"vision": "eyes"})
+    assert "lora.targets" not in str(caught.value), "which are the language part's"
 
 
 @pytest.mark.parametrize("family", ["instructblip", "qwen3_vl"])

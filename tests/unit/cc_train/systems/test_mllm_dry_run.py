@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import transformers
 
 from cc_prep.errors import UserError
 from cc_train.systems.mllm import dry_run
@@ -52,6 +53,17 @@ def test_pasted_pictures_take_half_of_the_vision_network(tmp_path: Path) -> None
         if line.startswith("activations")
     ]
     assert sizes[1] < 0.9 * sizes[0]
+
+
+def test_a_language_model_of_text_says_what_is_not_counted(tmp_path: Path) -> None:
+    """Keeps away: a count of what is trained that leaves the connector out and says nothing."""
+    transformers.LlamaConfig(
+        vocab_size=50, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    assert dry_run.dry_run(settings(tmp_path)).endswith(dry_run.CONNECTOR)
+    small_blip()[0].save_pretrained(tmp_path)
+    assert dry_run.CONNECTOR not in dry_run.dry_run(settings(tmp_path))
 
 
 def test_a_processor_s_own_tokens_are_not_guessed(tmp_path: Path) -> None:

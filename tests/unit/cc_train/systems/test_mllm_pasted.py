@@ -125,7 +125,9 @@ def test_maps_of_words_lie_over_each_image(folder: Path) -> None:
 def test_what_cannot_be_pasted_is_refused(folder: Path) -> None:
     """Keeps away: halves of different widths; features of one image that are taken for a pair's."""
     with pytest.raises(UserError, match="family lm sees features of each image"):
-        images.require_pictures(families.LM, "pasted")
+        images.require_pictures(families.LM, None, "pasted")
+    with pytest.raises(UserError, match=r"model\.image_size=224: family lm sees the features"):
+        images.require_pictures(families.LM, 224, "two")
     words = small_mllm.tokenizer(small_mllm.MARKS["internvl"])
     shape = images.geometry(families.INTERNVL, small_mllm.config("internvl", words, None), None)
     odd = dataclasses.replace(shape, size=21)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,7 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
         ({"loop": {"ema_decay": 0.9}}, "a running average would hold the whole model twice"),
         ({"prompt": {"text": "x <image>"}}, "a prompt has 9 places for images, where 2 images"),
         ({"lora": {"vision": 0, "bridge": 0, "language": 0}}, "nothing is to be trained"),
+        ({"generation": {"min_new_tokens": 13}}, "min_new_tokens=13 is more than .*tokens=12"),
         ({"attention": {"masks": "found"}}, "no masks of found changes. .* run cc-prep changes"),
     ],
 )
@@ -272,6 +274,25 @@ def test_shards_without_entities_are_refused(
         start.train("mllm", settings(folder, "smolvlm", shards), request(shards, tmp_path))
 
 
+@pytest.mark.parametrize("damage", [{"mask_png": b"x"}, {"meta": {"entities": [5]}}])
+def test_what_is_damaged_in_a_sample_is_told_in_a_line(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any]
+) -> None:
+    """Keeps away: a traceback before the first step, for one byte of one mask."""
+    entries = shard_index.read([str(shards / "train-*.tar")])
+    plain = shard_index.Entry.read
+
+    def damaged(entry: shard_index.Entry) -> training_shards.TrainingSample:
+        sample = plain(entry)
+        meta = {**sample.meta, **damage.get("meta", {})}
+        return dataclasses.replace(sample, **{**damage, "meta": meta})
+
+    monkeypatch.setattr(shard_index.Entry, "read", damaged)
+    chosen = recipe.Settings(attention=batches.AttentionControl(masks="truth"))
+    with pytest.raises(UserError, match=r"^set-train-.*Give shards that `cc-prep build` wrote"):
+        recipe._require_findings(chosen, entries)
+
+
 def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Path) -> None:
     """Keeps away: eyes that begin anew although a run was named; those of other features."""
     mini = runs.read(runs.locate("captioner-mini"))
@@ -287,9 +308,8 @@ def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Pat
     with pytest.raises(UserError, match="has another backbone or image size"):
         recipe._start_eyes(eyes, [], {**known, "sha256": "0"}, one)
     with pytest.raises(UserError, match="--init: only the connector of a language model"):
-        start.train("mllm", settings(folder, "smolvlm", shards),
-                    Request([str(shards / "train-*.tar")], [], Path("none"), Path("x"),
-                            console=QUIET))  # fmt: skip
+        start.train("mllm", settings(folder, "smolvlm", shards),  # before anything large is read
+                    Request(["none.tar"], [], Path("none"), Path("x"), console=QUIET))  # fmt: skip
 
 
 def test_another_fine_tune_of_the_same_shape_is_another_model(folder: Path, tmp_path: Path) -> None:
@@ -320,6 +340,20 @@ def test_damaged_weights_are_told_in_a_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"mine\.gguf: .*Give a GGUF file"):
             loading.place_of(str(tmp_path / "mine.gguf"))
     assert list((tmp_path / "fresh" / "weights").iterdir()) == []
+
+
+def test_a_model_without_a_tensor_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: adapters on layers that transformers draws anew, other ones at each start."""
+    from cc_train.systems.mllm import loading
+
+    loading.require()
+    place = small_mllm.save(tmp_path, "lm")
+    name = small_weights.lose_tensor(place, "q_proj")
+    with pytest.raises(UserError, match=f"{name} of its LlamaForCausalLM is not there"):
+        loading.read(place, None)
+    assert "newly initialized" not in capfd.readouterr().err
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from cc_prep.errors import JobFailed
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
 from cc_train.systems.procap import stage1_objective as stage1
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import REL, Config, ProcedureEncoder
+from cc_train.systems.procap.stage1 import HeldOut
 from cc_train.systems.procap.stage1_objective import (
     VARIANTS,
     Batch,
@@ -316,3 +320,19 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
                 double_encoder, features, weights, (), 0.0, "cpu", max_activation_mb=most
             )
             assert objective.division(raw["visible"]) == chunks
+
+
+def test_a_damaged_image_to_validate_on_is_told_in_a_line() -> None:
+    """Keeps away: a traceback at the first validation, 5,000 steps after the start."""
+
+    class Entry:
+        def read(self) -> str:
+            return "a sample"
+
+    def make(samples: Any, rngs: Any) -> Any:
+        raise DamagedShard("k: no image of frame 0")
+
+    entries: Any = [Entry()]
+    maker: Any = make
+    with pytest.raises(JobFailed, match="k: no image of frame 0: look at the shards"):
+        list(HeldOut(entries, maker))

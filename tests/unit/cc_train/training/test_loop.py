@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from cc_prep.errors import JobFailed
+from cc_prep.errors import JobFailed, UserError
 from cc_train.training import loop
 from cc_train.training.loop import WORKER_DIED, _alive
 
@@ -99,6 +99,27 @@ def test_only_a_death_is_called_one() -> None:
     own = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback"
     with pytest.raises(RuntimeError, match="Original"), loop._alive():
         raise RuntimeError(own)
+
+
+def refused(number: int) -> int:
+    if number == 1:
+        raise UserError("no such sample", "Give others")
+    raise JobFailed("enough of them")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_refusal_in_a_worker_is_the_line_that_it_is_elsewhere(workers: int) -> None:
+    """Keeps away: torch's traceback in place of a message, once `loop.loader_workers` is set."""
+    for number, error in (
+        (1, UserError("no such sample", "Give others")),
+        (2, JobFailed("enough of them")),
+    ):
+        loader: DataLoader[int] = DataLoader(
+            loop.Batches(refused, 3), None, sampler=[number], num_workers=workers
+        )
+        with pytest.raises(type(error)) as caught:
+            list(loop._handed_over(loader, workers))
+        assert str(caught.value) == str(error)
 
 
 class Signalled(Dataset[int]):

@@ -62,6 +62,16 @@ def test_a_damaged_run_is_one_line(
         runs.network_of(run_of(settings, tensors), build, "cpu")
 
 
+def test_an_error_without_words_is_named() -> None:
+    """Keeps away: an IndexError about the message of another error."""
+
+    def build(run: Run) -> nn.Linear:
+        raise ValueError
+
+    with pytest.raises(UserError, match=r"somewhere: no captioner \(ValueError\)"):
+        runs.network_of(run_of({}, {}), build, "cpu")
+
+
 def test_a_start_of_other_sizes_says_which_tensor() -> None:
     """Keeps away: an --init of another width that ends in torch's traceback."""
     network = nn.Linear(2, 1)

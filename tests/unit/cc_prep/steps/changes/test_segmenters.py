@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from cc_prep.steps import changes
 from cc_prep.steps.changes.clustering import Cluster
 from cc_prep.steps.changes.segmenters import Sam, filled, make
 from cc_prep.weights.folders import locate_folder
+from tests import small_weights
 from tests.composites import composite
 from tests.small_sam import save_small_sam
 
@@ -108,3 +110,11 @@ def test_a_folder_without_tensors_gets_one_line(sam_folder: Path, tmp_path: Path
     with pytest.raises(UserError, match="no SAM can be loaded") as caught:
         Sam(locate_folder(str(tmp_path), "sam"), "cpu")
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_tensor_is_refused(sam_folder: Path, tmp_path: Path) -> None:
+    """Keeps away: masks of a network that is random in part, of which transformers only warns."""
+    folder = Path(shutil.copytree(sam_folder, tmp_path / "sam"))
+    name = small_weights.lose_tensor(folder, "mlp")
+    with pytest.raises(UserError, match=f"{name} of its SamModel is not there, the first of 1 "):
+        Sam(locate_folder(str(folder), "sam"), "cpu")
