@@ -124,11 +124,14 @@ def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Networ
     try:
         network = build(run)
         network.load_state_dict(run.tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{run.folder}: no captioner ({first_line(error)})", "Train it anew"
-        ) from None
-    return network.to(device).eval()
+    except KeyError as error:
+        reason = f"no {error.args[0]} in it"
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = first_line(error)
+    else:
+        return network.to(device).eval()
+    what = "encoder" if run.system == "stage1" else "captioner"
+    raise UserError(f"{run.folder}: no {what} ({reason})", "Train it anew")
 
 
 def take_over(network: nn.Module, tensors: Mapping[str, Tensor], init: Path) -> None:

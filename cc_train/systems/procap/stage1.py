@@ -34,6 +34,7 @@ from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.training import runs
+from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
@@ -177,10 +178,13 @@ def untrained(
 def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
     """The encoder of a stage-1 run and its settings. Raises UserError."""
     stored = runs.read(run, "stage1")
-    shapes = {name: tuple(t.shape) for name, t in stored.tensors.items()}
-    encoder = ProcedureEncoder(Config.of(shapes))
-    encoder.load_state_dict(stored.tensors)
-    return encoder, stored.settings
+
+    def untrained_encoder(run: Run) -> ProcedureEncoder:
+        return ProcedureEncoder(
+            Config.of({name: tuple(t.shape) for name, t in run.tensors.items()})
+        )
+
+    return runs.network_of(stored, untrained_encoder, "cpu").train(), stored.settings
 
 
 def read_features(run: Path, trained: Mapping[str, Any], cache_mb: int = 0) -> FrameFeatures:

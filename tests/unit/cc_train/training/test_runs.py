@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
+from cc_train.systems.procap import stage1
 from cc_train.training import runs
 from cc_train.training.runs import Run
 
@@ -45,7 +47,7 @@ def test_a_run_becomes_its_network() -> None:
 @pytest.mark.parametrize(
     ("settings", "tensors", "reason"),
     [
-        ({}, {}, "'width'"),
+        ({}, {}, "no width in it"),
         ({"width": "wide"}, {}, "1 validation error"),
         ({"width": 2}, {"weight": torch.zeros(1, 3)}, "Error.s. in loading state_dict"),
     ],
@@ -60,6 +62,14 @@ def test_a_damaged_run_is_one_line(
 
     with pytest.raises(UserError, match=f"somewhere: no captioner .{reason}.*Train it anew"):
         runs.network_of(run_of(settings, tensors), build, "cpu")
+
+
+def test_a_stage_1_without_a_tensor_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a KeyError of a packed run that lost a part, where stage 2 starts from it."""
+    stored = replace(run_of({}, {"text_pos_emb.weight": torch.zeros(4, 64)}), system="stage1")
+    monkeypatch.setattr(runs, "read", lambda folder, system: stored)
+    with pytest.raises(UserError, match=r"no encoder \(no conv_to_embedding.1.weight in it\)"):
+        stage1.read_encoder(Path("somewhere"))
 
 
 def test_an_error_without_words_is_named() -> None:
