@@ -19,6 +19,8 @@ FREE_OF_LOOP = (
 )  # fmt: skip
 FREE = (*(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files")
 ITEMS = "global_batch_size"
+# Settings that came later, with the value that computes what runs without them do.
+ADDED = {"mirror": 0.0, "network.compare_ends": False, "weights.squared": 0.0}
 
 
 def read_settings(place: Path) -> dict[str, Any]:
@@ -52,7 +54,8 @@ def check_same(
         loop[ITEMS] = stream.get("batch", batch * processes) * accumulated
         old["loop"] = loop
     allowed = tuple(f"{name}:" for name in FREE)
-    changed = [d for d in differences(old, new) if not d.startswith(allowed)]
+    same = {line for name, value in ADDED.items() for line in differences(None, value, name)}
+    changed = [d for d in differences(old, new) if not d.startswith(allowed) and d not in same]
     if changed:
         raise UserError(
             f"{run} was trained with other settings ({'; '.join(changed[:5])})",

@@ -51,6 +51,19 @@ def test_runs_from_before_say_the_items_of_a_step_in_their_checkpoint() -> None:
     resume.check_same(old, config(batch_size=2), RUN, {})
 
 
+@pytest.mark.parametrize("section", ["network", "weights"])
+def test_a_run_from_before_a_setting_goes_on_with_what_it_did(section: str) -> None:
+    """Keeps away: a stage 1 or a VQGAN of last week that no settings can continue."""
+    name, off, on = {
+        "network": ("compare_ends", False, True),
+        "weights": ("squared", 0.0, 4.0),
+    }[section]
+    old, width = config(), {"width": 64}
+    resume.check_same({**old, section: width}, {**old, section: {**width, name: off}}, RUN, {})
+    with pytest.raises(UserError, match=f"{section}.{name}: None → {on}"):
+        resume.check_same({**old, section: width}, {**old, section: {**width, name: on}}, RUN, {})
+
+
 @pytest.mark.parametrize(
     ("world", "most", "micro", "accumulated"),
     [(1, 16, 16, 1), (1, 8, 8, 2), (2, 8, 8, 1), (4, 8, 4, 1), (16, 8, 1, 1), (1, 5, 4, 4)],
