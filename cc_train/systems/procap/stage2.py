@@ -260,13 +260,7 @@ def _from_stage1(
     first, (encoder, trained) = data.first, read_encoder(init)
     if trained["frames"] != "features":
         frozen_networks.check(data)
-    for key, value in (("frames", settings.frames), ("network", settings.network)):
-        expected = value.model_dump(mode="json") if isinstance(value, Section) else value
-        if expected is not None and expected != trained[key]:
-            raise UserError(
-                f"{key} is {trained[key]} in {init}, and {expected} in the settings",
-                f"Leave {key} out with --init",
-            )
+    _check_sizes(settings, trained, init)
     features = read_features(init, trained, settings.cache_mb)
     _check_backbone(settings, data, init, features)
     if features.kind == "tokens" and trained["tokenizer_sha256"] != first["tokenizer_sha256"]:
@@ -283,6 +277,22 @@ def _from_stage1(
             "Use shards of the same image_size",
         )
     return resized(encoder, settings.queries.k + 2), features
+
+
+def _check_sizes(settings: Settings, trained: Mapping[str, Any], init: Path) -> None:
+    """Raises UserError where the settings name another encoder than the stage-1 run at `init`."""
+    network = None if settings.network is None else settings.network.model_dump(mode="json")
+    # A run lacks the settings that came after it; it was trained with their defaults.
+    stored = {**Network().model_dump(mode="json"), **trained["network"]}
+    for key, expected, own in (
+        ("frames", settings.frames, trained["frames"]),
+        ("network", network, stored),
+    ):
+        if expected not in (None, own):
+            raise UserError(
+                f"{key} is {own} in {init}, and {expected} in the settings",
+                f"Leave {key} out with --init",
+            )
 
 
 def _made_with(settings: Settings, data: Split, init: Path | None) -> Mapping[str, Any]:

@@ -80,13 +80,14 @@ def test_each_stage_has_its_own_slips(
 
 @pytest.mark.parametrize("first", [False, True])
 def test_runs_from_before_the_switches_stay_as_they_were(tmp_path: Path, first: bool) -> None:
-    """Keeps away: a captioner that says something else after an update of this package."""
+    """Keeps away: a captioner that says something else after an update of this package, and a run
+    that is refused beside its own sizes since a setting came to them."""
     task = prepared(tmp_path / "a", "stage1", network=NETWORK)
     losses = {"reference_quirks": first}
     older: dict[str, object] = {"frames": "tokens", "network": NETWORK, "losses": losses}
     init = stored_run(tmp_path / "a", "stage1", task, older)
     sizes = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
-    task = prepared(tmp_path / "b", "stage2", init, decoder=sizes)
+    task = prepared(tmp_path / "b", "stage2", init, decoder=sizes, network=NETWORK)
     run = stored_run(
         tmp_path / "b", "stage2", task, {"decoder": sizes, "queries": {"kind": "shared"}}
     )
