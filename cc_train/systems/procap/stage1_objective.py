@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from cc_prep.models.clip import rows_of
 from cc_prep.settings import Section
 from cc_train.distributed import Ranks
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
@@ -135,7 +136,7 @@ def losses_of(
             continue
         # Binary cross-entropy of 1 in the true pass, and of 0 in the other.
         if "true" in hidden:
-            states = _read(encoder, name, hidden["true"][:, rows])
+            states = _read(encoder, name, rows_of(hidden["true"], rows))
             losses[name] = binary_loss(encoder, batch, settings, name, states, -1)
         if name in hidden:
             states = _read(encoder, name, hidden[name])
@@ -171,7 +172,7 @@ def right_of(
     weights = dict(zip(("consistency", "align"), _sample_weights(batch, settings), strict=True))
     for name, rows in _rows(encoder, batch).items():
         if name in hidden:
-            true = heads[name](_read(encoder, name, hidden["true"][:, rows]))[:, 0] > 0
+            true = heads[name](_read(encoder, name, rows_of(hidden["true"], rows)))[:, 0] > 0
             false = heads[name](_read(encoder, name, hidden[name]))[:, 0] < 0
             right = (true.float() + false.float()) * weights[name]
             counts[f"{name}_accuracy"] = (right, 2 * weights[name])
