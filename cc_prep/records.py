@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -67,6 +68,8 @@ class Looks:
         if not numbers or len(place) != 2 or not all(isinstance(value[w], str) for w in words):
             raise ValueError("looks are four words and a place [u, v]")
         u, v = (float(x) for x in place)
+        if not (math.isfinite(u) and math.isfinite(v)):
+            raise ValueError("a place is two finite numbers")
         return cls(**{word: value[word] for word in words}, place=(u, v))
 
 

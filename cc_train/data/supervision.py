@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cc_prep.errors import UserError
 from cc_prep.records import FACT_TYPES, Facts, Looks
 from cc_prep.synth.scenes import COLORS, MATERIALS, SHAPES, SIZES
 
@@ -95,12 +96,18 @@ def fact_classes(facts: Facts | None) -> list[int]:
     return [
         kind,
         *(unknown if looks is None else look_classes(looks)),
-        LOOKS["color"].index(facts.after.color) if recoloured and facts.after else UNKNOWN,
+        look_classes(facts.after)[0] if recoloured and facts.after else UNKNOWN,
     ]
 
 
 def look_classes(looks: Looks) -> list[int]:
-    """Colour, shape, material and size as classes."""
+    """Colour, shape, material and size as classes. Raises UserError for another word."""
+    for name, names in LOOKS.items():
+        if getattr(looks, name) not in names:
+            raise UserError(
+                f"facts: {getattr(looks, name)!r} is no {name} that can be learned",
+                f"Build these shards anew; a {name} is {', '.join(names)}",
+            )
     return [names.index(getattr(looks, name)) for name, names in LOOKS.items()]
 
 

@@ -83,6 +83,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         raise UserError("fewer than two captioned pairs", "Give shards of a captioned data set")
     train, held_out = order.hold_out(samples, ids, settings.data.held_out)
     train = _fewer_unchanged(train, settings.data.no_change)
+    if settings.facts is not None:
+        _check_facts(train)
     request.console.print(f"{len(train):,} pairs, {len(held_out):,} held out", highlight=False)
     network, scale = from_scratch(settings.network), 1.0
     _forget_unseen_words(network, train)
@@ -101,6 +103,16 @@ def prepare(settings: Settings, request: Request) -> Task:
     batch = partial(_batch, train, settings, network.config, request.ranks)
     about = {"samples": describe(samples, train)}
     return Task(objective, StatelessSource(batch), len(train), about)
+
+
+def _check_facts(samples: Sequence[Sample]) -> None:
+    """Raises UserError for facts of another form, and where no pair has any."""
+    known = [shard_index.facts_of({**sample.meta, "key": sample.key}) for sample in samples]
+    if not any(facts is not None for facts in known):
+        raise UserError(
+            "facts: none of these pairs says what truly changed",
+            "Give sequence shards of scenes that `cc-prep synth` rendered, or set facts=null",
+        )
 
 
 def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample]) -> None:
@@ -143,9 +155,9 @@ def _batch(
         variations.append(Variation.draw(settings.data, rng))
         captions.append(variations[-1].of_caption(caption))
     own = slice(ranks.rank * loop.batch_size, (ranks.rank + 1) * loop.batch_size)
+    images = [before_after(sample) for sample in chosen[own]]
     pairs = [
-        variation.of_pair(*before_after(sample))
-        for sample, variation in zip(chosen[own], variations[own], strict=True)
+        variation.of_pair(*ends) for ends, variation in zip(images, variations[own], strict=True)
     ]
     batch = collate(pairs, captions[own], sizes.resolution)
     del batch["captions"]
@@ -153,8 +165,8 @@ def _batch(
     if settings.facts is None:
         return batch
     known = [
-        variation.of_facts(sample)
-        for sample, variation in zip(chosen[own], variations[own], strict=True)
+        variation.of_facts(sample, before.shape)
+        for sample, variation, (before, _) in zip(chosen[own], variations[own], images, strict=True)
     ]
     side = sizes.resolution // sizes.patch
     return {**batch, **known_facts.batch_of(known, (side, side))}
@@ -198,12 +210,15 @@ class Variation:
         """The caption of the varied pair."""
         return exchange_sides(caption) if self.mirror else caption
 
-    def of_facts(self, sample: Sample) -> Facts | None:
-        """What is known of the varied pair. Raises UserError for facts of another form."""
+    def of_facts(self, sample: Sample, shape: Sequence[int]) -> Facts | None:
+        """What is known of the varied pair. Raises UserError for facts of another form.
+
+        shape: of its images, [H, W, 3].
+        """
         facts = shard_index.facts_of({**sample.meta, "key": sample.key})
         if facts is None:
             return None
-        height, width = int(sample.meta["height"]), int(sample.meta["width"])
+        height, width = shape[:2]
         return known_facts.seen(facts, (self.dx / width, self.dy / height), self.mirror)
 
     def of_pair(self, before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES
+from cc_prep.records import FACT_TYPES, Facts, Looks
 from cc_train.data import supervision
 from cc_train.data.ordered_pairs import OrderedPairBatches, draw, ordered_pairs
 from cc_train.text import Vocabulary
@@ -181,3 +181,12 @@ def test_a_view_whose_objects_are_not_known_lends_no_facts() -> None:
     scene = ordered_pairs([changed, unchanged])
     from_view = next(pair for pair in scene.pairs if (pair.first, pair.second) == (2, 1))
     assert from_view.facts is None
+
+
+def test_a_word_that_no_class_has_is_one_line() -> None:
+    """Keeps away: a ValueError of a tuple's index in a loader worker, of shards with other words."""
+    mauve = Looks("mauve", "cube", "metal", "small", (0.5, 0.5))
+    with pytest.raises(UserError, match="'mauve' is no color that can be learned"):
+        supervision.look_classes(mauve)
+    with pytest.raises(UserError, match="mauve"):
+        supervision.fact_classes(Facts("color", replace(mauve, color="red"), mauve))

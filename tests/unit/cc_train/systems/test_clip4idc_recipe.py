@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 
+from cc_prep.errors import UserError
 from cc_prep.formats import sequences, tar
 from cc_prep.records import Facts, FrameSequence, ImagePair, Looks
 from cc_train.data import order, sequence_index
 from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc import recipe as clip4idc
+from cc_train.systems.clip4idc.known_facts import FactHeads
 from cc_train.systems.clip4idc.objective import from_scratch
+from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 
 RANDOM = np.random.default_rng(0)
 
 
-def write(folder: Path, numbers: range, split: str = "train", index: int = 0) -> Path:
+def write(
+    folder: Path,
+    numbers: range,
+    split: str = "train",
+    index: int = 0,
+    facts: Sequence[Facts | None] = (),
+) -> Path:
     place = folder / f"{split}-{index:06d}.tar"
     with tar.write_shard(str(place)) as (writer, _):
         for i in numbers:
             kind = "no_change" if i % 2 else "change"
-            pair = ImagePair("d", split, str(i // 2), kind, "b", "a", (f"caption {i}",))
+            known = facts[i] if facts else None
+            pair = ImagePair(
+                "d", split, str(i // 2), kind, "b", "a", (f"caption {i}",), facts=known
+            )
             frames = np.full((3, 32, 40, 3), 10 * i, np.uint8)
             writer.add(pair.key, sequences.encode(FrameSequence(pair, frames), "png", 95, {}))
     return place
@@ -59,18 +75,19 @@ def test_facts_go_where_the_images_go() -> None:
     """Keeps away: places of the stored images in a batch of moved and mirrored ones."""
     image = np.zeros((32, 40, 3), np.uint8)
     image[8, 10] = 255
-    looks = Looks("red", "cube", "metal", "small", (10.5 / 40, 8.5 / 32))
-    facts = Facts("drop", looks, None, (looks,), ())
+    shown = Looks("red", "cube", "metal", "small", (10.5 / 40, 8.5 / 32))
+    facts = Facts("drop", shown, None, (shown,), ())
     pair = ImagePair("d", "train", "1", "change", "b", "a", ("gone",), facts=facts)
     seq = FrameSequence(pair, np.stack([image, image]))
     meta = json.loads(sequences.encode(seq, "png", 95, {})["json"])
+    del meta["height"], meta["width"]  # the images say it
     sample = sequence_index.Sample("shard", "d-1", meta, {})
     for variation in (
         clip4idc.Variation(),
         clip4idc.Variation(dx=3, dy=-2),
         clip4idc.Variation(dx=3, dy=-2, mirror=True),
     ):
-        seen = variation.of_facts(sample)
+        seen = variation.of_facts(sample, image.shape)
         assert seen is not None
         assert seen.before is not None
         u, v = seen.before.place
@@ -92,6 +109,62 @@ def test_a_batch_with_facts(tmp_path: Path) -> None:
     assert (batch["facts"] == -1).all()
     assert batch["centres"].shape == (8, 2, 2)
     assert not batch["has_objects"].any()
+
+
+def looks(number: int) -> Looks:
+    return Looks(("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3))
+
+
+# Of four pairs: as many objects as the number says, before and none after, or the other way round.
+FACTS = [
+    Facts("drop", looks(0), None, (looks(0),), ()),
+    Facts("add", None, looks(1), (), (looks(1), looks(2))),
+    None,
+    Facts("move", looks(3), looks(4), (looks(3), looks(2)), (looks(4), looks(2))),
+]
+
+
+def test_ranks_average_to_the_losses_of_one_process(tmp_path: Path) -> None:
+    """Keeps away: a rank that is asked for another's pairs or images, and sums that are divided by
+    its own terms."""
+    write(tmp_path, range(4), facts=FACTS)
+    samples = sequence_index.read_index([f"{tmp_path}/*.tar"])
+    network = from_scratch(clip4idc.Network(embedding=16, resolution=32, patch=16, vision_width=64))
+    heads = FactHeads(network.config).eval()
+    tokens, pairs = torch.randn(2, 4, 5, 64), torch.randn(4, 16)  # before and after, of each pair
+
+    def batch(ranks: Ranks) -> dict[str, torch.Tensor]:
+        settings = clip4idc.Settings(loop=Loop(batch_size=4 // ranks.world), facts=FactLosses())
+        return clip4idc._batch(samples, settings, network.config, ranks, 0)
+
+    def losses(part: slice, ranks: Ranks) -> dict[str, torch.Tensor]:
+        own = tokens[:, part].flatten(0, 1)
+        counts = {name: count / ranks.world for name, count in total.items()}
+        return heads.losses(own, pairs[part], batch(ranks), counts, FactLosses())
+
+    total = fact_losses.denominators(batch(Ranks()))
+    assert all(count > 0 for name, count in total.items() if name != "new_color")
+    total["new_color"] = torch.tensor(1)
+    one = losses(slice(4), Ranks())
+    halves = [losses(slice(2 * rank, 2 * rank + 2), Ranks(rank, 2)) for rank in (0, 1)]
+    for name, loss in one.items():
+        torch.testing.assert_close((halves[0][name] + halves[1][name]) / 2, loss, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"facts": None}, "none of these pairs says what truly changed"),
+        ({"facts": {"type": "drop"}}, "facts are type, before"),
+    ],
+)
+def test_facts_that_cannot_be_learned(damage: dict[str, object], message: str) -> None:
+    """Keeps away: a setting that has no effect, and a refusal in the middle of a training."""
+    sample = sequence_index.Sample("shard", "d-1", {"facts": FACTS[1] and asdict(FACTS[1])}, {})
+    clip4idc._check_facts([sample])
+    damaged = replace(sample, meta={**sample.meta, **damage})
+    with pytest.raises(UserError, match=message):
+        clip4idc._check_facts([damaged])
 
 
 def test_true_sentences_are_no_negatives() -> None:
