@@ -1,8 +1,8 @@
-"""Attention in bfloat16 by two matrix products, on processors that multiply bfloat16 themselves.
+"""Attention in bfloat16 by two matrix products, on AMD processors that have bfloat16 ones.
 
 torch's fused kernel takes MKL's products, which an AMD processor computes in float32 after copying;
-oneDNN's, which `torch.matmul` takes, are the processor's own. A training's step of attention takes
-a half to a quarter of the time (docs/performance.md).
+oneDNN's, which `torch.matmul` takes, are the processor's own. Forward and backward take less than
+half of the time; on an Intel processor torch's own choice stands (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cc_prep.models.cpu.linear import has_onednn_on_amd
+
 # Scores are kept for the backward pass, which the fused kernel recomputes. Above this size that
 # memory is worth more than the time.
 MOST_SCORES = 2**25
@@ -23,7 +25,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = N
     """`F.scaled_dot_product_attention` of [B, heads, L, D] and [B, heads, M, D].
 
     mask: bool that spreads to [B, heads, L, M], at least one True in each row; or numbers that are
-    added to the scores. In bfloat16 on a CPU that has its products, scores are rounded to it.
+    added to the scores. In bfloat16 on a CPU that has its products, scores are rounded to it, and
+    kept for the backward pass.
     """
     scores = query.shape[:-1].numel() * key.shape[-2]
     if (
@@ -48,10 +51,5 @@ def additive(mask: Tensor) -> Tensor:
 
 @cache
 def has_bfloat16_products() -> bool:
-    """Whether this processor multiplies bfloat16, and torch has oneDNN, which does it so."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:  # not Linux
-        return False
-    named = "avx512_bf16" in text or "amx_bf16" in text
-    return named and torch.backends.mkldnn.is_available()
+    """Whether this is an AMD processor that multiplies bfloat16, and torch has oneDNN for it."""
+    return has_onednn_on_amd() and "avx512_bf16" in Path("/proc/cpuinfo").read_text()
