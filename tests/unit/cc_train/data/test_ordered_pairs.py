@@ -184,7 +184,7 @@ def test_a_view_whose_objects_are_not_known_lends_no_facts() -> None:
 
 
 def test_a_word_that_no_class_has_is_one_line() -> None:
-    """Keeps away: a ValueError of a tuple's index in a loader worker, of shards with other words."""
+    """Keeps away: a ValueError of a tuple's index in a loader worker, of other words."""
     mauve = Looks("mauve", "cube", "metal", "small", (0.5, 0.5))
     with pytest.raises(UserError, match="'mauve' is no color that can be learned"):
         supervision.look_classes(mauve)
