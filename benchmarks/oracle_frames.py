@@ -88,7 +88,10 @@ def main(shards: tuple[str, ...], seeds: int, steps: int) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     examples = [one for entry in shard_index.read(shards) for one in ordered(entry)]
+    examples = [one for one in examples if one.pair.facts is not None]
     names = sorted({one.scene for one in examples})
+    if len(names) < 5:
+        raise click.UsageError("--shards: fewer than five rendered scenes")
     held_out = {*np.random.default_rng(0).permutation(names)[: len(names) // 5].tolist()}
     train = [one for one in examples if one.scene not in held_out]
     valid = [one for one in examples if one.scene in held_out]
