@@ -21,22 +21,19 @@ from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
 
 
-def seen(facts: Facts, shift: tuple[float, float], mirror: bool) -> Facts:
+def moved(facts: Facts, shift: tuple[float, float], mirror: bool) -> Facts:
     """The facts of a pair whose images were moved by a share (right, down) and then mirrored."""
 
-    def moved(looks: Looks) -> Looks:
+    def of_object(looks: Looks) -> Looks:
         u, v = looks.place[0] + shift[0], looks.place[1] + shift[1]
         return replace(looks, place=(1 - u if mirror else u, v))
 
-    def ends(looks: Looks | None) -> Looks | None:
-        return None if looks is None else moved(looks)
-
     return replace(
         facts,
-        before=ends(facts.before),
-        after=ends(facts.after),
-        objects_before=tuple(map(moved, facts.objects_before)),
-        objects_after=tuple(map(moved, facts.objects_after)),
+        before=None if facts.before is None else of_object(facts.before),
+        after=None if facts.after is None else of_object(facts.after),
+        objects_before=tuple(map(of_object, facts.objects_before)),
+        objects_after=tuple(map(of_object, facts.objects_after)),
     )
 
 

@@ -57,7 +57,8 @@ class Settings(Section):
     """All settings of `cc-train clip4idc`. clip_lr_scale: see Clip4idcObjective; --init only.
 
     facts: weights of the losses of what a renderer knows, see `known_facts`; null learns captions
-    alone, as the paper. Pairs of which nothing is known are asked nothing.
+    alone, as the paper. Pairs of which nothing is known are asked nothing; it is refused where all
+    are such.
     """
 
     network: Network = Network()
@@ -219,7 +220,7 @@ class Variation:
         if facts is None:
             return None
         height, width = shape[:2]
-        return known_facts.seen(facts, (self.dx / width, self.dy / height), self.mirror)
+        return known_facts.moved(facts, (self.dx / width, self.dy / height), self.mirror)
 
     def of_pair(self, before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Both images, uint8 [H, W, 3]."""

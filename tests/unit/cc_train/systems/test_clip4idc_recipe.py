@@ -115,10 +115,11 @@ def looks(number: int) -> Looks:
     return Looks(("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3))
 
 
-# Of four pairs: as many objects as the number says, before and none after, or the other way round.
+# Of four pairs, which show different numbers of objects.
+ADDED = Facts("add", None, looks(1), (), (looks(1), looks(2)))
 FACTS = [
     Facts("drop", looks(0), None, (looks(0),), ()),
-    Facts("add", None, looks(1), (), (looks(1), looks(2))),
+    ADDED,
     None,
     Facts("move", looks(3), looks(4), (looks(3), looks(2)), (looks(4), looks(2))),
 ]
@@ -160,7 +161,7 @@ def test_ranks_average_to_the_losses_of_one_process(tmp_path: Path) -> None:
 )
 def test_facts_that_cannot_be_learned(damage: dict[str, object], message: str) -> None:
     """Keeps away: a setting that has no effect, and a refusal in the middle of a training."""
-    sample = sequence_index.Sample("shard", "d-1", {"facts": FACTS[1] and asdict(FACTS[1])}, {})
+    sample = sequence_index.Sample("shard", "d-1", {"facts": asdict(ADDED)}, {})
     clip4idc._check_facts([sample])
     damaged = replace(sample, meta={**sample.meta, **damage})
     with pytest.raises(UserError, match=message):
