@@ -126,7 +126,7 @@ def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Networ
         network.load_state_dict(run.tensors)
     except KeyError as error:
         reason = f"no {error.args[0]} in it"
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (IndexError, TypeError, ValueError, RuntimeError) as error:
         reason = first_line(error)
     else:
         return network.to(device).eval()

@@ -70,6 +70,9 @@ def test_a_stage_1_without_a_tensor_is_one_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(runs, "read", lambda folder, system: stored)
     with pytest.raises(UserError, match=r"no encoder \(no conv_to_embedding.1.weight in it\)"):
         stage1.read_encoder(Path("somewhere"))
+    stored.tensors["text_pos_emb.weight"] = torch.zeros(4)
+    with pytest.raises(UserError, match="no encoder"):
+        stage1.read_encoder(Path("somewhere"))
 
 
 def test_an_error_without_words_is_named() -> None:
