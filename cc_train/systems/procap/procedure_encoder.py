@@ -135,7 +135,9 @@ class ProcedureEncoder(nn.Module):
         )
         self.transformer = Transformer(width, config.layers)
         self.to_logits = head(width, config.codes)
-        self.to_logits_rel = head(2 * width if config.compare_ends else width, 1)
+        self.to_logits_rel = head(3 * width if config.compare_ends else width, 1)
+        if config.compare_ends:
+            self.rel_text, self.rel_change = Linear(width, width), Linear(width, width)
         self.to_logits_vid = head(width, 1)
 
     def control(self, text: Tensor, related: bool = True, reference_quirks: bool = False) -> Tensor:
@@ -159,19 +161,27 @@ class ProcedureEncoder(nn.Module):
             return [REL]
         count = self.config.frame_tokens
         last = first + (self.config.frames - 1) * count
-        return [REL, *range(first, first + count), *range(last, last + count)]
+        words = range(REL + 1, REL + 1 + self.config.text_length)
+        return [REL, *words, *range(first, first + count), *range(last, last + count)]
 
     def relation(self, states: Tensor) -> Tensor:
         """What `to_logits_rel` reads, of the states [B, R, D] at `relation_rows`.
 
-        The state at [REL], [B, D], as in the paper. With `compare_ends` also the largest difference
-        between after and before in each channel, [B, 2 D]: one place that changed is lost in the
-        mean that attention makes of all places, and stands out in the largest.
+        The state at [REL], [B, D], as in the paper. With `compare_ends`, [B, 3 D], also the largest
+        difference between after and before in each channel, and its product with the words. One
+        place that changed is lost in the mean that attention makes of all places, and stands out in
+        the largest. Neither caption nor change says by itself whether they go together, so that a
+        linear head has nothing to begin with; their product has.
         """
         if not self.config.compare_ends:
             return states[:, 0]
-        before, after = states[:, 1:].chunk(2, dim=1)
-        return torch.cat((states[:, 0], (after - before).amax(dim=1)), dim=1)
+        words, ends = states[:, 1:].split(
+            (self.config.text_length, 2 * self.config.frame_tokens), dim=1
+        )
+        before, after = ends.chunk(2, dim=1)
+        change = (after - before).amax(dim=1)
+        both = self.rel_text(words.mean(dim=1)) * self.rel_change(change)
+        return torch.cat((states[:, 0], change, both), dim=1)
 
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings [B, T, n, D] of frame features [B, T, n, latent], without positions."""

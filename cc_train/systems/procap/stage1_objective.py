@@ -188,7 +188,7 @@ def _rows(
 
 
 def _read(encoder: ProcedureEncoder, name: str, states: Tensor) -> Tensor:
-    """What the head of a binary loss reads, [B, D or 2 D], of the states at its rows."""
+    """What the head of a binary loss reads, [B, D or 3 D], of the states at its rows."""
     return encoder.relation(states) if name == "align" else states[:, 0]
 
 

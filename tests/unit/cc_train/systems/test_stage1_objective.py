@@ -113,7 +113,9 @@ def test_align_reads_differences_of_the_ends_where_it_is_asked_to() -> None:
         for texts in (control, control[one.negative_index]):
             states = network(texts, network.frames(one.sequence, one.visible))
             change = states[:, -4:] - states[:, words : words + 4]
-            read = torch.cat((states[:, REL], change.amax(1)), dim=1)
+            text = network.rel_text(states[:, 1 : words - 2].mean(1))
+            both = text * network.rel_change(change.amax(1))
+            read = torch.cat((states[:, REL], change.amax(1), both), dim=1)
             logits.append(network.to_logits_rel(read)[:, 0])
     counts = APART * torch.tensor([1.0, 1.0, 0.0])
     expected = ((F.softplus(-logits[0]) + F.softplus(logits[1])) * counts).sum()
