@@ -121,8 +121,8 @@ def hidden_states(
         )
         for name in variants
     ]
-    rows_of = _rows(encoder, batch)
-    rows = [None if name == "true" else rows_of[name] for name in variants]
+    read = _rows(encoder, batch)
+    rows = [None if name == "true" else read[name] for name in variants]
     return dict(zip(variants, encoder.forward_variants(inputs, rows), strict=True))
 
 
