@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -25,7 +25,7 @@ from threading import Lock
 import click
 import yaml
 from lib import ablation_tables
-from lib.ablation_rows import TABLES, Row, Stage1
+from lib.ablation_rows import FEATURES, TABLES, Row, Stage1
 from lib.trainings import Results, append, figures, read, replace, run, sets
 from rich.console import Console
 
@@ -76,7 +76,7 @@ def main(
     lab = Lab(Path(out), share, steps, file)
     missing = [(row, seed) for seed in range(seeds) for row in lab.without_result(rows, seed)]
     if missing:
-        lab.prepare(row.stage1 for row, _ in missing)
+        lab.prepare([row for row, _ in missing])
     with ThreadPoolExecutor(jobs) as pool:
         try:
             for future in [pool.submit(lab.result, row, seed) for row, seed in missing]:
@@ -117,6 +117,10 @@ class Lab:
             content += [known, FRAME_SCENES]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
+    def pairs(self, backbone: str) -> Path:
+        """Where the pairs of stage 2 are built, with the features of a backbone."""
+        return self.folder / ("pairs" if backbone == FEATURES else f"pairs-{backbone}")
+
     def known(self, rows: Iterable[Row]) -> Results:
         """The results of these rows by training and seed."""
         return {
@@ -130,16 +134,18 @@ class Lab:
         known = self.known(by_training.values())
         return [row for name, row in by_training.items() if seed not in known[name]]
 
-    def prepare(self, first_stages: Iterable[Stage1 | None]) -> None:
+    def prepare(self, rows: Sequence[Row]) -> None:
         """Scenes and shards, where they are not there yet."""
         scenes, frames = (max(40, n * self.share // 100) for n in (SCENES, FRAME_SCENES))
         wording = ("--size", SIZE, "--wording", "plain")
         run(
             "cc-prep", "synth", self.folder / "scenes", "--scenes", scenes, "--seed", 2000, *wording
         )
-        run("cc-prep", "build", "pairs", "--root", self.folder / "scenes",
-            "--out", self.folder / "pairs", *sets(*BUILD))  # fmt: skip
-        processes = sorted({stage1.process for stage1 in first_stages if stage1 is not None})
+        for backbone in sorted({row.backbone for row in rows}):
+            run("cc-prep", "build", "pairs", "--root", self.folder / "scenes",
+                "--out", self.pairs(backbone), *sets(*BUILD, f"features.backbone={backbone}")
+                )  # fmt: skip
+        processes = sorted({row.stage1.process for row in rows if row.stage1 is not None})
         if processes:
             run("cc-prep", "synth", self.folder / "process", "--scenes", frames, "--seed", 2001,
                 "--truth", *wording)  # fmt: skip
@@ -153,7 +159,7 @@ class Lab:
         run_folder = self._stage2(row, seed)
         evaluation = run_folder / "evaluation"
         run("cc-train", "evaluate", run_folder, "--out", evaluation,
-            "--shards", self.folder / "pairs/shards/test-*.tar")  # fmt: skip
+            "--shards", self.pairs(row.backbone) / "shards/test-*.tar")  # fmt: skip
         scores = json.loads((evaluation / "scores.json").read_text())
         line = {
             "training": row.training,
@@ -172,7 +178,9 @@ class Lab:
         name = Row("", "", stage1=stage1).training
         folder = self.folder / "runs" / f"stage1-{name}-{seed}"
         with self.first_stage.setdefault(f"{name}-{seed}", Lock()):
-            self._train("stage1", folder, stage1.process, seed, sets(*stage1.settings))
+            self._train(
+                "stage1", folder, self.folder / stage1.process, seed, sets(*stage1.settings)
+            )
         return folder
 
     def _stage2(self, row: Row, seed: int) -> Path:
@@ -181,7 +189,8 @@ class Lab:
         if row.stage1 is not None:
             options = ["--init", self._stage1(row.stage1, seed)]
         folder = self.folder / "runs" / f"stage2-{row.training}-{seed}"
-        return self._train("stage2", folder, "pairs", seed, [*options, *sets(*settings)])
+        pairs = self.pairs(row.backbone)
+        return self._train("stage2", folder, pairs, seed, [*options, *sets(*settings)])
 
     @staticmethod
     def _from_nothing() -> list[object]:
@@ -191,10 +200,10 @@ class Lab:
         return sets("vqgan=vqgan-mini", f"frames={stage1.frames}", f"network={network}")
 
     def _train(
-        self, stage: str, folder: Path, shards: str, seed: int, options: list[object]
+        self, stage: str, folder: Path, build: Path, seed: int, options: list[object]
     ) -> Path:
         """Trains a stage with the manifest's settings; its run, which goes on if it is there."""
-        place = self.folder / shards / "shards"
+        place = build / "shards"
         run("cc-train", stage, "--config", CONFIG, "--out", folder,
             "--shards", place / "train-*.tar", "--valid", place / "val-*.tar",
             *sets("loop.threads=1", f"loop.seed={seed}"), *options,

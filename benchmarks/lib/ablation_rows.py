@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 # How the frames that stage 1 learns from are made.
 PROCESSES = ("dis", "crossfade", "rife", "truth")
+# What stage 2 sees of an image: grid features of a backbone of `cc-prep build`.
+FEATURES, LATENTS = "efficientnet-lite0", "vqgan"
 K = 2
 
 
@@ -24,7 +26,7 @@ class Row:
     """A line of a table: a captioner, trained with several seeds.
 
     k: number of queries. stage1: what it starts from; None starts from nothing. settings: of stage
-    2. paper: its CIDEr on CLEVR-Change.
+    2. paper: its CIDEr on CLEVR-Change. backbone: whose features stage 2 sees.
     """
 
     table: str
@@ -33,13 +35,16 @@ class Row:
     stage1: Stage1 | None = None
     settings: tuple[str, ...] = ()
     paper: float | None = None
+    backbone: str = FEATURES
 
     @property
     def training(self) -> str:
         """Names the training. Rows of several tables may be one training."""
         first = None if self.stage1 is None else [self.stage1.process, *self.stage1.settings]
-        told = json.dumps([self.k, first, self.settings])
-        return hashlib.sha256(told.encode()).hexdigest()[:12]
+        content: list[object] = [self.k, first, self.settings]
+        if self.backbone != FEATURES:
+            content.append(self.backbone)
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 
 ALL = Stage1()
@@ -67,16 +72,21 @@ RULES = tuple(
     )
 )
 FRAMES = tuple(Row("process", process, stage1=Stage1(process=process)) for process in PROCESSES)
-DECODER = (
-    Row("decoder", "states, captions alone", stage1=ALL,
-        settings=("comparison=null", "facts=null")),
-    Row("decoder", "differences, captions alone", stage1=ALL, settings=("facts=null",)),
-    Row("decoder", "differences and facts", stage1=ALL),
-)  # fmt: skip
+# Neither stage 1 nor queries: what the decoder is shown, and what it is taught by.
+HEADS = {
+    "states, captions": ("comparison=null", "facts=null"),
+    "differences, captions": ("facts=null",),
+    "differences, captions and facts": (),  # facts are learned by the differences
+}
+INPUTS = tuple(
+    Row("inputs", f"{label}, {head}", k=0, settings=settings, backbone=backbone)
+    for label, backbone in (("latents", LATENTS), ("features", FEATURES))
+    for head, settings in HEADS.items()
+)
 TABLES = {
     "stages": STAGES,
     "losses": LOSSES,
     "keyframes": RULES,
     "process": FRAMES,
-    "decoder": DECODER,
+    "inputs": INPUTS,
 }
