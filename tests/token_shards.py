@@ -6,12 +6,14 @@ They may hold random features of all frames besides, on a grid twice as fine as 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from cc_prep.formats import training_shards
 from cc_prep.media.images import encode_image
+from cc_prep.records import Facts
 from cc_prep.storage import sha256
 from tests import small_weights
 
@@ -26,11 +28,12 @@ def write(
     split: str = "train",
     backbone: Path | None = None,
     images: bool = False,
+    facts: Facts | None = None,
 ) -> tuple[str, Path]:
     """Shards of so many scenes of two pairs each: the pattern that names them, and the VQGAN.
 
     backbone: the file of a VQGAN whose features they are said to hold. images: they hold noise as
-    the images of before and after.
+    the images of before and after. facts: what all of them say truly changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors")
@@ -42,6 +45,8 @@ def write(
             for kind in KINDS:
                 tokens = rng.integers(0, small_weights.CODES, (FRAMES, *GRID)).astype(np.int16)
                 own = {**meta, "kind": kind, "captions": [f"caption {scene} {kind}"]}
+                if facts is not None:
+                    own["facts"] = asdict(facts)
                 members = {
                     "json": json.dumps(own).encode(),
                     "tokens.npy": training_shards._npy(tokens),

@@ -116,6 +116,19 @@ def facts(entries: Sequence[Entry]) -> list[Any]:
     return listed
 
 
+def require_facts(entries: Sequence[Entry]) -> None:
+    """Refuses samples that say nothing of what truly changed, for a training that is to learn it.
+
+    Reads the first sample of each data set. Raises UserError where none of them has facts.
+    """
+    first = {entry.dataset: entry for entry in reversed(entries)}
+    if not any(value is not None for value in facts([*first.values()])):
+        raise UserError(
+            "facts: none of these data sets says what truly changed",
+            "Give shards of scenes that `cc-prep synth` rendered, or set facts=null",
+        )
+
+
 def scene_of(key: str) -> str:
     """The part of a sample's key that the pairs of a scene share: all but the kind of pair."""
     return key.rpartition("-")[0] or key

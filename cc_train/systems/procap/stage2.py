@@ -14,7 +14,7 @@ from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import text
-from cc_train.data import feature_statistics, split
+from cc_train.data import feature_statistics, shard_index, split
 from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
@@ -81,8 +81,9 @@ class Settings(Section):
     comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
     pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, for
     `frames: features`; null takes before and after as they come. facts: what a renderer knows is
-    learned as well, see `FactLosses`; with a comparison and ordered pairs alone. mirror: the share
-    of scenes that are seen mirrored, see `MirroredBatches`; with ordered pairs alone.
+    learned as well, see `FactLosses`; with a comparison and ordered pairs alone. Refused where no
+    data set has any. mirror: the share of scenes that are seen mirrored, see `MirroredBatches`;
+    with ordered pairs alone.
     """
 
     frames: Reads | None = None
@@ -124,6 +125,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     """
     data, words = split.captioned(request.shards, request.valid, settings, request.console)
     network = make(settings, data, words, request.init, request.console)
+    if settings.facts is not None:
+        shard_index.require_facts(data.train)
     objective = Stage2Objective(
         network,
         Validation(data.valid, request.run, request.ranks),

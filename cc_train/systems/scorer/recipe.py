@@ -157,6 +157,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     of_data: tuple[Run, ...] = tuple(run for run in RUNS if run in present)
     supervision = None
     if settings.facts is not None:
+        shard_index.require_facts(data.train)
         supervision = Supervision(settings.facts, settings.encoder.width, network.grid)
     objective = ScorerObjective(
         network,

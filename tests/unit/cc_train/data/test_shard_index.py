@@ -63,6 +63,15 @@ def test_metas_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(meta["change_type"] == "move" for meta in metas)
 
 
+def test_shards_without_facts_are_refused(tmp_path: Path) -> None:
+    """Keeps away: a training with `facts` that learned captions alone, and said so nowhere."""
+    bare = shard_index.read([str(write(tmp_path / "a", facts=None))])
+    with pytest.raises(UserError, match=r"none of these data sets says .* or set facts=null"):
+        shard_index.require_facts(bare)
+    rendered = write(tmp_path / "b", dataset="rendered", facts={"type": "none"})
+    shard_index.require_facts([*bare, *shard_index.read([str(rendered)])])
+
+
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     """Keeps away: a captioner that reads tokens of another codebook, and says so nowhere."""
     mine = shard_index.read([str(write(tmp_path / "a"))])

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.records import Facts
 from cc_prep.settings import build
 from cc_train.data import shard_index, split
 from cc_train.data.split import Split
@@ -36,7 +37,8 @@ def prepared(folder: Path, system: str, init: Path | None = None, **values: obje
     """The task of a stage on shards with features of all frames, twice as fine as the tokens."""
     folder.mkdir(exist_ok=True)
     backbone = small_weights.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
-    shards, vqgan = token_shards.write(folder / "shards", 4, backbone=backbone)
+    facts = Facts("none") if "facts" in values else None
+    shards, vqgan = token_shards.write(folder / "shards", 4, backbone=backbone, facts=facts)
     recipe: Any = {"stage1": stage1, "stage2": stage2}[system]
     files = {"vqgan": str(vqgan), "backbone_weights": str(backbone)} if init is None else {}
     loop = {"batch_size": 2, "device": "cpu", "steps": 1, "epochs": None}
