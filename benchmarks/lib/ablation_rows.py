@@ -83,8 +83,16 @@ INPUTS = tuple(
     for label, backbone in (("latents", LATENTS), ("features", FEATURES))
     for head, settings in HEADS.items()
 )
+# Twice the steps: what is still to be learned after 1,000.
+LONG = ("loop.steps=2000",)
+LONGER = (
+    Row("longer", "neither", k=0, settings=LONG),
+    Row("longer", "queries alone, k = 2", settings=LONG),
+    Row("longer", "both, k = 2", stage1=ALL, settings=LONG),
+)
 TABLES = {
     "stages": STAGES,
+    "longer": LONGER,
     "losses": LOSSES,
     "keyframes": RULES,
     "process": FRAMES,
