@@ -257,6 +257,14 @@ def load(place: str | Path, device: str = "cpu", revision: str | None = None) ->
     return of_folder(hub.locate(str(place), revision), place, device)
 
 
+def step_of(place: str | Path) -> int:
+    """The step of the checkpoint that `load` takes; 0 of an exported folder. Raises UserError."""
+    from cc_train.sharing import hub
+    from cc_train.training import runs
+
+    return runs.best_model(hub.locate(str(place), None))[1]
+
+
 def of_folder(folder: Path, place: object, device: str = "cpu") -> CaptionModel:
     """The captioner of a folder, as `load` gives it. place: what messages call it."""
     from cc_prep.errors import UserError

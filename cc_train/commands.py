@@ -118,8 +118,9 @@ def evaluate(
         subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
         scores = evaluation.evaluate(items, captions, protocol=protocol_name, subset=subset)
     else:
-        if run is None or not shards:
-            raise UserError("what is to be scored?", "Give RUN and --shards, or --predictions")
+        run = _run_to_score(
+            run, shards, references is not None or types is not None, predicted_only
+        )
         place = Path(out or evaluation.default_folder(run))
         entries, items = protocol.items(shards)
         items = coco.with_facts(items, facts) if facts else items
@@ -128,9 +129,24 @@ def evaluate(
         scores, captions = protocol.score(
             captioner, entries, items, beams, console, place, protocol_name
         )
+        scores.step = captioners.step_of(run)
     evaluation.write(place, scores, items, captions, uncaptioned)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
+
+
+def _run_to_score(
+    run: str | None, shards: tuple[str, ...], has_references: bool, predicted_only: bool
+) -> str:
+    """The run that is scored on shards. Raises UserError for options that do not go with it."""
+    if run is None or not shards:
+        raise UserError("what is to be scored?", "Give RUN and --shards, or --predictions")
+    if has_references or predicted_only:
+        raise UserError(
+            "--references, --types and --predicted-only are of --predictions",
+            "Leave them out: a run is scored against the captions of its --shards",
+        )
+    return run
 
 
 def _say_left_out(pairs: int, predictions: int) -> None:

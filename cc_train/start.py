@@ -12,7 +12,7 @@ from cc_prep.settings import Section
 from cc_train import distributed, systems
 from cc_train.training import runs
 from cc_train.training.loop import fit
-from cc_train.training.settings import pick_device, set_tf32
+from cc_train.training.settings import pick_device
 from cc_train.training.task import Request
 
 
@@ -25,9 +25,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
     loop = settings.loop  # type: ignore[attr-defined]
     if loop.threads:
         torch.set_num_threads(loop.threads)
-    device = pick_device(loop.device, "Say --set loop.device=cpu")
-    if device == "cuda":
-        set_tf32(loop.tf32)
+    device = pick_device(loop.device, "Say --set loop.device=cpu", loop.tf32)
     if not systems.get(system).ranks and distributed.world_size() > 1:
         raise UserError(f"{system} is trained by one process", "Start it without torchrun")
     with distributed.joined(device == "cuda") as ranks:

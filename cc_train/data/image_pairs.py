@@ -38,9 +38,18 @@ def in_own_size(before: Image, after: Image) -> np.ndarray:
 
 def _pair(before: Image, after: Image, size: tuple[int, int]) -> np.ndarray:
     pixels = in_own_size(before, after)
+    return np.stack([resized(image, size) for image in pixels])
+
+
+def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """An image [H, W, 3] uint8 in another size [height, width], as `stack` does it."""
     height, width = size
-    squares = [images.resize(image, height if height == width else None) for image in pixels]
-    return np.stack([cv2.resize(i, (width, height), interpolation=cv2.INTER_AREA) for i in squares])
+    if height == width:
+        return images.resize(image, height)
+    smaller = height <= image.shape[0] and width <= image.shape[1]
+    # Averaging areas upwards would only double pixels.
+    way = cv2.INTER_AREA if smaller else cv2.INTER_CUBIC
+    return cv2.resize(image, (width, height), interpolation=way)
 
 
 def require_one_size(pixels: Sequence[np.ndarray], names: tuple[str, str]) -> None:

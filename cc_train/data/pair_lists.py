@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cc_prep import storage
 from cc_prep.errors import UserError
 
 BEFORE, AFTER = "before", "after"
@@ -19,8 +20,9 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
     """The paths of before and after of each pair that a list or a folder names.
 
     place: a CSV with the columns `before` and `after`, or JSON lines (.jsonl) with these keys;
-    paths are relative to the file. Or a folder with `before/NAME` and `after/NAME`, or with
-    `NAME_before.*` and `NAME_after.*`. Raises UserError for anything else, and for an empty list.
+    paths are relative to the file, URLs stand as they are. Or a folder with `before/NAME` and
+    `after/NAME`, or with `NAME_before.*` and `NAME_after.*`. Raises UserError for anything else,
+    and for an empty list.
     """
     if place.is_dir():
         yield from _of_folder(place)
@@ -31,14 +33,24 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
             rows: list[Any] = [json.loads(line) for line in text.splitlines() if line.strip()]
         else:
             rows = list(csv.DictReader(io.StringIO(text)))
-        pairs = [(str(place.parent / row[BEFORE]), str(place.parent / row[AFTER])) for row in rows]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{place}: {error}", "Give a CSV or JSON-lines file") from None
-    except (KeyError, TypeError):
-        raise UserError(f"{place}: no columns before and after", "Name the columns so") from None
-    if not pairs:
+    if not rows:
         raise UserError(f"{place}: lists no pairs", "Add a line a pair below the header")
-    yield from pairs
+    if not isinstance(rows[0], dict) or not {BEFORE, AFTER} <= rows[0].keys():
+        raise UserError(f"{place}: no columns before and after", "Name the columns so")
+    yield from [_of_row(place, number, row) for number, row in enumerate(rows, start=1)]
+
+
+def _of_row(place: Path, number: int, row: Any) -> tuple[str, str]:
+    """The paths of a row; those that are remote or absolute stand as they are."""
+    names = [row.get(side) if isinstance(row, dict) else None for side in (BEFORE, AFTER)]
+    if not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{place}: pair {number} lacks before or after", "Give both images of it")
+    before, after = (
+        name if storage.is_remote(name) else str(place.parent / name) for name in map(str, names)
+    )
+    return before, after
 
 
 def _of_folder(folder: Path) -> Iterator[tuple[str, str]]:

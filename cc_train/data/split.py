@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -36,9 +37,12 @@ class Split:
     valid: list[Entry]
     first: dict[str, Any]
 
-    def about(self) -> dict[str, int]:
-        """How many there are, for a run's settings."""
-        return {"train": len(self.train), "valid": len(self.valid)}
+    def about(self) -> dict[str, Any]:
+        """How many there are, for a run's settings, and a digest of those that choose the best
+        checkpoint. What is trained on is told by the stream."""
+        keys = "\n".join(entry.key for entry in self.valid)
+        digest = hashlib.sha256(keys.encode()).hexdigest()
+        return {"train": len(self.train), "valid": len(self.valid), "valid_keys_sha256": digest}
 
     @property
     def size(self) -> list[int]:

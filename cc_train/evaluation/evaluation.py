@@ -56,7 +56,8 @@ class Evaluation:
         captions of (after, before); None if they were not made. verdicts: by the ids of the items
         that have facts. masks: of predicted masks, where captioner and samples have them;
         faithfulness: where those are of rendered pairs too. signature: what the scores depend on
-        besides the captions.
+        besides the captions. step, beams: the checkpoint that made the captions and how; None of
+        captions from elsewhere.
     """
 
     signature: Signature
@@ -66,6 +67,8 @@ class Evaluation:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     masks: MaskScores | None = None
     faithfulness: Faithfulness | None = None
+    step: int | None = None
+    beams: int | None = None
 
     @property
     def facts(self) -> FactScores | None:
@@ -87,6 +90,7 @@ class Evaluation:
             "conventions": scorer.CONVENTIONS,
             "signature": self.signature.line,
             "swapped": self.swapped,
+            **({} if self.beams is None else {"step": self.step, "beams": self.beams}),
         }
 
 

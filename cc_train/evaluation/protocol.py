@@ -60,6 +60,7 @@ def score(
         coco.write(place, items, captions)
         written.write(place, masks.pngs)
     scores = evaluation.evaluate(items, captions, protocol=named)
+    scores.beams = beams
     scores.masks, scores.faithfulness = masks.scores, faithfulness.count(masks.judged)
     swapped = _captions(captioner, entries, beams, True, console)
     scores.swapped = evaluation.swap_check(items, captions, swapped)

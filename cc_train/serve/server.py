@@ -103,12 +103,17 @@ class Server(ThreadingHTTPServer):
 def names(pairs: Sequence[Pair]) -> list[str]:
     """A name of each pair by its image before, all different, that a collection takes."""
     counts: Counter[str] = Counter()
-    unique = []
+    unique: list[str] = []
+    unique_names: set[str] = set()
     for before, _ in pairs:
         stem = Path(before).stem.removesuffix("_before")
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).lstrip("_.-")[:90] or "pair"
-        counts[name] += 1
-        unique.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
+        numbered = name
+        while numbered in unique_names:
+            counts[name] += 1
+            numbered = f"{name}-{counts[name] + 1}"
+        unique_names.add(numbered)
+        unique.append(numbered)
     return unique
 
 

@@ -136,6 +136,7 @@ def _measured(
     if not details.shards:
         earlier = stored.folder / evaluation.FOLDER
         if earlier.is_dir():
+            _require_step(earlier, stored.step)
             shutil.copytree(earlier, place)
         return model_card.measured(place)
     entries, items = protocol.items(details.shards)
@@ -146,6 +147,16 @@ def _measured(
         error = calibrating.error(captioner, details.shards)
         words.measures["calibration error"] = f"{100 * error:.1f} %"
     return words
+
+
+def _require_step(earlier: Path, step: int) -> None:
+    """Raises UserError for scores of another checkpoint than the one that is exported."""
+    scored = model_card.scored_step(earlier)
+    if scored is not None and scored != step:
+        raise UserError(
+            f"{earlier}: scores of step {scored}, and the best checkpoint is that of step {step}",
+            "Evaluate again, or give --shards",
+        )
 
 
 @contextmanager

@@ -38,6 +38,15 @@ class Measured:
     datasets: str = ""
 
 
+def scored_step(folder: Path) -> int | None:
+    """The step of the checkpoint that an evaluation's folder scores; None where it says none."""
+    try:
+        scores = storage.read_json(str(folder / evaluation.SCORES))
+        return None if scores.get("step") is None else int(scores["step"])
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None  # `measured` says what is damaged
+
+
 def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     """What an evaluation's folder says; nothing where there is none. Raises UserError.
 
@@ -57,10 +66,12 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         measures |= _of_masks(scores.get("masks", {}))
         changed = None if facts is None else facts["changed pairs"]["pairs"]
         signature = str(scores.get("signature", ""))
+        beams = int(scores.get("beams") or 1)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder}: damaged", "Evaluate again: cc-train evaluate") from None
     words = _datasets(entries)
-    on = f"On {pairs:,} pairs{f' of {words}' if words else ''}, greedy captions."
+    decoding = "greedy captions" if beams == 1 else f"captions of {beams} beams"
+    on = f"On {pairs:,} pairs{f' of {words}' if words else ''}, {decoding}."
     if changed is not None:
         on += (
             f" {changed:,} of the pairs changed; the shares of right types, looks, new values and "

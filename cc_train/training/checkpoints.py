@@ -167,12 +167,16 @@ def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, []
 
 
-def prune(run: Path, count: int, best: int | None) -> None:
-    """Removes all but the last `count` checkpoints and the best one."""
+def prune(run: Path, step: int, count: int, best: int | None) -> None:
+    """Removes all but the checkpoint of this step, the `count` − 1 before it, and the best one.
+
+    Later ones are damaged: the run went on from one before them.
+    """
     stored = steps(run)
-    for step in stored[:-count]:
-        if step != best:
-            shutil.rmtree(run / FOLDER / f"{step:06d}")
+    last = [one for one in stored if one <= step][-count:]
+    for one in stored:
+        if one not in last and one != best:
+            shutil.rmtree(run / FOLDER / f"{one:06d}")
 
 
 def flatten(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:

@@ -46,7 +46,8 @@ class MetricLogger:
         # Imported here because it brings torch, which those who only read logs do without.
         from torch.utils.tensorboard import SummaryWriter
 
-        self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start)
+        # The step that the run goes on from stands, as in the log.
+        self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start + 1)
         self.started, self.first, self.waited = time.monotonic(), start, 0.0
         self.hook, threading.excepthook = threading.excepthook, self._in_thread
 

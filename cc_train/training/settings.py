@@ -112,11 +112,11 @@ class Loop(Section):
         return self.decay_steps or 1, self.decay_ratio or 0.1
 
 
-def pick_device(device: str, remedy: str = "Give cpu or auto") -> str:
+def pick_device(device: str, remedy: str = "Give cpu or auto", tf32: bool = False) -> str:
     """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError.
 
-    Where it is `cuda`, float32 is float32 there from now on: see `set_tf32`. remedy: for a user
-    who wants a GPU that is not there.
+    remedy: for a user who wants a GPU that is not there. tf32: what float32 means on a GPU from now
+    on, see `set_tf32`.
     """
     if device not in DEVICES:
         raise UserError(f"device={device}: not known", f"Give {', '.join(DEVICES)}")
@@ -125,7 +125,7 @@ def pick_device(device: str, remedy: str = "Give cpu or auto") -> str:
         raise UserError("device=cuda: torch finds no GPU", remedy)
     if not available or device == "cpu":
         return "cpu"
-    set_tf32(False)  # torch's own default has convolutions in TF32, and products not
+    set_tf32(tf32)  # torch's own default has convolutions in TF32, and products not
     return "cuda"
 
 

@@ -125,7 +125,7 @@ class Trainer:
     ) -> None:
         self.objective, self.settings, self.run, self.ranks = objective, settings, run, ranks
         self.config = json.loads(json.dumps(config))
-        self.device = pick_device(settings.device)
+        self.device = pick_device(settings.device, tf32=settings.tf32)
         self.optimisers = {
             phase: optim.build_optimizer(
                 objective.groups(phase), settings.learning_rate, settings.betas, settings.optimizer
@@ -350,7 +350,7 @@ class Trainer:
         }
         checkpoints.write(self.run, step, model, self.config, training, state)
         best = int(self.best["step"]) if self.best else None
-        checkpoints.prune(self.run, self.settings.keep_checkpoints, best)
+        checkpoints.prune(self.run, step, self.settings.keep_checkpoints, best)
 
     def _machine(self) -> dict[str, Any]:
         """What the steps were computed on; noted, and free to change."""

@@ -127,6 +127,29 @@ def test_it_captions_two_images_as_exported(tmp_path: Path, run: Path, shards: s
     assert "## What it cannot do" in (saved / "README.md").read_text()
 
 
+def test_a_card_has_the_scores_of_its_own_weights(tmp_path: Path, run: Path, shards: str) -> None:
+    """Keeps away: a card with scores of an older checkpoint, and "greedy" of beams."""
+    done = cc_train("evaluate", run, "--shards", shards, "--beams", "2")
+    assert done.returncode == 0, done.stderr
+    assert cc_train("export", run, tmp_path / "beams").returncode == 0
+    assert "captions of 2 beams" in (tmp_path / "beams/README.md").read_text()
+    place = run / "evaluation/scores.json"
+    scores = json.loads(place.read_text())
+    place.write_text(json.dumps({**scores, "step": scores["step"] - 1}))
+    done = cc_train("export", run, tmp_path / "older")
+    assert (done.returncode, "Evaluate again" in done.stderr) == (2, True)
+    assert not (tmp_path / "older").exists()
+
+
+@pytest.mark.parametrize("option", ["--references", "--types", "--predicted-only"])
+def test_what_is_of_predictions_alone_is_refused(run: Path, shards: str, option: str) -> None:
+    """Keeps away: official references that were given, and not what the run was scored against."""
+    values = [] if option == "--predicted-only" else [ROOT / "README.md"]
+    done = cc_train("evaluate", run, "--shards", shards, option, *values)
+    assert done.returncode == 2
+    assert "are of --predictions" in done.stderr
+
+
 def test_load(run: Path) -> None:
     captioner = captioners.load(run)
     assert captioner.inputs == Inputs((32, 32))

@@ -286,6 +286,8 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
     rows = [{"image_id": item.name, "caption": predictions[item.id]} for item in items]
     storage.write_json(str(out / PREDICTIONS), rows)
     still = [row for row in rows if row["image_id"].endswith(STILL_END)]
+    for name in SCORER_FILES:  # of an evaluation before this one
+        (out / name).unlink(missing_ok=True)
     if still:
         changed = [row for row in rows if not row["image_id"].endswith(STILL_END)]
         for name, part in zip(SCORER_FILES, (changed, still), strict=True):

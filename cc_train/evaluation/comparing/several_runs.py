@@ -35,6 +35,13 @@ def mean(name: str, rows: Sequence[Row]) -> Row:
             f"{name}: {other.name} is not over the same pairs as {first.name}",
             "Evaluate all runs of a system on the same shards",
         )
+    other = next((row for row in rows if row.exact.keys() != first.exact.keys()), None)
+    if other is not None:
+        raise UserError(
+            f"{name}: {first.name} and {other.name} were not both scored with the facts of the "
+            "same pairs",
+            "Evaluate both again with the same --facts, or both without",
+        )
     common = {
         group: [m for m in first.groups[group] if all(m in row.groups[group] for row in rows)]
         for group in first.groups

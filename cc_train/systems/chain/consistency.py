@@ -63,14 +63,16 @@ def contrast(under: Tensor, sentence: Tensor, ids: Tensor, changed: Tensor, rank
     Sentences that say the same as a pair's own are no counterexamples to it: those with the same
     words, and of unchanged pairs those of all others.
     """
-    under, sentence = ranks.gather(under), ranks.gather(sentence)
+    under, sentence = ranks.gather(under.float()), ranks.gather(sentence.float())
     ids = ranks.gather(ids.float())  # the backward pass wants floating point; ids are far below 2²⁴
     still = ranks.gather(1.0 - changed.float()) > 0
     if not len(under):
         return under.sum()
     same = (ids[:, None] == ids).all(2) | (still[:, None] & still)
     same &= ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
-    scores = (under @ sentence.T / TEMPERATURE).masked_fill(same, float("-inf"))
+    # Products in bfloat16 would round what the temperature makes large.
+    with torch.autocast(under.device.type, enabled=False):
+        scores = (under @ sentence.T / TEMPERATURE).masked_fill(same, float("-inf"))
     own = torch.arange(len(scores), device=scores.device)
     return (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
 

@@ -94,7 +94,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
     network = make(settings, about, words, backbone)
     if request.init is not None:
-        _start_from(network, request.init, about, words)
+        _start_from(network, request.init, settings, about, words)
     else:
         network.standardise(data.train, first.sha256, request.console)
     objective = ChainObjective(
@@ -167,7 +167,11 @@ def make(
 
 
 def _start_from(
-    network: ChainCaptioner, init: Path, about: Mapping[str, Any], words: Vocabulary
+    network: ChainCaptioner,
+    init: Path,
+    settings: Settings,
+    about: Mapping[str, Any],
+    words: Vocabulary,
 ) -> None:
     """Takes over what a run of this system or of `pair` learned. Raises UserError.
 
@@ -182,6 +186,9 @@ def _start_from(
             f"{init} tells {before} apart, and these shards have masks of {now}",
             "Give shards with the same classes in the same order, or leave out --init",
         )
+    pair_trunk.require_heads(
+        run, {"encoder": settings.encoder.heads, "decoder": settings.decoder.heads}
+    )
     own = network.state_dict()
     tensors = pair_trunk.learned(run, about["backbone"], words, own)
     if run.system == "pair":

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
 from cc_prep.steps import confidence
 from cc_prep.steps.scoring import Scorer
@@ -35,10 +36,16 @@ def compact(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
     """What a packed CLIP4IDC does on samples that training did not see.
 
-    Those with true frames also show where the penalty is lowest.
+    Those with true frames also show where the penalty is lowest. Raises UserError where none of
+    them is a changed pair with a caption.
     """
     network, _ = networks.clip4idc(str(file))
     changed = [s for s in samples if s.meta.get("kind") != NO_CHANGE and s.meta.get("captions")]
+    if not changed:
+        raise UserError(
+            "no changed pair of these shards has a caption",
+            "Give shards of captioned pairs that the training did not see",
+        )
     pairs = HeldOut(changed, len(changed), network.config.resolution)
     with torch.inference_mode():
         figures = retrieval(network, pairs, "cpu")

@@ -22,9 +22,9 @@ from cc_train.systems.mllm.prompts import Writer
 
 
 class Generation(Section):
-    """How captions are said. repetition_penalty: of tokens that were said already or stand in the
-    prompt; 1 is none. length_penalty: of beam search, see transformers. How many beams there are is
-    the command's to say.
+    """How captions are said. repetition_penalty: of tokens that were said already, those of the
+    prompt left out; 1 is none. length_penalty: of beam search, see transformers. How many beams
+    there are is the command's to say.
     """
 
     max_new_tokens: int = Field(50, ge=1)

@@ -21,7 +21,7 @@ from cc_train.data import feature_statistics, found_entities, order, shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import frozen_backbone
+from cc_train.layers import frozen_backbone, pair_trunk
 from cc_train.systems.mllm import adapters, batches, families, images, loading
 from cc_train.systems.mllm.adapters import Lora
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
@@ -110,7 +110,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         backbone = Backbone(network.requires_grad_(False).eval(), known)
     captioner = make(settings, base, about, backbone)
     if isinstance(captioner.model, SeeingLanguageModel):
-        _start_eyes(captioner.model.connector, data.train, about["backbone"], request)
+        _start_eyes(captioner.model.connector, settings, data.train, about["backbone"], request)
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
@@ -292,7 +292,11 @@ def _with_eyes(
 
 
 def _start_eyes(
-    connector: GridConnector, entries: Sequence[Entry], known: Mapping[str, Any], request: Request
+    connector: GridConnector,
+    settings: Settings,
+    entries: Sequence[Entry],
+    known: Mapping[str, Any],
+    request: Request,
 ) -> None:
     """What the connector begins with: the eyes of the pair captioner that --init names, which
     compares features in the same way, or else what standardises the features of `entries`.
@@ -307,6 +311,7 @@ def _start_eyes(
     run = runs.read(runs.locate(request.init), "pair")
     if run.settings["backbone"] != dict(known):
         raise frozen_backbone.other_than_shards(request.init)
+    pair_trunk.require_heads(run, {"encoder": settings.connector.heads})
     own = connector.state_dict()
     eyes = {name.partition("encoder.")[2]: tensor for name, tensor in run.tensors.items()}
     taken = {name: tensor for name, tensor in eyes.items() if name in own}

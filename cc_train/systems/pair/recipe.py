@@ -65,7 +65,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     about = frozen_backbone.of_training(data, words, first)
     network = make(settings, about, words)
     if request.init is not None:
-        _start_from(network, request.init, about, words)
+        _start_from(network, request.init, settings, about, words)
     else:
         network.standardise(data.train, first.sha256, request.console)
     objective = PairObjective(
@@ -91,10 +91,17 @@ def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> Pair
 
 
 def _start_from(
-    network: PairCaptioner, init: Path, about: Mapping[str, Any], words: Vocabulary
+    network: PairCaptioner,
+    init: Path,
+    settings: Settings,
+    about: Mapping[str, Any],
+    words: Vocabulary,
 ) -> None:
     """Takes over what another run of this system learned. Raises UserError."""
     run = runs.read(init, "pair")
+    pair_trunk.require_heads(
+        run, {"encoder": settings.encoder.heads, "decoder": settings.decoder.heads}
+    )
     tensors = pair_trunk.learned(run, about["backbone"], words, network.state_dict())
     runs.take_over(network, tensors, init)
 

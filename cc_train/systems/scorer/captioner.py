@@ -99,12 +99,16 @@ class Scorer(EncoderDecoder):
         """Rows and columns of what the decoder attends to."""
         return self.change_detector.config.rows, self.change_detector.config.columns
 
+    def pooled(self, features: Tensor) -> Tensor:
+        """A backbone's features [N, C, h, w] on the grid of the decoder, float32."""
+        return to_grid(features.float(), self.grid, "mean")
+
     def features(self, before_after: Tensor) -> tuple[Tensor, Tensor]:
         """Features of before and after, float32 [B, C, rows, columns] each, as the encoder reads
         them; before_after as `CaptionModel.caption` takes it. Raises UserError for other sizes.
         """
         features = self.frozen(before_after)
-        pooled = to_grid(features.flatten(0, 1), self.grid, "mean")
+        pooled = self.pooled(features.flatten(0, 1))
         if self.standardise is not None:
             pooled = self.standardise(pooled.movedim(1, -1)).movedim(-1, 1)
         before, after = pooled.unflatten(0, features.shape[:2]).unbind(1)

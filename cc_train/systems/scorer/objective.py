@@ -139,8 +139,9 @@ class ScorerObjective(CaptionObjective):
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
         # Of the runs that have pairs in this step, on whatever rank: a caption has two marks, and
-        # where there is none the count is at most 1.
-        present = torch.stack([denominators[run] > 1 for run in self.runs]).sum().clamp(min=1)
+        # where there is none the count of all ranks is at most 1.
+        counts = torch.stack([denominators[run] * self.ranks.world for run in self.runs])
+        present = (counts > 1.5).sum().clamp(min=1)
         shares = {name: part / present for name, part in {"total": total, **parts}.items()}
         if self.supervision is not None:
             known, facts = self.supervision(seen, looked, batch, denominators)

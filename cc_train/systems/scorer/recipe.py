@@ -204,7 +204,7 @@ def _initialise(
             request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
     elif network.standardise is not None:
         backbone = about["backbone"]["sha256"]
-        statistics = feature_statistics.over(entries, backbone, request.console)
+        statistics = feature_statistics.over(entries, backbone, request.console, network.pooled)
         network.standardise.set(statistics.mean, statistics.std)
 
 

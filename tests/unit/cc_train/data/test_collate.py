@@ -8,12 +8,14 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features, TrainingSample
+from cc_train.data import image_pairs
 from cc_train.data.collate import (
     CaptionBatches,
     Reads,
     before_after,
     draw_caption,
     features_of,
+    images_of,
 )
 from cc_train.text import MARKS, Vocabulary
 
@@ -130,3 +132,15 @@ def test_samples_of_two_sizes_make_no_batch() -> None:
     batches = CaptionBatches("pixels", WORDS, 5)
     with pytest.raises(UserError, match=r"other has the shape \(2, 8, 8, 3\), k has \(2, 4, 4, 3"):
         batches([sample(), other], [np.random.default_rng(i) for i in range(2)])
+
+
+def test_images_of_shards_are_resized_as_those_of_files() -> None:
+    """Keeps away: images enlarged by doubling pixels in training, and smoothly by `caption`."""
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    stored = {0: bytes(cv2.imencode(".png", pixels[..., ::-1])[1])}
+    for size in ((32, 32), (8, 8), (16, 32), (8, 12), (16, 16)):
+        [ours] = images_of(sample(images=stored), [0], size)
+        files = image_pairs.stack([(pixels, pixels)], size)
+        assert np.array_equal(ours, files[0, 0]), size
+    [enlarged] = images_of(sample(images=stored), [0], (32, 32))
+    assert not np.array_equal(enlarged, pixels.repeat(2, 0).repeat(2, 1))

@@ -12,6 +12,7 @@ from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.evaluation import comparison, evaluation
 from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.comparing import several_runs
 from tests.commands import cc_train
 
 COLORS = ("red", "blue", "green", "gray", "brown")
@@ -54,6 +55,16 @@ def test_columns_and_gains(tmp_path: Path) -> None:
     shown = cc_train("compare", *places).stdout
     assert "right over silent: exact +100.0 (+100.0 … +100.0, 95 %)" in shown
     assert "note: type and exact: share of the changed pairs" in shown
+
+
+@pytest.mark.parametrize("order", ["a,b", "b,a"])
+def test_the_mean_of_runs_with_and_without_facts_is_refused(tmp_path: Path, order: str) -> None:
+    """Keeps away: a KeyError, and in the other order a figure that vanished without a word."""
+    evaluated(tmp_path / "a", RIGHT)
+    evaluated(tmp_path / "b", SILENT, facts=False)
+    runs = ",".join(str(tmp_path / name) for name in order.split(","))
+    with pytest.raises(UserError, match="not both scored with the facts of the same pairs"):
+        several_runs.read(f"mine={runs}")
 
 
 def test_one_without_facts(tmp_path: Path) -> None:

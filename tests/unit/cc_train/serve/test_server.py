@@ -150,9 +150,9 @@ def test_files_of_the_page_allow_nothing_from_elsewhere(server: Server) -> None:
 
 def test_waiting_pairs_have_different_names() -> None:
     """Keeps away: two pairs of different folders of which the second overwrites the first."""
-    places = ["a/x_before.png", "b/x_before.png", "c/my scene.png", "c/__.png", "x.png"]
+    places = ["a/x_before.png", "b/x_before.png", "c/my scene.png", "c/__.png", "x.png", "x-2.png"]
     assert servers.names([(place, "") for place in places]) == [
-        "x", "x-2", "my_scene", "pair", "x-3",
+        "x", "x-2", "my_scene", "pair", "x-3", "x-2-2",
     ]  # fmt: skip
 
 

@@ -138,6 +138,9 @@ def test_what_says_the_same_is_no_counterexample(third: int, changed: tuple[bool
     scores[0, 1] = scores[1, 0] = float("-inf")
     plain = -scores.log_softmax(1).diagonal().mean()
     assert whole.item() == pytest.approx(plain.item(), rel=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):  # ten times a cosine needs more than 8 bits
+        half = consistency.contrast(vectors, vectors, ids, torch.tensor(changed), Ranks())
+    assert half.item() == whole.item()
 
 
 def test_agreement_is_least_where_both_sides_agree() -> None:

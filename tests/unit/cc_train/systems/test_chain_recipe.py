@@ -41,7 +41,21 @@ def test_a_run_with_other_classes_is_no_start(
     monkeypatch.setattr(runs, "read", lambda place: Run(place, "chain", settings, {}, 1))
     about = {"mask_classes": ["building", "road"], "backbone": {}}
     with pytest.raises(UserError, match="tells road, building apart"):
-        recipe._start_from(small_chain.network(), tmp_path, about, small_chain.WORDS)
+        recipe._start_from(
+            small_chain.network(), tmp_path, recipe.Settings(), about, small_chain.WORDS
+        )
+
+
+def test_a_run_with_other_heads_is_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: attention that reads its weights in other parts, which no shape shows."""
+    sections = {"encoder": {"heads": 2}, "decoder": {"heads": 4}, "backbone": {}}
+    monkeypatch.setattr(runs, "read", lambda place: Run(place, "pair", sections, {}, 1))
+    with pytest.raises(UserError, match=r"encoder\.heads=2, not 4\. Use its settings"):
+        recipe._start_from(
+            small_chain.network(), tmp_path, recipe.Settings(), {"backbone": {}}, small_chain.WORDS
+        )
 
 
 def test_a_contrast_over_micro_batches_is_refused_by_its_name() -> None:
@@ -55,7 +69,9 @@ def test_a_run_of_another_system_is_no_start(
 ) -> None:
     monkeypatch.setattr(runs, "read", lambda place: Run(place, "scorer", {}, {}, 1))
     with pytest.raises(UserError, match="a run of scorer") as raised:
-        recipe._start_from(small_chain.network(), tmp_path, {}, small_chain.WORDS)
+        recipe._start_from(
+            small_chain.network(), tmp_path, recipe.Settings(), {}, small_chain.WORDS
+        )
     assert "Give one of pair or chain" in str(raised.value)
 
 

@@ -298,15 +298,18 @@ def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Pat
     mini = runs.read(runs.locate("captioner-mini"))
     known = mini.settings["backbone"]
     one = Request([], [], Path("none"), Path("captioner-mini"), console=QUIET)
-    eyes = GridConnector(Connector(), tuple(known["grid"]), 48, 1.0)
-    recipe._start_eyes(eyes, [], known, one)
+    eyes, chosen = GridConnector(Connector(), tuple(known["grid"]), 48, 1.0), recipe.Settings()
+    recipe._start_eyes(eyes, chosen, [], known, one)
     for name in ("mean", "adapter.0.weight", "cross.query.weight", "facts.bias"):
         assert torch.equal(eyes.state_dict()[name], mini.tensors[f"encoder.{name}"])
     narrow = GridConnector(Connector(width=64), tuple(known["grid"]), 48, 1.0)
     with pytest.raises(UserError, match=r"has other eyes .* Set connector\.width=128"):
-        recipe._start_eyes(narrow, [], known, one)
+        recipe._start_eyes(narrow, chosen, [], known, one)
+    other = recipe.Settings(connector=Connector(heads=2))
+    with pytest.raises(UserError, match=r"has encoder\.heads=4, not 2"):
+        recipe._start_eyes(eyes, other, [], known, one)
     with pytest.raises(UserError, match="has another backbone or image size"):
-        recipe._start_eyes(eyes, [], {**known, "sha256": "0"}, one)
+        recipe._start_eyes(eyes, chosen, [], {**known, "sha256": "0"}, one)
     with pytest.raises(UserError, match="--init: only the connector of a language model"):
         start.train("mllm", settings(folder, "smolvlm", shards),  # before anything large is read
                     Request(["none.tar"], [], Path("none"), Path("x"), console=QUIET))  # fmt: skip

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from cc_train.distributed import Ranks
 from cc_train.layers.token_matching import contrast
 from cc_train.systems.scorer.encoder import LARGEST_SCALE
 from cc_train.systems.scorer.objective import Losses, Sampling, Ways
@@ -130,6 +131,21 @@ def test_a_batch_without_one_run() -> None:
         counted = {**denominators, "unchanged": denominators["changed"]}
         half = one.losses("model", alone, 0, counted)
     assert float(total["caption"]) == pytest.approx(2 * float(half["caption"])), "the only run"
+
+
+def test_a_short_caption_counts_on_many_ranks() -> None:
+    """Keeps away: a run with few words that, on many processes, did not count among the runs."""
+    one = small_scorer.objective(Losses(contrast=0, cbr=0))
+    batch = small_scorer.batch(SAMPLES[:8])
+    [changed, _] = one.chunks(batch)
+    counts = one.denominators(batch)
+    alone = one.losses("model", changed, 0, counts)["total"]
+    world = 64
+    one.ranks = Ranks(world=world)
+    shared = {name: count / world for name, count in counts.items()}
+    assert min(shared.values()) < 1
+    expected = world * float(alone)
+    assert float(one.losses("model", changed, 0, shared)["total"]) == pytest.approx(expected)
 
 
 def test_the_sentence_is_over_words_or_slots() -> None:

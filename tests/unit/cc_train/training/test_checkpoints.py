@@ -102,7 +102,7 @@ def test_checkpoints_come_back_and_old_ones_go(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(3.0), "b": torch.zeros(2, dtype=torch.int64)}
     for step in range(1, 6):
         checkpoints.write(tmp_path, step, tensors, {"x": 1}, tensors, {"best": {}})
-    checkpoints.prune(tmp_path, 2, best=3)
+    checkpoints.prune(tmp_path, 5, 2, best=3)
     assert checkpoints.steps(tmp_path) == [3, 4, 5]
     checkpoint = checkpoints.read(tmp_path, 4)
     assert checkpoint.step == 4
@@ -115,6 +115,15 @@ def test_checkpoints_come_back_and_old_ones_go(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/000004/state.json").write_text("{")
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoints.read(tmp_path, 4)
+
+
+def test_a_new_checkpoint_outlives_damaged_ones_of_later_steps(tmp_path: Path) -> None:
+    """Keeps away: after a damaged checkpoint each new one was removed as soon as it was written."""
+    tensors = {"a": torch.zeros(1)}
+    for step in (500, 1000, 600):  # 1000 is damaged, and the run went on from 500
+        checkpoints.write(tmp_path, step, tensors, {}, tensors, {"best": {}})
+    checkpoints.prune(tmp_path, 600, 1, best=None)
+    assert checkpoints.steps(tmp_path) == [600]
 
 
 def test_tensors_of_the_model_are_stored_once(tmp_path: Path) -> None:

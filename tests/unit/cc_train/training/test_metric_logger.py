@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,20 @@ import pytest
 from rich.console import Console
 
 from cc_train.training import metric_logger
+
+
+def test_the_step_that_a_run_goes_on_from_stays_on_the_board(tmp_path: Path) -> None:
+    """Keeps away: a validation that vanished from TensorBoard at each resume."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, step in ((0, 250), (250, 500)):
+        logger = metric_logger.MetricLogger(tmp_path, start, 500, Console(quiet=True))
+        logger.log(step, "validation", {"loss": 1.0})
+        logger.close()
+        time.sleep(1.1)  # files are read in the order of the second in their names
+    events = EventAccumulator(str(tmp_path / metric_logger.TENSORBOARD)).Reload()
+    [tag] = events.Tags()["scalars"]
+    assert [event.step for event in events.Scalars(tag)] == [250, 500]
 
 
 def test_the_time_spent_waiting_for_samples_is_told(

@@ -64,6 +64,14 @@ def test_a_run_from_before_a_setting_goes_on_with_what_it_did(section: str) -> N
         resume.check_same({**old, section: width}, {**old, section: {**width, name: on}}, RUN, {})
 
 
+def test_another_validation_set_is_refused() -> None:
+    """Keeps away: a best checkpoint chosen by figures of two different sets of pairs."""
+    of, name = (lambda **samples: {**config(), "samples": samples}), "valid_keys_sha256"
+    resume.check_same(of(valid=9), of(valid=9, **{name: "ab"}), RUN, {})
+    with pytest.raises(UserError, match=rf"samples\.{name}: cd → ab"):
+        resume.check_same(of(**{name: "cd"}), of(**{name: "ab"}), RUN, {})
+
+
 @pytest.mark.parametrize(
     ("world", "most", "micro", "accumulated"),
     [(1, 16, 16, 1), (1, 8, 8, 2), (2, 8, 8, 1), (4, 8, 4, 1), (16, 8, 1, 1), (1, 5, 4, 4)],

@@ -45,3 +45,15 @@ def test_no_number_stops_the_run() -> None:
     with pytest.raises(JobFailed, match="step 0"):
         trainer.step([images() * math.nan], 0)
     assert torch.equal(before, task.network.decoder.conv_out.weight)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_trainer_computes_as_tf32_says(monkeypatch: pytest.MonkeyPatch, tf32: bool) -> None:
+    """Keeps away: `loop.tf32` that the trainer took back when it looked for a GPU once more."""
+    task, precision = objective(adversarial=0.0), torch.get_float32_matmul_precision()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    try:
+        assert Trainer(task, Loop(tf32=tf32), {}, Path("unused")).device == "cuda"
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+    finally:
+        torch.set_float32_matmul_precision(precision)

@@ -106,6 +106,10 @@ def test_scorers_folder(tmp_path: Path) -> None:
     (tmp_path / "theirs/predictions.json").unlink()
     read = coco.read_predictions([str(tmp_path / "theirs")])
     assert coco.matched(read, items) == (predictions, items)
+    coco.write(tmp_path / "theirs", items[:1], predictions)
+    assert items[0].name.endswith(".png")
+    left = [name for name in coco.SCORER_FILES if (tmp_path / "theirs" / name).exists()]
+    assert left == [], "captions of an evaluation before this one"
 
 
 @pytest.mark.parametrize(
