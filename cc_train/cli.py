@@ -112,7 +112,9 @@ TRAINING_OPTIONS: list[click.Parameter] = [
         metavar="NAME|FILE",
         help="Settings: a manifest, a YAML file, or the name of ours; default: the defaults.",
     ),
-    click.Option(["--init"], metavar="PLACE", help="What to start from: see above."),
+    click.Option(
+        ["--init"], metavar="PLACE", help="A run or weights to start from; see the system's page."
+    ),
     click.Option(["--steps"], type=click.IntRange(1), help="Short for --set loop.steps=N."),
     click.Option(
         ["--set", "overrides"],
@@ -227,7 +229,7 @@ def evaluate(**options: Any) -> None:
 @cli.command()
 @click.argument("places", nargs=-1, metavar="[RUN] [BEFORE AFTER]")
 @click.option(
-    "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see below."
+    "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see above."
 )
 @click.option(
     "--shards", multiple=True, metavar="SHARDS", help="Samples of training shards, with references."

@@ -107,8 +107,8 @@ register(
         """Trains a VQGAN on all frames of sequence shards.
 
         The loss is L1, a perceptual distance and a patch discriminator. RUN gets checkpoints, a log
-        as JSON lines and for TensorBoard, and pictures of reconstructions. docs/training.md lists
-        the settings and their defaults.
+        as JSON lines and for TensorBoard, and pictures of reconstructions. --init takes a file of
+        VQGAN weights. docs/training.md lists the settings and their defaults.
 
         \b
         Example:
@@ -143,7 +143,8 @@ register(
 
         It compares the two images explicitly. Where the data was rendered, it also learns from what
         the renderer knows: type of change, looks and places. The shards are built with
-        --set features.backbone=efficientnet-lite0.
+        --set features.backbone=efficientnet-lite0. --init takes another run, or captioner-mini.
+        docs/pair.md lists the settings.
 
         \b
         Example:
@@ -198,7 +199,9 @@ register(
 
         The model is a folder on this machine; it stays as it is, and the run holds adapters alone.
         Attention is drawn to where `cc-prep changes` found a change, and the prompt names what
-        `cc-prep entities` found (DAVIR). docs/mllm.md lists families and settings.
+        `cc-prep entities` found (DAVIR). --init takes a pair captioner, such as
+        captioner-mini, for a language model that reads features. docs/mllm.md lists families and
+        settings.
 
         \b
         Example:

@@ -57,7 +57,7 @@ def split(
     """Splits DATASET's pairs, a table's or those of folders, that come without splits.
 
     No near-duplicate image lands in two splits. Name the file it writes as `split_file` in the
-    manifest; reports say how the splits were made.
+    manifest, and its splits as `splits`; reports say how the splits were made.
 
     \b
     Example:
@@ -78,7 +78,8 @@ def split(
     target = storage.resolve(settings.root, out)
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})
-    click.echo(f"{target}; name it in the manifest: split_file: {out}")
+    click.echo(f"{target}; set in the manifest:")
+    click.echo(f"  split_file: {out}\n  splits: [{', '.join(result.splits)}]")
     for fault in result.faults:
         click.echo(f"fault: {fault}")
     if result.faults:

@@ -59,6 +59,7 @@ MISTAKES = (
     "cc-prep init mine --root empty",
     "cc-prep split clevr --root data",
     "cc-prep split own --root own/good --shares train",
+    "cc-prep inspect own --root own/split --set split_file=splits.json --set splits=[train]",
     # weights
     "cc-prep interpolate synth --root data --out new --set interpolate.weights=rife-v9",
     "cc-prep interpolate synth --root data --out new --set interpolate.weights=foreign.pt",
@@ -180,6 +181,8 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
         "outside/pairs.csv": "before,after\n../../a.png,b.png\n",
         "two/pairs.csv": "before,after\na,b\n", "two/pairs.jsonl": '{"before": "a"}',
         "json/pairs.jsonl": '{"before": ', "good/pairs.csv": "before,after\na,b\n",
+        "split/pairs.csv": "before,after,id\na,b,1\nc,d,2\n",
+        "split/splits.json": '{"splits": {"train": ["1"], "test": ["2"]}}',
     }  # fmt: skip
     for name, text in tables.items():
         (folder / "own" / name).parent.mkdir(exist_ok=True)

@@ -21,7 +21,8 @@ def description(manifest: Manifest) -> dict[str, Any] | None:
 def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """The pairs with the split that the manifest's `split_file` says, if it names one.
 
-    Raises UserError for a pair that the file does not know.
+    Raises UserError for a pair that the file does not know, and for a split with pairs in it that
+    the manifest does not name: these pairs would be left out of every job without a word.
     """
     content = _read(manifest)
     if content is None:
@@ -36,6 +37,12 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
         raise UserError(
             f"{place}: {len(unknown)} pairs are in no split, such as {unknown[0]!r}",
             "Run cc-prep split again",
+        )
+    missing = [split for split, ids in splits.items() if ids and split not in manifest.splits]
+    if missing:
+        raise UserError(
+            f"{place}: its splits {', '.join(missing)} are not among the manifest's splits",
+            f"Set splits: [{', '.join([*manifest.splits, *missing])}] in the manifest",
         )
     return [replace(pair, split=split_of[pair.id]) for pair in pairs]
 

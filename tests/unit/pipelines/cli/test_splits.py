@@ -157,6 +157,7 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
     split = cc_prep("split", "mine", *options, "--group-by", r"site(\d)", cwd=tmp_path)
     assert split.returncode == 0, split.stdout + split.stderr
     assert "train 21, test 9" in split.stdout
+    assert "split_file: splits.json\n  splits: [train, test]\n" in split.stdout
     listed = json.loads((data / "splits.json").read_text())
     assert listed["about"]["grouped by"] == r"site(\d)"
     settings = manifest.load(
