@@ -147,6 +147,8 @@ def scores_of(
         raise RejectedPair(
             Reason.UNREADABLE_SEQUENCE, f"{names.scores} has no matrices of {key}"
         ) from None
+    if not captions:  # lists without a row do not tell how many frames there are
+        rows = [row.reshape(0, frames) if not row.size else row for row in rows]
     if any(row.shape != (len(captions), frames) for row in rows):
         raise RejectedPair(
             Reason.UNREADABLE_SEQUENCE,
