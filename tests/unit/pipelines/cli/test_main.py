@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from cc_prep.formats.tar import DamagedShard
-from pipelines.cli import main
 
 
 def test_a_damaged_shard_is_one_line(
@@ -16,6 +17,7 @@ def test_a_damaged_shard_is_one_line(
     def read() -> None:
         raise DamagedShard("out/changes/rejects.parquet: no table")
 
+    main = importlib.import_module("pipelines.cli.main")  # the package has a function of its name
     monkeypatch.setattr(main, "cli", read)
     with pytest.raises(SystemExit) as ended:
         main.main()
