@@ -47,7 +47,21 @@ MOST_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-3 as everybody else does: in YAML 1.1 it is a string."""
+    """YAML that reads 1e-3 as everybody else does: in YAML 1.1 it is a string.
+
+    A key that stands twice is an error, where PyYAML takes the last.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As PyYAML. Raises ConstructorError for a key that stands twice."""
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    problem = f"{key.value} stands there twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(

@@ -116,8 +116,9 @@ class Images:
 class Interpolate(Networks):
     """Pairs → sequences.
 
-    with_truth: whether true frames are read where the data set has them. Masks always are. Where
-    the method takes them they always are, and become the sequence.
+    with_truth: whether true frames are read where the data set has them and the manifest's
+    `keep_truth` wants them, which also decides whether masks are. Where the method takes true
+    frames, they always are read and become the sequence.
     """
 
     def __init__(
@@ -242,7 +243,7 @@ class Interpolate(Networks):
             for t, place in pair.truth
             if (t * last).is_integer()
         }
-        if self.takes_truth and any(frame.shape != shape for frame in truth.values()):
+        if any(frame.shape != shape for frame in truth.values()):
             raise RejectedPair(Reason.SIZES_DIFFER, "true frames are of another size")
         return truth
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cc_prep import storage
-from cc_prep.errors import RejectedPair, UserError
+from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import procap, provenance, scores, sequences
 from cc_prep.formats.procap import Names
 from cc_prep.formats.sequences import StoredSequence
@@ -91,6 +91,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
     manifest = fingerprint.continue_from(manifest, folder)
     score_settings = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
     manifest = manifest.model_copy(update={"score": score_settings})
+    fingerprint.check_keyframes(manifest)
     spec = job.JobSpec(
         format=scores.FORMAT,
         folder=storage.join(out, scores.FORMAT.folder),
@@ -129,6 +130,11 @@ class ImportFrames:
             frames = self.videos.frames(pair)
         except RejectedPair as error:
             return error
+        if len(frames) != 2**settings.depth + 1:
+            return RejectedPair(
+                Reason.UNREADABLE_SEQUENCE,
+                f"{len(frames)} frames, not {2**settings.depth + 1} as the first sequence has",
+            )
         frames = np.stack([resize(frame, self.manifest.image_size) for frame in frames])
         interpolator = {"method": fingerprint.IMPORTED, "depth": settings.depth}
         sequence = FrameSequence(pair, frames)

@@ -109,6 +109,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     ]
     pairs_of_split = exclusions.apply(manifest, split, pairs_of_split)
     check_inside(manifest, pairs_of_split)
+    _check_text(manifest, pairs_of_split)
     steps = manifest.captions.normalise
     if not steps:
         return pairs_of_split
@@ -141,11 +142,32 @@ def check_inside(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:
         )
 
 
+def _check_text(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:
+    """Raises UserError where a pair's text cannot be written as UTF-8.
+
+    So it is with the name of a file that is not UTF-8, and with half a pair of surrogates in JSON.
+    """
+    for pair in pairs:
+        texts = (pair.id, *_images(pair), *pair.captions, pair.change_type or "")
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                shown = text.encode("utf-8", "backslashreplace").decode()
+                raise UserError(
+                    f"{manifest.root}: {shown!r} is not UTF-8", "Rename the file, or mend the text"
+                ) from None
+
+
+def _images(pair: ImagePair) -> tuple[str, ...]:
+    return (pair.before, pair.after, *pair.masks, *(image for _, image in pair.truth))
+
+
 def outsiders(manifest: Manifest, pairs: Iterable[ImagePair]) -> list[str]:
     """Images that pairs name and that do not lie below the data set's root."""
     return [
         reference
         for pair in pairs
-        for reference in (pair.before, pair.after, *pair.masks, *(image for _, image in pair.truth))
+        for reference in _images(pair)
         if not storage.is_below(manifest.root, reference)
     ]

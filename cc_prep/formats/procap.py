@@ -12,8 +12,6 @@ A dataset of an HDF5 file is uint8 [F, 3, H, W], RGB; matrices are {"bef_inter_s
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
+from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import NO_CHANGE, FrameScores
 
@@ -148,6 +147,8 @@ def scores_of(
         raise RejectedPair(
             Reason.UNREADABLE_SEQUENCE, f"{names.scores} has no matrices of {key}"
         ) from None
+    if not captions:  # lists without a row do not tell how many frames there are
+        rows = [row.reshape(0, frames) if not row.size else row for row in rows]
     if any(row.shape != (len(captions), frames) for row in rows):
         raise RejectedPair(
             Reason.UNREADABLE_SEQUENCE,
@@ -198,21 +199,12 @@ class Exporter:
 @contextmanager
 def exporting(folder: str, names: Names) -> Iterator[Exporter]:
     """Files that appear in `folder` under their names only when all are complete."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    temporary = target / f".{uuid.uuid4().hex[:12]}.tmp"
-    temporary.mkdir()
-    exporter = Exporter(temporary, names)
-    try:
-        yield exporter
-        exporter.close()
+    with storage.write_folder(folder) as temporary:
+        exporter = Exporter(temporary, names)
+        try:
+            yield exporter
+        finally:
+            exporter.close()
         if exporter.scores:
             text = json.dumps(exporter.scores, sort_keys=True)
             (temporary / names.scores).write_text(text, encoding="utf-8")
-        for path in sorted(temporary.iterdir()):
-            os.replace(path, target / path.name)
-    finally:
-        exporter.close()
-        for path in temporary.iterdir():
-            path.unlink()
-        temporary.rmdir()

@@ -30,9 +30,19 @@ class Reject:
 
 
 def write(folder: str, rejects: Iterable[Reject]) -> None:
-    """Writes the table, sorted by shard and key; the same rows give the same bytes."""
-    rows = sorted((asdict(r) for r in rejects), key=lambda row: (row["shard"], row["key"]))
+    """Writes the table, sorted by shard and key; the same rows give the same bytes.
+
+    What is no UTF-8, as in the path of a file with such a name, is written as `\\udce9`.
+    """
+    rows = sorted(
+        ({name: _encodable(text) for name, text in asdict(reject).items()} for reject in rejects),
+        key=lambda row: (row["shard"], row["key"]),
+    )
     base.write_rows(storage.join(folder, FILE), rows, SCHEMA)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def read(folder: str) -> list[Reject]:

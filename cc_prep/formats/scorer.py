@@ -20,6 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
 from cc_prep.formats.training_shards import TrainingSample
@@ -58,37 +59,84 @@ def export(
 ) -> dict[str, int]:
     """Writes the pairs of training shards with features; how many images and pairs.
 
-    shards: their paths. end_mark: captions end with <END>, as SCORER's; DUDA's do not. Raises
-    UserError for pairs without features, and for images without numbers or with gaps between them.
+    shards: their paths. target: a folder without an earlier export; the files appear there when all
+    are complete. end_mark: captions end with <END>, as SCORER's; DUDA's do not. Raises UserError
+    for pairs without features, for images without numbers or with gaps between them, and for two
+    images or two splits of one number.
     """
-    place = Path(target)
+    _check_target(target)
     captions: dict[str, dict[int, list[str]]] = {CHANGED: {}, UNCHANGED: {}}
-    splits: dict[str, set[int]] = {}
-    images = pairs = 0
-    paths = list(shards)
-    for done, path in enumerate(paths, 1):
-        for sample in training_shards.read(path):
-            after = UNCHANGED if sample.meta.get("kind") == NO_CHANGE else CHANGED
-            number = number_of(sample, "before")
-            listed = [str(caption) for caption in sample.meta.get("captions") or []]
-            captions[after].setdefault(number, []).extend(listed)
-            splits.setdefault(str(sample.meta.get("split")), set()).add(number)
-            images += _write_features(place, sample, after)
-            pairs += 1
-        progress(done, len(paths))
-    _check_gaps(splits)
-    words = vocabulary(
-        caption
-        for of_kind in captions.values()
-        for number in splits.get("train", ())
-        for caption in of_kind.get(number, ())
-    )
-    ids = {word: number for number, word in enumerate(words)}
-    (place / VOCABULARY).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
-    text = json.dumps({name: sorted(numbers) for name, numbers in splits.items()})
-    (place / SPLITS).write_text(text, encoding="utf-8")
-    _write_labels(place / LABELS, captions, ids, end_mark)
-    return {"images": images, "pairs": pairs}
+    numbers, pairs, paths = _Numbers(), 0, list(shards)
+    with storage.write_folder(target) as place:
+        for done, path in enumerate(paths, 1):
+            for sample in training_shards.read(path):
+                after = UNCHANGED if sample.meta.get("kind") == NO_CHANGE else CHANGED
+                number = number_of(sample, "before")
+                listed = [str(caption) for caption in sample.meta.get("captions") or []]
+                captions[after].setdefault(number, []).extend(listed)
+                _write_features(place, sample, after, number, numbers)
+                pairs += 1
+            progress(done, len(paths))
+        splits = numbers.by_split()
+        _check_gaps(splits)
+        words = vocabulary(
+            caption
+            for of_kind in captions.values()
+            for number in splits.get("train", ())
+            for caption in of_kind.get(number, ())
+        )
+        ids = {word: number for number, word in enumerate(words)}
+        (place / VOCABULARY).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+        (place / SPLITS).write_text(json.dumps(splits), encoding="utf-8")
+        _write_labels(place / LABELS, captions, ids, end_mark)
+    return {"images": len(numbers.reference_of), "pairs": pairs}
+
+
+def _check_target(target: str) -> None:
+    """Raises UserError for a folder that holds an earlier export, whose features might stay."""
+    for name in (BEFORE, CHANGED, UNCHANGED, LABELS, VOCABULARY, SPLITS):
+        if (Path(target) / name).exists():
+            raise UserError(f"{target}: {name} is there already", "Remove it, or give a new folder")
+
+
+class _Numbers:
+    """Which image and which split has which number, so that none stands for two.
+
+    reference_of: the image by (folder, file name).
+    """
+
+    def __init__(self) -> None:
+        self.reference_of: dict[tuple[str, str], str] = {}
+        self._image_of: dict[tuple[str, int], str] = {}
+        self._split_of: dict[int, str] = {}
+
+    def add(self, folder: str, reference: str, number: int, split: str) -> bool:
+        """Whether the image is new to its folder. Raises UserError."""
+        name = PurePosixPath(reference).name
+        is_new = (folder, name) not in self.reference_of
+        others = (
+            self.reference_of.setdefault((folder, name), reference),
+            self._image_of.setdefault((folder, number), reference),
+        )
+        for other in others:
+            if other != reference:
+                raise UserError(
+                    f"{other} and {reference} both are image {number} or {name} of {folder}",
+                    "SCORER's code knows images by these names: rename the raw images",
+                )
+        if self._split_of.setdefault(number, split) != split:
+            raise UserError(
+                f"image {number} is in {self._split_of[number]} and in {split}",
+                "SCORER's code knows pairs by these numbers: rename the raw images",
+            )
+        return is_new
+
+    def by_split(self) -> dict[str, list[int]]:
+        """The numbers of each split in order."""
+        splits: dict[str, list[int]] = {}
+        for number, split in self._split_of.items():
+            splits.setdefault(split, []).append(number)
+        return {split: sorted(numbers) for split, numbers in splits.items()}
 
 
 def number_of(sample: TrainingSample, end: str) -> int:
@@ -103,27 +151,27 @@ def number_of(sample: TrainingSample, end: str) -> int:
     return int(number)
 
 
-def _write_features(place: Path, sample: TrainingSample, after: str) -> int:
-    """Writes what is not there yet of a pair; how many files."""
+def _write_features(
+    place: Path, sample: TrainingSample, after: str, number: int, numbers: _Numbers
+) -> None:
+    """Writes the features of a pair's images that no earlier pair had. Raises UserError."""
     features, last = sample.features, len(sample.tokens) - 1
     if features is None or not {0, last} <= set(features.frames):
         raise UserError(
             f"{sample.key} holds no features of before and after",
             "Build the shards with features (features.backbone): see docs/features.md",
         )
-    written = 0
+    split = str(sample.meta.get("split"))
     for folder, end, frame in ((BEFORE, "before", 0), (after, "after", last)):
-        name = PurePosixPath(str(sample.meta.get(end))).name
-        file = place / folder / f"{name}.npy"
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
+        reference = str(sample.meta.get(end))
+        if numbers.add(folder, reference, number, split):
+            file = place / folder / f"{PurePosixPath(reference).name}.npy"
+            file.parent.mkdir(exist_ok=True)
             values = features.values[features.frames.index(frame)].astype(np.float32)
             np.save(file, values, allow_pickle=False)
-            written += 1
-    return written
 
 
-def _check_gaps(splits: Mapping[str, set[int]]) -> None:
+def _check_gaps(splits: Mapping[str, list[int]]) -> None:
     numbers: set[int] = set().union(*splits.values())
     missing = sorted(set(range(len(numbers))) - numbers)
     if missing:

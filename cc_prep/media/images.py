@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 
 import cv2
@@ -15,7 +16,10 @@ from cc_prep.media import video
 
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
+# Pillow's name of what it reads, whose address is another one in each run.
+NO_FILE_NAME = re.compile(r" ?<_io\.BytesIO object at 0x\w+>")
 FRAME = "#frame="  # between a video's path and the number of a frame
+FRAME_NUMBER = "[0-9]{1,15}"
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
 # What a data set may hold. Not EPS: Pillow runs Ghostscript on it, whatever the file is called.
 DECODED = (*STORED, "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA")
@@ -37,16 +41,27 @@ def read(reference: str, size: int | None = None) -> np.ndarray:
 
     Raises RejectedPair for a file that is missing, damaged, no image, or outside the size limits.
     """
-    place, is_frame, frame = reference.rpartition(FRAME)
-    if is_frame:
-        return resize(video.read_frame(place, int(frame)), size)
+    if FRAME in reference:
+        return resize(video.read_frame(*frame_of(reference)), size)
+    return decode(read_encoded(reference), reference, size)
+
+
+def frame_of(reference: str) -> tuple[str, int]:
+    """A video and the number of a frame in it. Raises RejectedPair where that is no number."""
+    place, _, frame = reference.rpartition(FRAME)
+    if not re.fullmatch(FRAME_NUMBER, frame):
+        raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{reference}: {frame!r} is no frame's number")
+    return place, int(frame)
+
+
+def read_encoded(reference: str) -> bytes:
+    """The bytes of the image file at a path or URL. Raises RejectedPair where there are none."""
     try:
-        data = storage.read_bytes(reference)
+        return storage.read_bytes(reference)
     except FileNotFoundError:
         raise RejectedPair(Reason.MISSING_IMAGE, reference) from None
     except (IsADirectoryError, PermissionError) as error:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
-    return decode(data, reference, size)
 
 
 def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
@@ -62,7 +77,7 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
     except Image.DecompressionBombError:
         raise RejectedPair(Reason.IMAGE_TOO_LARGE, f"{name}: a decompression bomb") from None
     except Exception as error:  # Pillow raises nearly every type for some damaged file
-        reason = str(error).replace("<_io.BytesIO object", "<bytes")
+        reason = NO_FILE_NAME.sub("", str(error))
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {reason}") from None
     return resize(np.asarray(rgb), size)
 
@@ -156,10 +171,15 @@ def _check_size(size: tuple[int, int], name: str) -> None:
         )
 
 
+def is_deep(image: Image.Image) -> bool:
+    """Whether a pixel is one number of more than 8 bits."""
+    return image.mode.startswith("I") or image.mode == "F"
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
     image.load()
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I") or image.mode == "F":  # Pillow clips these to 255: scale instead
+    if is_deep(image):  # Pillow clips these to 255: scale instead
         values = np.asarray(image).astype(np.float64)
         top = 1.0 if image.mode == "F" and values.max() <= 1 else 65535.0
         eight_bit = np.rint(values.clip(0, top) * (255 / top)).astype(np.uint8)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair
@@ -16,6 +16,8 @@ from cc_prep.records import EMPTY_MASK, ImagePair
 
 Values = Sequence[tuple[tuple[int, ...], int]]
 LOSSY = (".jpg", ".jpeg")
+TOP = 255
+DEEPENED = 257  # 65535 / 255
 HALF = 127  # of a lossy mask: values around an edge are neither of the two
 
 
@@ -39,7 +41,7 @@ def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
 
     Where the data set has the two sides and no union, it is made of them: where both have a class,
     it is that of the after image. Of maps of land cover, places of the same class on both sides
-    count as unchanged.
+    count as unchanged, also beside a union.
     """
 
     def read_one(reference: str | None) -> np.ndarray | None:
@@ -50,11 +52,12 @@ def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
         return fitted(read(storage.resolve(root, reference), pair.mask_values), height, width)
 
     union, before, after = map(read_one, (pair.mask, pair.mask_before, pair.mask_after))
-    if union is None and before is not None and after is not None:
+    if before is not None and after is not None:
         if pair.land_cover:
             same = before == after
             before, after = np.where(same, 0, before), np.where(same, 0, after)
-        union = np.where(after > 0, after, before)
+        if union is None:
+            union = np.where(after > 0, after, before)
     return Masks(union, before, after)
 
 
@@ -64,9 +67,10 @@ def classes(root: str, pair: ImagePair) -> frozenset[int] | None:
         return None
     places = [storage.resolve(root, reference) for reference in pair.masks]
     ids = [read(place, pair.mask_values) for place in places]
-    if pair.land_cover and pair.mask is None and len(ids) == 2:
-        before, after = ids[0], fitted(ids[1], *ids[0].shape)
-        ids = [np.where(before == after, 0, cover) for cover in (before, after)]
+    if pair.land_cover and None not in (pair.mask_before, pair.mask_after) and len(ids) > 1:
+        *union, before, after = ids
+        after = fitted(after, *before.shape)
+        ids = [*union, *(np.where(before == after, 0, cover) for cover in (before, after))]
     return frozenset(int(value) for mask in ids for value in np.unique(mask) if value)
 
 
@@ -74,19 +78,61 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
     """The mask at a path or URL as class ids uint8 [H, W].
 
     values: (pixel, class id), where a pixel is the value of its first channel or a colour of three.
-    Of a PNG with a palette, numbers are its indices. Without values a pixel that is not 0 in some
-    channel is of class 1; in JPEG, which changes values, one above half. Raises RejectedPair for
-    what `images.read` rejects and for a value that is not known.
+    Of a PNG with a palette, numbers are its indices; numbers of 16 or 32 bits are not scaled, as
+    those of images are. Without values a pixel that is not 0 in some channel is of class 1; in
+    JPEG, which changes values, one above half. Raises RejectedPair for what `images.read` rejects
+    and for a value that is not known.
     """
-    pixels = images.read(reference)
-    has_colours = bool(values) and len(values[0][0]) > 1
-    if reference.lower().endswith(".png") and not has_colours:
-        indices = palette_indices(storage.read_bytes(reference))
-        pixels = pixels if indices is None else np.repeat(indices[..., None], 3, axis=2)
+    is_frame = images.FRAME in reference
+    if is_frame:
+        pixels = images.read(reference)
+    else:
+        data = images.read_encoded(reference)
+        pixels = images.decode(data, reference)
+        has_colours = bool(values) and len(values[0][0]) > 1
+        numbers = deep_values(data)
+        if numbers is not None:
+            pixels = _eight_bits(numbers, reference, bool(values))
+        elif reference.lower().endswith(".png") and not has_colours:
+            indices = palette_indices(data)
+            pixels = pixels if indices is None else np.repeat(indices[..., None], 3, axis=2)
     if values:
         return class_ids(pixels, values, reference)
-    is_lossy = reference.lower().endswith(LOSSY) or images.FRAME in reference
+    is_lossy = reference.lower().endswith(LOSSY) or is_frame
     return (pixels.max(axis=2) > (HALF if is_lossy else 0)).astype(np.uint8)
+
+
+def deep_values(data: bytes) -> np.ndarray | None:
+    """The values [H, W] of an image of one channel of 16 or 32 bits as they stand in the file.
+
+    data: an image that `images.read` takes. None for any other, and for a float image of values up
+    to 1, whose 1 is white.
+    """
+    with Image.open(io.BytesIO(data), formats=images.DECODED) as image:
+        if not images.is_deep(image):
+            return None
+        values = np.asarray(ImageOps.exif_transpose(image))
+    return None if values.dtype.kind == "f" and values.max() <= 1 else values
+
+
+def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray:
+    """Pixels uint8 [H, W, 3] of the values [H, W] of a deep image.
+
+    are_classes: each value counts, and not only whether it is 0. An 8-bit mask that was saved with
+    16 bits has all its values times 257. Raises RejectedPair for values beyond 255.
+    """
+    if not are_classes:  # less than 0 is what maps say of places without data
+        eight_bit = (numbers > 0).astype(np.uint8)
+    elif numbers.max() > TOP and not (numbers % DEEPENED).any():
+        eight_bit = numbers // DEEPENED
+    else:
+        eight_bit = numbers
+    unknown = (eight_bit < 0) | (eight_bit > TOP) | (eight_bit != np.floor(eight_bit))
+    if unknown.any():
+        raise RejectedPair(
+            Reason.UNREADABLE_MASK, f"{name}: a pixel ({numbers[unknown][0]}), not one of 0 to 255"
+        )
+    return np.repeat(eight_bit.astype(np.uint8)[..., None], 3, axis=2)
 
 
 def palette_indices(data: bytes) -> np.ndarray | None:

@@ -37,7 +37,7 @@ class VideoFrames:
     def expect(self, references: Iterable[str]) -> None:
         """Forgets what was expected before. references: in their order of use."""
         with self._lock:
-            self._upcoming = deque(references)
+            self._upcoming = deque(filter(_has_number, references))
             self._distinct = set(self._upcoming)
             self._uses: Counter[str] = Counter()
             self._waiting: dict[str, list[int]] = {}  # frames of the window by video
@@ -48,7 +48,7 @@ class VideoFrames:
         with self._lock:
             if not self._uses[reference] and reference in self._distinct:
                 self._next_window(reference, size)
-            place, index = split(reference)
+            place, index = images.frame_of(reference)
             if index in self._waiting.get(place, ()):
                 self._pass(place, size)
             self._uses[reference] -= 1
@@ -79,7 +79,7 @@ class VideoFrames:
         while self._upcoming and (self._upcoming[0] in self._uses or len(self._uses) < most):
             self._uses[self._upcoming.popleft()] += 1
         for reference in self._uses:
-            place, index = split(reference)
+            place, index = images.frame_of(reference)
             self._waiting.setdefault(place, []).append(index)
 
     def _pass(self, place: str, size: int | None) -> None:
@@ -91,7 +91,10 @@ class VideoFrames:
                 return
 
 
-def split(reference: str) -> tuple[str, int]:
-    """A video and the number of a frame in it."""
-    place, _, frame = reference.rpartition(images.FRAME)
-    return place, int(frame)
+def _has_number(reference: str) -> bool:
+    """Whether it names a frame; another is the fault of the pair that asks for it."""
+    try:
+        images.frame_of(reference)
+    except RejectedPair:
+        return False
+    return True

@@ -25,6 +25,7 @@ from cc_prep.storage.files import (
     size,
     sizes,
     write_bytes,
+    write_folder,
     write_json,
     write_whole,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "size",
     "sizes",
     "write_bytes",
+    "write_folder",
     "write_json",
     "write_whole",
 ]

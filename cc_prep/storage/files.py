@@ -17,6 +17,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from cc_prep.errors import UserError
@@ -213,6 +214,25 @@ def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+@contextmanager
+def write_folder(place: str | os.PathLike[str]) -> Iterator[Path]:
+    """An empty local folder, whose content moves into the folder `place` when the block ends.
+
+    After an error nothing of it is there. A file that is there already is replaced; of a folder
+    that is there, OSError is raised.
+    """
+    target = Path(place)
+    target.mkdir(parents=True, exist_ok=True)
+    temporary = target / f".{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
+    temporary.mkdir()
+    try:
+        yield temporary
+        for path in sorted(temporary.iterdir()):
+            os.replace(path, target / path.name)
+    finally:
+        shutil.rmtree(temporary)
 
 
 def write_bytes(place: str, data: bytes) -> None:

@@ -58,8 +58,9 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     """Renders scenes 0 … count - 1 into `root`, yielding the number of each when it is whole.
 
     Scenes that are there already are kept, so a stopped run goes on where it was, and a larger
-    `count` extends a finished one. Where an earlier version made them, their masks of the two sides
-    are added, and no image is rendered again. The JSON files are written at the end.
+    `count` extends a finished one, whose scenes are then dealt anew to splits: see `redealt`. Where
+    an earlier version made them, their masks of the two sides are added, and no image is rendered
+    again. The JSON files are written at the end.
 
     Raises UserError if `root` holds something else, JobFailed if a renderer dies.
     """
@@ -192,6 +193,18 @@ def splits(count: int, seed: int) -> dict[str, list[int]]:
         "val": sorted(order[:val]),
         "test": sorted(order[val : val + test]),
     }
+
+
+def redealt(root: str, count: int, seed: int) -> int:
+    """How many scenes of a finished folder are in another split, or in none, among `count`."""
+    try:
+        there = storage.read_json(storage.join(root, "splits.json"))
+    except (FileNotFoundError, ValueError):
+        return 0
+    if not isinstance(there, dict):  # not ours, as `make` will say
+        return 0
+    split_of = {i: split for split, indices in splits(count, seed).items() for i in indices}
+    return sum(split_of.get(i) != split for split, indices in there.items() for i in indices)
 
 
 def _render(

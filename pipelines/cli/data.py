@@ -53,7 +53,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     """Renders a CLEVR-Change-style data set in the published layout into OUT_DIR.
 
     The same seed gives the same bytes. A stopped run goes on where it was, and a larger --scenes
-    extends a finished one.
+    extends a finished one; train, val and test are then dealt anew among all scenes.
 
     \b
     Example:
@@ -65,6 +65,13 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     from cc_prep.synth import dataset
 
     console = Console(stderr=True)
+    moved = dataset.redealt(out_dir, scenes, settings["seed"])
+    if moved:
+        click.echo(
+            f"{out_dir}: {moved} scenes leave their split, since --scenes is another; do not test "
+            "there what was trained on it before",
+            err=True,
+        )
     rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
     # Without a terminal rich would print one line at the end and nothing before it.
     if console.is_terminal:

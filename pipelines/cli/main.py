@@ -8,6 +8,7 @@ import click
 
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats.tar import DamagedShard
 from pipelines.cli import data, jobs, look, splits, weights
 
 
@@ -40,6 +41,9 @@ def main() -> None:
         cli()
     except UserError as error:
         click.echo(f"cc-prep: {error}", err=True)
+        sys.exit(2)
+    except DamagedShard as error:  # of an earlier job
+        click.echo(f"cc-prep: {error}. Look closer with: cc-prep verify", err=True)
         sys.exit(2)
     except JobFailed as error:
         click.echo(f"cc-prep: {error}", err=True)

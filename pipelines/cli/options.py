@@ -7,8 +7,18 @@ from collections.abc import Callable
 import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _each_once(_: click.Context, __: click.Parameter, splits: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(splits))
+
+
 splits_option = click.option(
-    "--split", "splits", multiple=True, help="Only this split (repeatable)."
+    "--split",
+    "splits",
+    multiple=True,
+    callback=_each_once,
+    help="Only this split (repeatable).",
 )
 
 

@@ -91,7 +91,9 @@ def _pairs_without_splits(dataset: str, settings: Manifest) -> list[ImagePair]:
     from cc_prep import datasets
     from cc_prep.datasets.layouts import folders, table
 
-    every_pair = {"table": table.every_pair, "folders": folders.every_pair}.get(settings.layout)
+    every_pair = {"table": table.every_pair, "folders": folders.pairs_for_split_file}.get(
+        settings.layout
+    )
     if every_pair is None:
         layout = settings.layout
         raise UserError(f"{dataset}: {layout} comes with its splits", "Use them as they are")

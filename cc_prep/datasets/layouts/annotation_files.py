@@ -8,7 +8,12 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG", ".webp")
+PREFERRED = (".png", ".jpg", ".jpeg", ".webp")  # where a folder has two images of a name
+# Of what `media.images` decodes.
+ENDINGS = (
+    *(*PREFERRED, ".bmp", ".gif", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"),
+)
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
@@ -68,16 +73,39 @@ def split_file(folder: str, split: str) -> str:
     return first_file(folder, [f"{n}.json" for n in (split, others.get(split)) if n])
 
 
+def is_image(name: str) -> bool:
+    """Whether a file's name ends as that of an image; small and capital letters are the same."""
+    return name.lower().endswith(ENDINGS)
+
+
+def image_faults(root: str, folder: str) -> list[str]:
+    """Files of a folder of images that are none, and names that several images have."""
+    files = [n for n in storage.list_files(storage.join(root, folder)) if not n.startswith(".")]
+    problems = [
+        f"{folder}/{name} has no ending of an image" for name in files if not is_image(name)
+    ]
+    first_of: dict[str, str] = {}
+    for name in sorted(filter(is_image, files), key=_rank):
+        first = first_of.setdefault(name.rpartition(".")[0], name)
+        if first != name:
+            problems.append(f"{folder}/{name} is left out: {first} has the same name")
+    return problems
+
+
+def _rank(name: str) -> tuple[bool, str]:
+    return not name.lower().endswith(PREFERRED), name
+
+
 class Images:
     """Images of some folders below a root by the name without its ending."""
 
     def __init__(self, root: str, folders: Iterable[str]) -> None:
         self.paths: dict[str, str] = {}
         for folder in folders:
-            for name in storage.list_files(storage.join(root, folder)):
-                stem, dot, ending = name.rpartition(".")
-                if f"{dot}{ending}" in ENDINGS:
-                    self.paths.setdefault(f"{folder}/{stem}", f"{folder}/{name}")
+            files = storage.list_files(storage.join(root, folder))
+            for name in sorted(filter(is_image, files), key=_rank):
+                stem = name.rpartition(".")[0]
+                self.paths.setdefault(f"{folder}/{stem}", f"{folder}/{name}")
 
     def __contains__(self, reference: str) -> bool:
         return reference in self.paths

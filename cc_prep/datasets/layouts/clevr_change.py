@@ -15,6 +15,7 @@ Where there are masks, those of a pair without change are zero everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cc_prep import storage
@@ -58,19 +59,18 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     }
     # Asked once: on an object store a look for each of 80,000 pairs would take an hour.
     has_truth = storage.is_folder(storage.join(root, "truth"))
+    truth = _truth(root, sorted(set(indices))) if has_truth else {}
     place = storage.join(root, "facts.json")
     facts = _facts(place) if storage.exists(place) else {CHANGE: {}, NO_CHANGE: {}}
     return [
-        _pair(
-            manifest, split, index, kind, captions[kind], types, mask_files, has_truth, facts[kind]
-        )
+        _pair(manifest, split, index, kind, captions[kind], types, mask_files, truth, facts[kind])
         for index in sorted(set(indices))
         for kind in (CHANGE, NO_CHANGE)
     ]
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Indices in two splits, twice in one, or without captions or a change type."""
+    """Indices in two splits, twice in one, or without captions, a change type or true frames."""
     root, problems = manifest.root, []
     split_of: dict[int, str] = {}
     splits = _splits(root)
@@ -89,6 +89,8 @@ def faults(manifest: Manifest) -> list[str]:
     problems += [
         f"type_mapping.json: no type for index {i}" for i in sorted(split_of) if i not in types
     ]
+    if storage.is_folder(storage.join(root, "truth")):
+        problems += _truth_faults(_truth(root, sorted(split_of)))
     return problems
 
 
@@ -100,7 +102,7 @@ def _pair(
     captions: dict[str, list[str]],
     types: dict[int, str],
     mask_files: dict[str, frozenset[str]],
-    has_truth: bool,
+    truth: dict[str, tuple[tuple[float, str], ...]],
     facts: dict[str, Facts],
 ) -> ImagePair:
     number = f"{index:06d}"
@@ -115,7 +117,7 @@ def _pair(
         after=f"{folder}_images/CLEVR_{name}_{number}.png",
         captions=tuple(captions.get(before, ())),
         change_type=types.get(index) if kind == CHANGE else None,
-        truth=_truth(manifest.root, f"truth/{folder}/{number}") if has_truth else (),
+        truth=truth.get(_truth_folder(index, kind), ()),
         image_id=_image_id(number, kind),
         facts=facts.get(before),
     )
@@ -134,11 +136,38 @@ def _image_id(number: str, kind: str) -> str:
     return f"{number}.png" if kind == CHANGE else f"{number}.png_n"
 
 
-def _truth(root: str, folder: str) -> tuple[tuple[float, str], ...]:
+def _truth_stems(root: str, folder: str) -> list[str]:
+    """The names of a pair's true frames without their ending."""
     stems = [name[:-4] for name in storage.list_files(storage.join(root, folder), ".png")]
-    frame_stems = [stem for stem in stems if stem.isdecimal()]
-    steps = len(frame_stems) + 1
-    return tuple((int(stem) / steps, f"{folder}/{stem}.png") for stem in frame_stems)
+    return [stem for stem in stems if stem.isdecimal()]
+
+
+def _truth_folder(index: int, kind: str) -> str:
+    return f"truth/{'sc' if kind == CHANGE else 'nsc'}/{index:06d}"
+
+
+def _truth(root: str, indices: Iterable[int]) -> dict[str, tuple[tuple[float, str], ...]]:
+    """(time, image) of the true frames by folder.
+
+    All pairs of a data set have as many: where a file is missing, the others keep their times.
+    """
+    folders = [_truth_folder(index, kind) for index in indices for kind in (CHANGE, NO_CHANGE)]
+    stems_of = {folder: _truth_stems(root, folder) for folder in folders}
+    steps = 1 + max((int(stem) for stems in stems_of.values() for stem in stems), default=0)
+    return {
+        folder: tuple((int(stem) / steps, f"{folder}/{stem}.png") for stem in stems)
+        for folder, stems in stems_of.items()
+    }
+
+
+def _truth_faults(truth: dict[str, tuple[tuple[float, str], ...]]) -> list[str]:
+    """Folders that lack true frames which others have."""
+    most = max((len(frames) for frames in truth.values()), default=0)
+    return [
+        f"{folder}: {len(frames)} true frames, not {most}"
+        for folder, frames in truth.items()
+        if 0 < len(frames) < most
+    ]
 
 
 def _splits(root: str) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files, masks, split_file
-from cc_prep.datasets.layouts.annotation_files import ENDINGS, Images
+from cc_prep.datasets.layouts.annotation_files import Images, is_image
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
@@ -40,22 +40,35 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits by split and name. Raises UserError."""
+    if manifest.split_file is None:
+        return _every_pair(manifest)
+    return split_file.with_splits(manifest, pairs_for_split_file(manifest))
+
+
+def pairs_for_split_file(manifest: Manifest) -> list[ImagePair]:
+    """The same with the ids that they have in a split file. Raises UserError.
+
+    There the split's folder is a part of an id: the same name may stand in several.
+    """
+    image_pairs = _every_pair(manifest)
+    if _sides(manifest.root, ""):
+        return image_pairs
+    return [replace(pair, id=f"{pair.split}/{pair.id}") for pair in image_pairs]
+
+
+def _every_pair(manifest: Manifest) -> list[ImagePair]:
+    """The pairs of all splits by the folders alone."""
     root = manifest.root
     if _sides(root, ""):
-        return split_file.with_splits(manifest, _of(manifest, "", manifest.splits[0]))
+        return _of(manifest, "", manifest.splits[0])
     splits = [split for split in manifest.splits if _sides(root, f"{split}/")]
     if not splits:
         raise UserError(f"{root}: no folders before and after in it", WANTED)
-    image_pairs = [pair for split in splits for pair in _of(manifest, f"{split}/", split)]
-    if manifest.split_file is None:
-        return image_pairs
-    # An id stands in its split's folder: the same name may stand in several.
-    image_pairs = [replace(pair, id=f"{pair.split}/{pair.id}") for pair in image_pairs]
-    return split_file.with_splits(manifest, image_pairs)
+    return [pair for split in splits for pair in _of(manifest, f"{split}/", split)]
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Images without their counterpart, and captions without images."""
+    """Images without their counterpart, captions without images, and files that are no images."""
     root, problems = manifest.root, []
     for place in ("", *(f"{split}/" for split in manifest.splits)):
         sides = _sides(root, place)
@@ -73,6 +86,8 @@ def faults(manifest: Manifest) -> list[str]:
             }
             strays = sorted(captioned - (names[0] & names[1]))
             problems += [f"{place}captions/{name}.txt belongs to no pair" for name in strays]
+            for folder in (*sides, *masks.FOLDERS):
+                problems += annotation_files.image_faults(root, f"{place}{folder}")
     return problems
 
 
@@ -108,7 +123,7 @@ def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
 def _captions(root: str, file: str) -> tuple[str, ...]:
     place = storage.join(root, file)
     try:
-        lines = storage.read_bytes(place).decode("utf-8-sig").splitlines()
+        lines = storage.read_bytes(place).decode("utf-8-sig").replace("\r", "\n").split("\n")
     except UnicodeDecodeError:
         raise UserError(f"{place}: is not UTF-8 text", "Save it as UTF-8") from None
     return tuple(line.strip() for line in lines if line.strip())
@@ -123,4 +138,4 @@ def _sides(root: str, place: str) -> tuple[str, str] | None:
 
 def _names(root: str, folder: str) -> set[str]:
     files = storage.list_files(storage.join(root, folder))
-    return {name.rpartition(".")[0] for name in files if name.endswith(ENDINGS)}
+    return {name.rpartition(".")[0] for name in files if is_image(name)}

@@ -144,15 +144,23 @@ def _text(row: dict[str, Any], name: str) -> str:
 
 
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
-    """What a column says of each pair, by id. Raises UserError."""
+    """What a column says of each pair, by id; a pair of which it says nothing is not there.
+
+    Raises UserError where there is no such column, or two rows of a pair differ in it.
+    """
     place = _place(manifest)
     rows = _rows(place)
     if not all(column in row for row in rows):
         raise UserError(f"{place}: no column {column!r}", f"It has: {', '.join(map(str, rows[0]))}")
-    return {
-        _pair(manifest, place, number, row).id: str(row[column])
-        for number, row in enumerate(rows, FIRST_ROW)
-    }
+    group_of: dict[str, str] = {}
+    for number, row in enumerate(rows, FIRST_ROW):
+        id, group = _pair(manifest, place, number, row).id, _text(row, column)
+        if group and group_of.setdefault(id, group) != group:
+            raise UserError(
+                f"{place}: row {number}: {id!r} stands in an earlier row with another {column}",
+                "Give each pair one group",
+            )
+    return group_of
 
 
 def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> ImagePair:
@@ -214,7 +222,8 @@ def _rows(place: str) -> list[dict[str, Any]]:
 
             rows: list[Any] = base.read_rows(data, None, place)
         elif place.endswith(".jsonl"):
-            lines = data.decode("utf-8-sig").splitlines()
+            # Not splitlines, which also breaks at characters that captions may hold.
+            lines = data.decode("utf-8-sig").split("\n")
             rows = [json.loads(line) for line in lines if line.strip()]
         else:
             reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))

@@ -36,6 +36,8 @@ def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "message"),
     [
         ("interpolate: {dept: 2}", 'interpolate.dept: unknown key. Did you mean "depth"?'),
+        ("image_size: 8\nimage_size: 9", "line 4: image_size stands there twice"),
+        ("interpolate: {depth: 2, depth: 3}", "depth stands there twice"),
         ("bogus: 1", "bogus: unknown key. Known here: name, layout"),
         ("interpolate: {depth: three}", "interpolate.depth: input should be a valid integer"),
         ("interpolate: {depth: -1}", "greater than or equal to 0, not -1"),

@@ -115,6 +115,13 @@ def test_missing_truth_rejects_the_pair_alone(root: Path) -> None:
     assert isinstance(results[1], dict)
 
 
+def test_truth_of_another_size_rejects_the_pair(root: Path) -> None:
+    """Keeps away: sequences whose truth no report can compare with them."""
+    [outcome] = step(root, "image_size=null")([pair("a", "b", truth=((0.5, "c.png"),))])
+    assert isinstance(outcome, RejectedPair)
+    assert outcome.reason is Reason.SIZES_DIFFER
+
+
 def test_workers_get_absolute_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a relative --root that a node of a cluster looks for in its own folder."""
     monkeypatch.chdir(tmp_path)

@@ -181,3 +181,14 @@ def test_two_pairs_of_one_name_are_a_users_mistake(tmp_path: Path) -> None:
         exporter.add_frames(one("1"), FRAMES)
         with pytest.raises(UserError, match=r"two pairs are called 1 in std_videos\.h5"):
             exporter.add_frames(one("1", split="val"), FRAMES)
+
+
+def test_scores_of_a_pair_without_captions_come_back(tmp_path: Path) -> None:
+    """Keeps away: a pair without captions that is rejected on its way back."""
+    with procap.exporting(str(tmp_path), OTHER) as exporter:
+        exporter.add_scores(one("1"), frame_scores(0))
+    entries = procap.read_scores(str(tmp_path), OTHER)
+    back = procap.scores_of(entries, OTHER, one("1"), (), 5)
+    assert back.bef_inter_sim.shape == back.inter_aft_sim.shape == (0, 5)
+    with pytest.raises(RejectedPair, match="not 0 captions × 4 frames"):
+        procap.scores_of({"1": {n: [[0.0]] for n in procap.MATRICES}}, OTHER, one("1"), (), 4)

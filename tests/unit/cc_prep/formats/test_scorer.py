@@ -19,19 +19,30 @@ CAPTIONS = {0: "the red cube moved.", 1: "a ball, small; left?", 2: "the cube ha
 SPLITS = ("train", "train", "val")
 
 
-def shard(place: Path, numbers: tuple[int, ...] = (0, 1, 2), name: str = "a_{}.png") -> str:
-    """A shard with a changed and an unchanged pair of each number; features tell which image."""
+def shard(
+    place: Path,
+    numbers: tuple[int, ...] = (0, 1, 2),
+    name: str = "a_{}.png",
+    folder: str = "images",
+    split: str | None = None,
+    extra: int = 0,
+) -> str:
+    """A shard with a changed and an unchanged pair of each number; features tell which image.
+
+    folder: of the images before. split: of all pairs. extra: is added to all features.
+    """
     samples: dict[str, dict[str, bytes]] = {}
     for number in numbers:
         for kind, word, value in ((CHANGE, "b", 1), (NO_CHANGE, "c", 2)):
             meta: dict[str, Any] = {
-                "kind": kind, "split": SPLITS[number], "frames": 2, "height": 8, "width": 8,
-                "before": f"images/{name.format(number)}",
+                "kind": kind, "split": split or SPLITS[number],
+                "frames": 2, "height": 8, "width": 8,
+                "before": f"{folder}/{name.format(number)}",
                 "after": f"{kind}/{word}_{number}.png",
                 "captions": [CAPTIONS[number], "it changed"] if kind == CHANGE else ["the same"],
             }  # fmt: skip
             values = np.zeros((2, 3, 2, 2), np.float16)
-            values[0], values[1] = number, number + 10 * value
+            values[0], values[1] = number + extra, number + 10 * value + extra
             features = Features("planted", "0" * 64, (0, 1), values)
             meta["features"] = features.meta()
             samples[f"set-{number}-{kind}"] = {
@@ -89,3 +100,32 @@ def test_what_the_public_code_could_not_count_is_refused(tmp_path: Path) -> None
     named = shard(tmp_path / "named-000000.tar", (0,), "room{}.png")
     with pytest.raises(UserError, match="has no number"):
         scorer.export([named], str(tmp_path / "named"))
+
+
+def test_an_earlier_export_is_not_mixed_with_a_new_one(tmp_path: Path) -> None:
+    """Keeps away: features of another backbone that stay beside new labels."""
+    out = tmp_path / "out"
+    scorer.export([shard(tmp_path / "one-000000.tar")], str(out))
+    with pytest.raises(UserError, match="features is there already"):
+        scorer.export([shard(tmp_path / "two-000000.tar", extra=50)], str(out))
+    assert (np.load(out / "features/a_1.png.npy") == 1).all()
+
+
+def test_a_refused_export_leaves_nothing(tmp_path: Path) -> None:
+    """Keeps away: features of half a data set that look complete."""
+    with pytest.raises(UserError):
+        scorer.export([shard(tmp_path / "gap-000000.tar", (0, 2))], str(tmp_path / "out"))
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_two_images_of_one_name_or_number_are_refused(tmp_path: Path) -> None:
+    """Keeps away: one image's features in the place of another's, and a pair in two splits."""
+    first = shard(tmp_path / "first-000000.tar", (0, 1))
+    for options, message in (
+        ({"folder": "test"}, "images/a_0.png and test/a_0.png both are image 0"),
+        ({"name": "b_{}.png"}, "images/a_0.png and images/b_0.png both are image 0"),
+        ({"split": "test"}, "image 0 is in train and in test"),
+    ):
+        second = shard(tmp_path / "second-000000.tar", (0,), **options)
+        with pytest.raises(UserError, match=message):
+            scorer.export([first, second], str(tmp_path / "out"))

@@ -125,3 +125,18 @@ def test_no_postscript_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_formats_of_data_sets(format: str) -> None:
     decoded = images.decode(saved(Image.fromarray(GREEN), format), "x")
     assert np.abs(decoded.astype(int) - GREEN).max() < 16
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "", "9" * 30])
+def test_a_frame_without_a_number_is_rejected(number: str) -> None:
+    """Keeps away: a traceback, and -1, which asks the decoder how many frames there are."""
+    with pytest.raises(RejectedPair, match="is no frame's number") as caught:
+        images.read(f"v.mp4{images.FRAME}{number}")
+    assert caught.value.reason is Reason.UNREADABLE_VIDEO
+
+
+def test_messages_hold_no_address() -> None:
+    """Keeps away: a table of rejects that differs from run to run."""
+    with pytest.raises(RejectedPair) as caught:
+        images.decode(b"hello", "x.png")
+    assert caught.value.detail == "x.png: cannot identify image file"

@@ -121,3 +121,54 @@ def test_nearest_neighbour_makes_no_new_classes(tmp_path: Path) -> None:
     union, _, _ = masks.of_pair(str(tmp_path), record, 24, 20)
     assert union.shape == (24, 20)
     assert np.array_equal(np.unique(union, return_counts=True), ([0, 1, 2], [240, 120, 120]))
+
+
+IDS = (((0,), 0), ((1,), 1), ((2,), 2), ((255,), 3))
+
+
+@pytest.mark.parametrize("ending", ["png", "tif"])
+def test_numbers_of_sixteen_bits_are_not_scaled(tmp_path: Path, ending: str) -> None:
+    """Keeps away: a map of labels 1 to K, as programs for maps write it, as one without change."""
+    place = str(tmp_path / f"m.{ending}")
+    Image.fromarray(squares(0, 1, 2, 255).astype(np.uint16)).save(place)
+    assert np.array_equal(masks.read(place), squares(0, 1, 1, 1))
+    assert np.array_equal(masks.read(place, IDS), squares(0, 1, 2, 3))
+
+
+def test_an_eight_bit_mask_saved_with_sixteen_bits(tmp_path: Path) -> None:
+    place = str(tmp_path / "m.png")
+    Image.fromarray(squares(0, 1, 2, 255).astype(np.uint16) * 257).save(place)
+    assert np.array_equal(masks.read(place), squares(0, 1, 1, 1))
+    assert np.array_equal(masks.read(place, IDS), squares(0, 1, 2, 3))
+
+
+def test_floats_of_labels_are_not_scaled(tmp_path: Path) -> None:
+    place = str(tmp_path / "m.tif")
+    Image.fromarray(squares(0, 1, 2, 255).astype(np.float32)).save(place)
+    assert np.array_equal(masks.read(place, IDS), squares(0, 1, 2, 3))
+
+
+def test_numbers_beyond_eight_bits_are_no_classes(tmp_path: Path) -> None:
+    """Keeps away: label 300 as the class that a scaled pixel happens to hit."""
+    place = str(tmp_path / "m.png")
+    Image.fromarray(squares(0, 1).astype(np.uint16) * 300).save(place)
+    with pytest.raises(RejectedPair, match=r"a pixel \(300\), not one of 0 to 255") as caught:
+        masks.read(place, IDS)
+    assert caught.value.reason is Reason.UNREADABLE_MASK
+    assert np.array_equal(masks.read(place), squares(0, 1))
+
+
+def test_land_cover_beside_a_union_leaves_the_change_alone(tmp_path: Path) -> None:
+    """Keeps away: sides that mark all of an image as vanished, and a union of a quarter of it."""
+    written(tmp_path / "b.png", squares(0, 128, 128, 255))
+    written(tmp_path / "a.png", squares(128, 128, 255, 255))
+    written(tmp_path / "m.png", squares(0, 0, 128, 0))
+    record = replace(
+        pair(0), mask="m.png", mask_before="b.png", mask_after="a.png", mask_values=LEVIR,
+        land_cover=True,
+    )  # fmt: skip
+    union, before, after = masks.of_pair(str(tmp_path), record, 32, 64)
+    assert np.array_equal(union, squares(0, 0, 1, 0))
+    assert np.array_equal(before, squares(0, 0, 1, 0))
+    assert np.array_equal(after, squares(1, 0, 2, 0))
+    assert masks.classes(str(tmp_path), record) == {1, 2}

@@ -11,7 +11,7 @@ import pytest
 
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.media import images, video_frames
-from cc_prep.media.video_frames import VideoFrames, split
+from cc_prep.media.video_frames import VideoFrames
 
 SIZE = 16
 FRAME_BYTES = 3 * SIZE * SIZE
@@ -28,12 +28,12 @@ class Decoder:
         self.asked.append(reference)
         if reference in self.damaged:
             raise RejectedPair(Reason.UNREADABLE_VIDEO, reference)
-        return np.full((SIZE, SIZE, 3), split(reference)[1], np.uint8)
+        return np.full((SIZE, SIZE, 3), images.frame_of(reference)[1], np.uint8)
 
 
 def seeks(asked: Sequence[str]) -> int:
     """How often a decoder that has one video open must start anew."""
-    pairs = [split(reference) for reference in asked]
+    pairs = [images.frame_of(reference) for reference in asked]
     return sum(
         before[0] != after[0] or after[1] <= before[1]
         for before, after in itertools.pairwise(pairs)
@@ -56,7 +56,7 @@ def shuffled(count: int) -> list[str]:
 
 def read_all(frames: VideoFrames, references: Sequence[str], size: int | None = SIZE) -> None:
     for reference in references:
-        assert frames.read(reference, size)[0, 0, 0] == split(reference)[1]
+        assert frames.read(reference, size)[0, 0, 0] == images.frame_of(reference)[1]
 
 
 @pytest.mark.parametrize("size", [SIZE, None])
@@ -75,7 +75,7 @@ def test_bounded_memory(decoder: Decoder) -> None:
     frames = VideoFrames(most_bytes=10 * FRAME_BYTES)
     frames.expect(references)
     for reference in references:
-        assert frames.read(reference, SIZE)[0, 0, 0] == split(reference)[1]
+        assert frames.read(reference, SIZE)[0, 0, 0] == images.frame_of(reference)[1]
         assert len(frames._frames) <= 10
     assert len(decoder.asked) <= len(references)
     assert seeks(decoder.asked) < len(references) / 4
@@ -108,3 +108,13 @@ def test_a_damaged_frame_is_the_pairs_own(decoder: Decoder) -> None:
                         frames.read(reference, size)
                 else:
                     read_all(frames, [reference], size)
+
+
+def test_what_names_no_frame_is_the_pairs_own_fault(decoder: Decoder) -> None:
+    """Keeps away: a ValueError that ends a job, and another pair that is blamed for it."""
+    good, bad = f"v.mp4{images.FRAME}0", f"v.mp4{images.FRAME}x"
+    frames = VideoFrames()
+    frames.expect([good, bad])
+    assert frames.read(good, None) is not None
+    with pytest.raises(RejectedPair, match="'x' is no frame's number"):
+        frames.read(bad, None)

@@ -289,6 +289,18 @@ def test_splits_and_types(count: int, seed: int) -> None:
         assert {dataset.change_type(i, seed) for i in range(5)} == set(scenes.CHANGE_TYPES)
 
 
+def test_scenes_that_change_their_split_are_counted(tmp_path: Path) -> None:
+    """Keeps away: a captioner that is tested on what it learned from, and nobody who says so."""
+    assert dataset.redealt(str(tmp_path), 200, 0) == 0, "nothing is there"
+    before = dataset.splits(200, 0)
+    (tmp_path / "splits.json").write_text(json.dumps(before))
+    assert dataset.redealt(str(tmp_path), 200, 0) == 0
+    after = dataset.splits(400, 0)
+    moved = sum(len(set(before[name]) - set(after[name])) for name in before)
+    assert dataset.redealt(str(tmp_path), 400, 0) == moved > 20
+    assert dataset.redealt(str(tmp_path), 100, 0) >= 100, "those that are left out"
+
+
 def test_without_a_renderer_nothing_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: "a renderer was killed" where the extra was not installed."""
     monkeypatch.setattr(dataset.importlib.util, "find_spec", lambda name: None)

@@ -144,6 +144,30 @@ def test_a_column_groups(tmp_path: Path) -> None:
         table.groups(settings, "place")
 
 
+def test_a_column_that_rows_of_a_pair_leave_out_or_disagree_on(tmp_path: Path) -> None:
+    """Keeps away: a group in two splits, and one large group of all pairs without one."""
+    lines = ["before,after,site,id", "a.png,b.png,A,1", "a.png,b.png,,1", "c.png,d.png,A,2"]
+    place = tmp_path / "pairs.csv"
+    place.write_text("\n".join([*lines, "e.png,f.png,,3"]))
+    settings = manifest.load("own", root=str(tmp_path))
+    assert table.groups(settings, "site") == {"1": "A", "2": "A"}
+    place.write_text("\n".join([*lines, "a.png,b.png,B,1"]))
+    with pytest.raises(UserError, match="row 5: '1' stands in an earlier row with another site"):
+        table.groups(settings, "site")
+
+
+def test_one_folder_of_a_split(tmp_path: Path, scenes: Path) -> None:
+    """Keeps away: a split file whose ids no pair has once the manifest names it."""
+    shutil.copytree(scenes, tmp_path / "train")
+    folder_options = ("--set", "layout=folders", "--shares", "train=2,test=1")
+    done = commands.cc_prep("split", "own", "--root", tmp_path, *folder_options, "--distance=none")
+    assert done.returncode == 0, done.stderr
+    settings = manifest.load(
+        "own", ["layout=folders", "split_file=splits.json"], root=str(tmp_path)
+    )
+    assert len(datasets.pairs(settings, "test")) == 10
+
+
 def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
     done = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -199,6 +223,16 @@ def test_splits_that_are_there_are_kept(tmp_path: Path) -> None:
     MAKERS["own"](tmp_path)
     done = commands.cc_prep("split", "own", "--root", tmp_path)
     assert (done.returncode, "has splits already" in done.stderr) == (2, True)
+
+
+def test_a_split_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    """Keeps away: each caption twice, and our keys in place of ids that then stand twice."""
+    MAKERS["levir"](tmp_path)
+    for name, options in {"one": ["--split=test"], "two": ["--split=test"] * 2}.items():
+        options += ["--root", str(tmp_path), "--out", str(tmp_path / name)]
+        done = commands.cc_prep("references", "levir", *options)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 def test_reference_files(tmp_path: Path) -> None:

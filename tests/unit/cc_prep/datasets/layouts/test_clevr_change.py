@@ -67,6 +67,24 @@ def test_masks_and_truth_are_found(root: Path, synth_root: Path) -> None:
         assert all((synth_root / place).is_file() for _, place in pair.truth)
 
 
+def test_a_missing_true_frame_moves_no_other(root: Path) -> None:
+    """Keeps away: frames at another time than their own because one file is not there."""
+    for folder, missing in (("sc/000000", 2), ("nsc/000000", 3), ("sc/000003", None)):
+        place = root / "truth" / folder
+        place.mkdir(parents=True)
+        for step in {1, 2, 3} - {missing}:
+            (place / f"{step:02d}.png").touch()
+    first, second, whole, none = datasets.pairs(settings(root), "train")
+    assert [t for t, _ in first.truth] == [0.25, 0.75]
+    assert [t for t, _ in second.truth] == [0.25, 0.5]
+    assert [t for t, _ in whole.truth] == [0.25, 0.5, 0.75]
+    assert none.truth == ()
+    assert datasets.reader(settings(root)).faults(settings(root)) == [
+        "truth/sc/000000: 2 true frames, not 3",
+        "truth/nsc/000000: 2 true frames, not 3",
+    ]
+
+
 def change(root: Path, name: str, value: object) -> None:
     (root / name).write_text(value if isinstance(value, str) else json.dumps(value))
 

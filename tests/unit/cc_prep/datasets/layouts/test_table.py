@@ -158,3 +158,19 @@ def test_no_table_two_tables_and_no_text(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_bytes(b"before,after\n\xff\xfe,b\n")
     with pytest.raises(UserError, match=r"pairs\.csv: 'utf-8'"):
         every(settings(tmp_path, "table.file=pairs.csv"))
+
+
+def test_json_lines_end_at_newlines_alone(tmp_path: Path) -> None:
+    """Keeps away: a table that is refused because a caption holds a separator of lines."""
+    row = {"before": "a.png", "after": "b.png", "caption": "a\u2028b\x85c"}
+    text = json.dumps(row, ensure_ascii=False)
+    (tmp_path / "pairs.jsonl").write_text(f"{text}\r\n", encoding="utf-8", newline="")
+    [pair] = every(settings(tmp_path))
+    assert pair.captions == (row["caption"],)
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """Keeps away: a job that fails at its end, and whose folder no later run can finish."""
+    (tmp_path / "pairs.jsonl").write_text('{"before": "a.png", "after": "b.png", "id": "\\ud800"}')
+    with pytest.raises(UserError, match=r"ud800' is not UTF-8\. Rename the file"):
+        datasets.pairs(settings(tmp_path), "train")

@@ -1,0 +1,57 @@
+"""Folders of a user's own images: which files are taken, and what is said of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from cc_prep import datasets, manifest
+from cc_prep.datasets.layouts import annotation_files, folders
+from cc_prep.manifest import Manifest
+from cc_prep.media import images
+
+
+def settings(root: Path) -> Manifest:
+    return manifest.load("own", ["layout=folders"], root=str(root))
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def test_endings_are_those_of_what_is_decoded() -> None:
+    """Keeps away: images of a format that the reader knows, and that vanish without a word."""
+    Image.init()
+    known = Image.registered_extensions()
+    assert {known[ending] for ending in annotation_files.ENDINGS} == set(images.DECODED)
+
+
+def test_images_of_any_ending_are_pairs(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{side}/{n}" for side in ("before", "after") for n in ("a.TIF", "b.Png")))
+    pairs = datasets.pairs(settings(tmp_path), "train")
+    assert [pair.before for pair in pairs] == ["before/a.TIF", "before/b.Png"]
+    assert folders.faults(settings(tmp_path)) == []
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    """Keeps away: a second image of a name, and a file that is no image, that nobody misses."""
+    touch(tmp_path, "before/a.bmp", "before/a.png", "after/a.png", "after/.DS_Store")
+    touch(tmp_path, "after/a.psd", "masks/a.npy")
+    [pair] = datasets.pairs(settings(tmp_path), "train")
+    assert pair.before == "before/a.png"
+    assert folders.faults(settings(tmp_path)) == [
+        "before/a.bmp is left out: a.png has the same name",
+        "after/a.psd has no ending of an image",
+        "masks/a.npy has no ending of an image",
+    ]
+
+
+def test_a_caption_ends_at_a_newline_alone(tmp_path: Path) -> None:
+    """Keeps away: one caption with a separator of lines as two."""
+    touch(tmp_path, "before/a.png", "after/a.png", "captions/a.txt")
+    (tmp_path / "captions/a.txt").write_bytes("one\u2028more\r\ntwo\rthree\n".encode())
+    [pair] = datasets.pairs(settings(tmp_path), "train")
+    assert pair.captions == ("one\u2028more", "two", "three")

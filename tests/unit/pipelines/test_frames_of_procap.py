@@ -1,0 +1,40 @@
+"""Sequences and scores out of ProCap's files, pair by pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from cc_prep import manifest
+from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.records import ImagePair
+from pipelines import fingerprint, job, procap
+
+
+def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:
+    """Keeps away: 5 frames among sequences of 9, stored as one of depth 3."""
+    with h5py.File(tmp_path / "own_videos.h5", "w") as file:
+        for id, frames in (("1", 9), ("2", 5)):
+            file[id] = np.zeros((frames, 3, 16, 16), np.uint8)
+    settings = fingerprint.for_imported_sequences(manifest.load("own", root=str(tmp_path)), 3)
+    step = procap.ImportFrames(settings, str(tmp_path), "cpu")
+    good, bad = step([ImagePair("own", "train", id, "change", "b", "a") for id in ("1", "2")])
+    assert isinstance(good, dict)
+    assert isinstance(bad, RejectedPair)
+    assert bad.reason is Reason.UNREADABLE_SEQUENCE
+    assert "5 frames, not 9" in bad.detail
+
+
+def test_too_few_frames_for_the_keyframes_are_a_users_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a ValueError of each pair in place of one line with the remedy."""
+    (tmp_path / "own_similarity_scores.json").write_text("{}")
+    settings = manifest.load("own", ["interpolate.depth=1", "keyframes.k=2"], str(tmp_path))
+    monkeypatch.setattr(fingerprint, "continue_from", lambda manifest, folder: manifest)
+    request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"Lower keyframes\.k"):
+        procap.import_scores(request, str(tmp_path))
