@@ -218,25 +218,6 @@ def test_folders_without_splits(tmp_path: Path) -> None:
         datasets.pairs(split, "train")
 
 
-def test_splits_that_the_manifest_leaves_out(tmp_path: Path) -> None:
-    """Keeps away: data of which only `train` is prepared, since `init` wrote no other split."""
-    for name in ("1", "2"):
-        image(tmp_path / f"A/{name}.png")
-        image(tmp_path / f"B/{name}.png")
-    file = {"about": {}, "splits": {"train": ["2"], "val": [], "test": ["1"]}}
-    write(tmp_path / "splits.json", file)
-    keys = ["layout=folders", "split_file=splits.json"]
-    narrow = manifest.load("own", [*keys, "splits=[train]"], root=str(tmp_path))
-    with pytest.raises(UserError) as error:
-        datasets.pairs(narrow, "train")
-    assert str(error.value) == (
-        "splits.json: its splits test are not among the manifest's splits. "
-        "Set splits: [train, test] in the manifest"
-    )
-    without_val = manifest.load("own", [*keys, "splits=[train,test]"], root=str(tmp_path))
-    assert [p.id for p in datasets.pairs(without_val, "test")] == ["1"]
-
-
 FOLDERS_OF = {
     "clevr": "sc_images",
     "clevr_dc": "aft",
