@@ -1,0 +1,30 @@
+"""Splits of data that come without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cc_prep import datasets, manifest
+from cc_prep.errors import UserError
+from tests.miniatures import image, write
+
+
+def test_splits_that_the_manifest_leaves_out(tmp_path: Path) -> None:
+    """Keeps away: data of which only `train` is prepared, since `init` wrote no other split."""
+    for name in ("1", "2"):
+        image(tmp_path / f"A/{name}.png")
+        image(tmp_path / f"B/{name}.png")
+    file = {"about": {}, "splits": {"train": ["2"], "val": [], "test": ["1"]}}
+    write(tmp_path / "splits.json", file)
+    keys = ["layout=folders", "split_file=splits.json"]
+    narrow = manifest.load("own", [*keys, "splits=[train]"], root=str(tmp_path))
+    with pytest.raises(UserError) as error:
+        datasets.pairs(narrow, "train")
+    assert str(error.value) == (
+        "splits.json: its splits test are not among the manifest's splits. "
+        "Set splits: [train, test] in the manifest"
+    )
+    without_val = manifest.load("own", [*keys, "splits=[train,test]"], root=str(tmp_path))
+    assert [p.id for p in datasets.pairs(without_val, "test")] == ["1"]
