@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from cc_prep import datasets, manifest
 from cc_prep.datasets.layouts import annotation_files, folders
-from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
 
@@ -58,20 +55,3 @@ def test_a_caption_ends_at_a_newline_alone(tmp_path: Path) -> None:
     (tmp_path / "captions/a.txt").write_bytes("one\u2028more\r\ntwo\rthree\n".encode())
     [pair] = datasets.pairs(settings(tmp_path), "train")
     assert pair.captions == ("one\u2028more", "two", "three")
-
-
-def test_splits_that_the_manifest_leaves_out(tmp_path: Path) -> None:
-    """Keeps away: data of which only `train` is prepared, since `init` wrote no other split."""
-    touch(tmp_path, *(f"{side}/{n}.png" for side in ("A", "B") for n in (1, 2)))
-    file = {"about": {}, "splits": {"train": ["2"], "val": [], "test": ["1"]}}
-    (tmp_path / "splits.json").write_text(json.dumps(file))
-    keys = ["layout=folders", "split_file=splits.json"]
-    narrow = manifest.load("own", [*keys, "splits=[train]"], root=str(tmp_path))
-    with pytest.raises(UserError) as error:
-        datasets.pairs(narrow, "train")
-    assert str(error.value) == (
-        "splits.json: its splits test are not among the manifest's splits. "
-        "Set splits: [train, test] in the manifest"
-    )
-    without_val = manifest.load("own", [*keys, "splits=[train,test]"], root=str(tmp_path))
-    assert [p.id for p in datasets.pairs(without_val, "test")] == ["1"]
