@@ -1,5 +1,6 @@
 #!/bin/sh
-# Trains `vqgan-mini` and `clip4idc-mini`, the weights that come with the package: `make assets`.
+# Trains `vqgan-mini`, `vqgan-mini-f8` and `clip4idc-mini`, the weights that come with the package:
+# `make assets`.
 # Every step can be stopped and goes on where it was. SHARE=2 STEPS=6 tries the whole way with 2 % of
 # the scenes and 6 steps, in some minutes.
 set -eu
@@ -28,10 +29,15 @@ $prep interpolate synth --root "$at/fresh" --out "$at/fresh-seq"
 
 $train vqgan --out "$at/runs/vqgan" --config vqgan-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/large-seq/sequences/train-*.tar" --shards "$at/video-seq/sequences/*.tar"
+$train vqgan --out "$at/runs/vqgan-f8" --config vqgan-mini-f8 ${STEPS:+--steps $STEPS} \
+  --shards "$at/small-seq/sequences/*.tar" --shards "$at/large-seq/sequences/train-*.tar" \
+  --shards "$at/video-seq/sequences/*.tar"
 $train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar"
 
 $train export "$at/runs/vqgan" "$at/weights/vqgan-mini" --license mit \
+  --shards "$at/fresh-seq/sequences/*.tar"
+$train export "$at/runs/vqgan-f8" "$at/weights/vqgan-mini-f8" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
 $train export "$at/runs/clip4idc" "$at/weights/clip4idc-mini" --license mit \
   --shards "$at/truth-seq/sequences/*.tar"
