@@ -196,12 +196,16 @@ def splits(count: int, seed: int) -> dict[str, list[int]]:
 
 
 def redealt(root: str, count: int, seed: int) -> int:
-    """How many scenes of a finished folder are in another split, or in none, among `count`."""
+    """How many scenes of a finished folder are in another split, or in none, among `count`.
+
+    0 of a folder of another seed, or that is not ours, which `make` refuses.
+    """
     try:
         there = storage.read_json(storage.join(root, "splits.json"))
+        known = storage.read_json(storage.join(root, "synth.json"))
     except (FileNotFoundError, ValueError):
         return 0
-    if not isinstance(there, dict):  # not ours, as `make` will say
+    if not isinstance(there, dict) or not isinstance(known, dict) or known.get("seed") != seed:
         return 0
     split_of = {i: split for split, indices in splits(count, seed).items() for i in indices}
     return sum(split_of.get(i) != split for split, indices in there.items() for i in indices)

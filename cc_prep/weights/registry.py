@@ -83,7 +83,7 @@ SHIPPED = {
         sha256="03ef945f944997799cfbcf3c938363cad87ac4ec7fd32e57c01c4cafc1fef3c5",
         bytes=5_913_734,
         licence="MIT",
-        about="the same with four times the tokens, which keeps colors and shapes (docs/weights.md)",
+        about="the same with four times the tokens, which keeps more colors (docs/weights.md)",
     ),
 }
 

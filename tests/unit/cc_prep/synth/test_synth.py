@@ -294,7 +294,9 @@ def test_scenes_that_change_their_split_are_counted(tmp_path: Path) -> None:
     assert dataset.redealt(str(tmp_path), 200, 0) == 0, "nothing is there"
     before = dataset.splits(200, 0)
     (tmp_path / "splits.json").write_text(json.dumps(before))
+    (tmp_path / "synth.json").write_text('{"seed": 0}')
     assert dataset.redealt(str(tmp_path), 200, 0) == 0
+    assert dataset.redealt(str(tmp_path), 400, 1) == 0, "which is refused"
     after = dataset.splits(400, 0)
     moved = sum(len(set(before[name]) - set(after[name])) for name in before)
     assert dataset.redealt(str(tmp_path), 400, 0) == moved > 20
