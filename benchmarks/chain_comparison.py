@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 from lib.ablation_tables import table_of
 from lib.scene_lab import Lab, Plan
-from lib.trainings import read, replace
+from lib.trainings import replace
 
 RESULTS = "benchmarks/results/chain.jsonl"
 MARK = "chain comparison"
@@ -61,7 +61,7 @@ def main(
     lab = Lab(Path(out), Path(results), plan)
     pairs = [(one.partition("=")[0], one.partition("=")[2]) for one in beside]
     lab.work(seeds, jobs, variants, pairs)
-    text = table_of(read(lab.results, lab.conditions), [*VARIANTS], FIGURES)
+    text = table_of(lab.known(), [*VARIANTS], FIGURES)
     print(text)
     if docs:
         replace(Path(docs), MARK, text)

@@ -63,10 +63,15 @@ def main(
     conditions = hashlib.sha256(content.encode()).hexdigest()[:12]
     for seed in range(seeds):
         for name in variants or VARIANTS:
-            if seed not in read(Path(results), conditions).get(name, {}):
-                line = {"training": name, "conditions": conditions, "seed": seed}
+            if seed not in read(Path(results), conditions, VARIANTS).get(name, {}):
+                line = {
+                    "training": name,
+                    "conditions": conditions,
+                    "seed": seed,
+                    "settings": [*VARIANTS[name]],
+                }
                 append(Path(results), line | train(name, seed, steps, shards, Path(out)))
-    text = table_of(read(Path(results), conditions), [*VARIANTS], FIGURES)
+    text = table_of(read(Path(results), conditions, VARIANTS), [*VARIANTS], FIGURES)
     print(text)
     if docs:
         replace(Path(docs), MARK, text)

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 from lib.ablation_tables import table_of
 from lib.scene_lab import Lab, Plan
-from lib.trainings import Results, read, replace
+from lib.trainings import Results, replace
 
 RESULTS = "benchmarks/results/scorer.jsonl"
 MARK = "scorer comparison"
@@ -61,9 +61,9 @@ def main(
     lab = Lab(Path(out), Path(results), Plan("scorer", STEPS, VARIANTS))
     lab.work(seeds, jobs, variants, [_named(one) for one in beside])
     for name, evaluation in map(_named, scored):
-        if name not in read(lab.results, lab.conditions):
+        if name not in lab.known():
             lab.add_scored(name, evaluation)
-    text = markdown(read(lab.results, lab.conditions))
+    text = markdown(lab.known())
     print(text)
     if docs:
         replace(Path(docs), MARK, text)

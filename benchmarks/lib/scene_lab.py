@@ -17,7 +17,7 @@ import yaml
 
 from cc_prep import manifest
 from cc_prep.formats import provenance
-from lib.trainings import append, figures, read, run, sets
+from lib.trainings import Results, append, figures, read, run, sets
 
 CONFIG = "pairs"
 SCENES, SEED = 1300, 8
@@ -51,7 +51,7 @@ class Lab:
         self, seeds: int, jobs: int, variants: Sequence[str], beside: Sequence[tuple[str, str]]
     ) -> None:
         """Trains what has no result yet, `jobs` at once, and evaluates captioners beside them."""
-        known = read(self.results, self.conditions)
+        known = self.known()
         missing = [
             (variant, seed)
             for seed in range(seeds)
@@ -70,6 +70,10 @@ class Lab:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def known(self) -> Results:
+        """The results by name and seed."""
+        return read(self.results, self.conditions, self.plan.variants)
 
     def prepare(self) -> None:
         """Scenes and shards, where they are not there yet."""
@@ -94,7 +98,8 @@ class Lab:
                   *plan.variants[variant]))  # fmt: skip
         minutes = round((time.monotonic() - began) / 60, 1)
         best = max(line["CIDEr"] for line in _log(folder) if "right_exact" in line)
-        self._keep(variant, seed, folder, {"validation CIDEr": best, "minutes": minutes})
+        more = {"settings": [*plan.variants[variant]]}
+        self._keep(variant, seed, folder, {**more, "validation CIDEr": best, "minutes": minutes})
 
     def add_scored(self, name: str, folder: str) -> None:
         """Adds the figures of an evaluation by the same command, such as that of a row of the zoo.

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,20 @@ def figures(scores: dict[str, Any]) -> dict[str, float]:
     return {"told apart": told, **shares, "CIDEr": cider, **of_masks}
 
 
-def read(file: Path, conditions: str) -> Results:
-    """The results under these conditions, by training and seed."""
+def read(
+    file: Path, conditions: str, variants: Mapping[str, Sequence[str]] | None = None
+) -> Results:
+    """The results under these conditions, by training and seed.
+
+    variants: the settings of trainings by name. Of these, a result of other settings is left out.
+    """
     results: Results = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         entry = json.loads(line)
         if entry["conditions"] != conditions:
+            continue
+        settings = (variants or {}).get(entry["training"])
+        if settings is not None and entry.get("settings") != [*settings]:
             continue
         results.setdefault(entry["training"], {})[int(entry["seed"])] = entry
     return results
