@@ -180,7 +180,7 @@ faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see
 	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)
 
 gpu-smoke: $(SETUP)  ## each network and both stages on a GPU as on the CPU, in five minutes
-	$(BIN)/python -m pytest tests/gpu $(ARGS)
+	GPU_SMOKE=1 $(BIN)/python -m pytest tests/gpu $(ARGS)
 
 # Everything but what the package depends on is new; WHEEL=--download installs that anew as well.
 wheel: $(SETUP)  ## build dist/*.whl and try it in a new environment, outside the checkout
