@@ -1,6 +1,6 @@
 # Everything a newcomer needs; `make help` says what there is.
 DATASET ?= synth
-OUT     ?= out/$(DATASET)
+OUT     ?= out/$(basename $(notdir $(DATASET)))
 PYTHON  ?= python3
 ARGS    ?=
 DEMO    ?= out/demo
