@@ -211,5 +211,5 @@ format: $(SETUP)  ## bring the code into shape
 
 check: lint test  ## all that CI would say
 
-bench: $(SETUP)  ## measure; one program a claim, see benchmarks/
+bench: $(SETUP) $(JAVA)  ## measure; one program a claim, see benchmarks/
 	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
