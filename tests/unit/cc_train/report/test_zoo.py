@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -106,14 +107,17 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
-    """Keeps away: a row in nested folders, named by the place of a manifest, which no page shows."""
+    """Keeps away: a row in nested folders, since its data set is a file, which no page shows."""
     for program in ("cc-prep", "cc-train"):
-        (tmp_path / program).write_text(
-            f'#!/bin/sh\nprintf "%s\\n" "$@" >> {tmp_path}/{program}.log\n'
-        )
+        log = f'printf "%s\\n" "$@" >> {tmp_path}/{program}.log'
+        (tmp_path / program).write_text(f"#!/bin/sh\n{log}\n")
         (tmp_path / program).chmod(0o755)
-    line = ["make", "zoo-row", "SETUP=", f"BIN={tmp_path}", f"DATASET={tmp_path}/my.yaml"]
-    subprocess.run(line, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    settings = ("SETUP=", f"BIN={tmp_path}", f"DATASET={tmp_path}/my.yaml", f"ROWS={tmp_path}/rows")
+    subprocess.run(
+        ["make", "zoo-row", *settings],
+        cwd=ROOT, env=variables, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
     words = (tmp_path / "cc-train.log").read_text().splitlines()
     add = words[words.index("add") :]
     assert add[1] == "out/my/stage2/evaluation"
