@@ -8,8 +8,9 @@ test split and writes tables and curves. Everything can be stopped and goes on w
 has a line of JSON for each training that is done under the same conditions: the manifest (of a
 captioner without stage 1 not that of stage 1), the number of scenes and of steps. It is meant to be
 kept in the repository, since the trainings take many hours on two cores. With another file and
-another OUT everything is trained anew. Stage 1 is trained on scenes of its own, so that all
-captioners see the same pairs.
+another OUT everything is trained anew; a manifest with other steps needs another OUT too, since
+cc-train goes on with runs of fewer steps and refuses all other changes. Stage 1 is trained on
+scenes of its own, so that all captioners see the same pairs.
 
 With --share or --steps it is a trial: folders of its own below OUT, its results in OUT unless
 --results names a file, and no page is written.
