@@ -1,6 +1,6 @@
 # Everything a newcomer needs; `make help` says what there is.
 DATASET ?= synth
-OUT     ?= out/$(DATASET)
+OUT     ?= out/$(basename $(notdir $(DATASET)))
 PYTHON  ?= python3
 ARGS    ?=
 DEMO    ?= out/demo
@@ -180,7 +180,7 @@ faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see
 	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)
 
 gpu-smoke: $(SETUP)  ## each network and both stages on a GPU as on the CPU, in five minutes
-	$(BIN)/python -m pytest tests/gpu $(ARGS)
+	GPU_SMOKE=1 $(BIN)/python -m pytest tests/gpu $(ARGS)
 
 # Everything but what the package depends on is new; WHEEL=--download installs that anew as well.
 wheel: $(SETUP)  ## build dist/*.whl and try it in a new environment, outside the checkout
@@ -211,5 +211,5 @@ format: $(SETUP)  ## bring the code into shape
 
 check: lint test  ## all that CI would say
 
-bench: $(SETUP)  ## measure; one program a claim, see benchmarks/
+bench: $(SETUP) $(JAVA)  ## measure; one program a claim, see benchmarks/
 	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done

@@ -7,9 +7,13 @@ Renders scenes and builds shards where OUT has none, trains what has no result y
 test split and writes tables and curves. Everything can be stopped and goes on where it was. RESULTS
 has a line of JSON for each training that is done under the same conditions: the manifest (of a
 captioner without stage 1 not that of stage 1), the number of scenes and of steps. It is meant to be
-kept in the repository, since the trainings take many hours on two cores. With another file
-everything is trained anew. Stage 1 is trained on scenes of its own, so that all captioners see the
-same pairs.
+kept in the repository, since the trainings take many hours on two cores. With another file and
+another OUT everything is trained anew; a manifest with other steps needs another OUT too, since
+cc-train goes on with runs of fewer steps and refuses all other changes. Stage 1 is trained on
+scenes of its own, so that all captioners see the same pairs.
+
+With --share or --steps it is a trial: folders of its own below OUT, its results in OUT unless
+--results names a file, and no page is written.
 """
 
 from __future__ import annotations
@@ -54,8 +58,8 @@ WRITING = Lock()
 @click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
 @click.option("--share", default=100, show_default=True, help="Of the scenes, in %.")
 @click.option("--steps", type=int, help="Of either stage; default: the manifest's.")
-@click.option("--results", default=RESULTS, show_default=True)
-@click.option("--docs", help="A page whose tables and pictures are replaced.")
+@click.option("--results", help=f"Default: {RESULTS}; of a trial, OUT/trial.jsonl.")
+@click.option("--docs", help="A page whose tables and pictures are replaced; not by a trial.")
 def main(
     out: str,
     tables: tuple[str, ...],
@@ -64,7 +68,7 @@ def main(
     jobs: int,
     share: int,
     steps: int | None,
-    results: str,
+    results: str | None,
     docs: str | None,
 ) -> None:
     """Trains what has no result yet, and writes the tables."""
@@ -72,7 +76,8 @@ def main(
     if unknown := {*names} - {row.name for row in rows}:
         raise click.UsageError(f"--row: no table has {', '.join(sorted(unknown))}")
     rows = [row for row in rows if not names or row.name in names]
-    file = Path(results)
+    trial = share != 100 or steps is not None
+    file = Path(results or (f"{out}/trial.jsonl" if trial else RESULTS))
     lab = Lab(Path(out), share, steps, file)
     missing = [(row, seed) for seed in range(seeds) for row in lab.without_result(rows, seed)]
     if missing:
@@ -90,19 +95,25 @@ def main(
             continue  # one row compares nothing
         text = ablation_tables.markdown(table, known)
         print(f"\n{table}\n{text}")
-        if docs:
+        if docs and not trial:
             replace(Path(docs), f"ablation {table}", text)
             ablation_tables.draw(table, known, Path(PICTURES) / f"ablation-{table}.png")
+    if docs and trial:
+        print(f"\n{docs} stays as it is: --share or --steps makes this a trial")
 
 
 class Lab:
     """The folder of an ablation: scenes, shards and trainings.
 
-    share: of the scenes, in %. steps: of either stage, None for the manifest's.
+    share: of the scenes, in %. steps: of either stage, None for the manifest's. Both are in the
+    folders' names where they are not the usual, since a training that is started with other steps
+    than before goes on with the same run.
     """
 
     def __init__(self, folder: Path, share: int, steps: int | None, results: Path) -> None:
-        self.folder, self.share, self.steps, self.results = folder, share, steps, results
+        self.share, self.steps, self.results = share, steps, results
+        self.folder = folder if share == 100 else folder / f"share-{share}"
+        self.runs = self.folder / ("runs" if steps is None else f"runs-of-{steps}-steps")
         self.first_stage: dict[str, Lock] = {}
 
     def conditions(self, row: Row) -> str:
@@ -176,7 +187,7 @@ class Lab:
     def _stage1(self, stage1: Stage1, seed: int) -> Path:
         """The run of a stage 1, which the rows that start from it share."""
         name = Row("", "", stage1=stage1).training
-        folder = self.folder / "runs" / f"stage1-{name}-{seed}"
+        folder = self.runs / f"stage1-{name}-{seed}"
         with self.first_stage.setdefault(f"{name}-{seed}", Lock()):
             self._train(
                 "stage1", folder, self.folder / stage1.process, seed, sets(*stage1.settings)
@@ -188,7 +199,7 @@ class Lab:
         options = self._from_nothing()
         if row.stage1 is not None:
             options = ["--init", self._stage1(row.stage1, seed)]
-        folder = self.folder / "runs" / f"stage2-{row.training}-{seed}"
+        folder = self.runs / f"stage2-{row.training}-{seed}"
         pairs = self.pairs(row.backbone)
         return self._train("stage2", folder, pairs, seed, [*options, *sets(*settings)])
 

@@ -1,7 +1,7 @@
 """How cost grows: interpolation, scoring, tokenising, the fused job and the training stream at ×1,
 ×4 and ×16 pairs. Time should be linear in pairs, and memory flat; the picture shows both.
 
-    python benchmarks/bench_growth.py [--repeats 3] [--picture docs/images/growth.png]
+    python benchmarks/bench_growth.py [--repeats 3] [--picture out/bench/growth.png]
 
 The sizes take turns, each time in a process of its own, of two threads; medians. Networks are
 full-size with random weights, RIFE and all of the fused job the shipped ones. Set-up and a worker's
@@ -44,7 +44,7 @@ Figures = dict[str, list[dict[str, float]]]
 
 @click.command()
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--picture", default="docs/images/growth.png", show_default=True)
+@click.option("--picture", default="out/bench/growth.png", show_default=True)
 def main(repeats: int, picture: str) -> None:
     """Measures seconds a pair and MB."""
     sizes: dict[Callable[[int], Cost], int] = {
@@ -63,8 +63,8 @@ def main(repeats: int, picture: str) -> None:
             milliseconds = 1e3 * entry["seconds"] / entry["pairs"]
             print(f"{name}, {entry['pairs']} pairs: {milliseconds:.1f} ms a pair, "
                   f"{entry['peak_mb']:,.0f} MB", flush=True)  # fmt: skip
-    draw(figures, picture)
     report("growth", figures)
+    draw(figures, picture)
 
 
 def row(pairs: int, runs: Sequence[Cost]) -> dict[str, float]:

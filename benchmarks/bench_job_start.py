@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import click
-import psutil  # type: ignore[import-untyped]
+import psutil
 from lib.jobs import LAYOUT, NAME, make_pairs
 from lib.measuring import report
 

@@ -11,13 +11,17 @@ a local disk, in the same run.
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from lib.measuring import report
 from rich.console import Console
 
 from cc_prep import storage
@@ -29,6 +33,9 @@ from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
 from pipelines.state.journal import Done, State
 from pipelines.state.run import RunInfo
+
+# The path of a program starts with its own folder, and the tests lie beside that.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.faults import bad_store
 
 ROUNDS = 3
@@ -129,13 +136,14 @@ def worker_seconds(folder: str, pairs: int, seconds: float) -> float:
 
 
 def main() -> None:
-    """Prints seconds, requests and ratios."""
+    """Measures seconds, requests and ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--delay", type=float, default=0.05, help="seconds a request")
     parser.add_argument("--shards", type=int, default=311)
     parser.add_argument("--pairs", type=int, default=256, help="of the scored shard")
     parser.add_argument("--seconds", type=float, default=0.06, help="a pair, in place of a network")
     options = parser.parse_args()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the store's line for each request
     with bad_store.running() as store:
         seconds, requests = resume(store, options.delay, options.shards)
         print(
@@ -149,12 +157,17 @@ def main() -> None:
             far.append(worker_seconds(place, options.pairs, options.seconds))
             with tempfile.TemporaryDirectory() as folder:
                 near.append(worker_seconds(folder, options.pairs, options.seconds))
-        ratio = statistics.median(far) / statistics.median(near)
+        on_store, on_disk = statistics.median(far), statistics.median(near)
         print(
             f"a shard of {options.pairs} pairs of {options.seconds * 1000:.0f} ms: "
-            f"{statistics.median(far):.1f} s on the store, {statistics.median(near):.1f} s on a "
-            f"disk, ratio {ratio:.3f} (medians of {ROUNDS})"
+            f"{on_store:.1f} s on the store, {on_disk:.1f} s on a "
+            f"disk, ratio {on_store / on_disk:.3f} (medians of {ROUNDS})"
         )
+    report("store", {
+        "delay": options.delay, "shards": options.shards, "seconds": seconds, "requests": requests,
+        "pairs": options.pairs, "on_store": on_store, "on_disk": on_disk,
+        "ratio": on_store / on_disk,
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

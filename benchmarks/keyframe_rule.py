@@ -50,11 +50,12 @@ class Change:
 @click.option("--out", default="out/bench/middle", show_default=True)
 def main(scenes: int, size: int, name: str, out: str) -> None:
     """Prints how far the chosen frame is from the middle, with 95 % intervals."""
+    root = f"{out}/{size}"
     settings = dataset.Settings(seed=SEED, size=size, wording="plain", truth=True)
-    for done in dataset.make(out, scenes, settings, workers=2):
+    for done in dataset.make(root, scenes, settings, workers=2):
         print(f"\rscene {done + 1}", end="", flush=True)
     print()
-    pairs = list(changes(out, size))
+    pairs = list(changes(root, size))
     middles = np.array([pair.middle for pair in pairs])
     print(f"{len(pairs)} changed pairs; middle by frame: {np.bincount(middles, minlength=9)[1:8]}")
     scorer = Scorer(networks.clip4idc(name)[0])

@@ -70,18 +70,19 @@ def main(
                     "seed": seed,
                     "settings": [*VARIANTS[name]],
                 }
-                append(Path(results), line | train(name, seed, steps, shards, Path(out)))
+                runs = Path(out) / conditions
+                append(Path(results), line | train(name, seed, steps, shards, runs))
     text = table_of(read(Path(results), conditions, VARIANTS), [*VARIANTS], FIGURES)
     print(text)
     if docs:
         replace(Path(docs), MARK, text)
 
 
-def train(name: str, seed: int, steps: int, shards: str, out: Path) -> dict[str, object]:
-    """Trains a variant with a seed; its figures on the test split."""
+def train(name: str, seed: int, steps: int, shards: str, runs: Path) -> dict[str, object]:
+    """Trains a variant with a seed, in a folder below `runs`; its figures on the test split."""
     began = time.monotonic()
     digest = hashlib.sha256(json.dumps(VARIANTS[name]).encode()).hexdigest()[:8]
-    folder = out / f"{digest}-{steps}-{seed}"
+    folder = runs / f"{digest}-{seed}"
     run("cc-train", "mllm", "--config", CONFIG, "--init", INIT, "--out", folder,
         "--shards", f"{shards}/train-*.tar", "--valid", f"{shards}/val-*.tar",
         *sets(f"loop.steps={steps}", f"loop.seed={seed}", *VARIANTS[name]))  # fmt: skip

@@ -61,7 +61,7 @@ def main(
     lab = Lab(Path(out), Path(results), Plan("scorer", STEPS, VARIANTS))
     lab.work(seeds, jobs, variants, [_named(one) for one in beside])
     for name, evaluation in map(_named, scored):
-        if name not in lab.known():
+        if not lab.is_known(name, evaluation):
             lab.add_scored(name, evaluation)
     text = markdown(lab.known())
     print(text)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 FOLDER = Path("out/bench")
 
 
@@ -78,7 +80,7 @@ def peak(pid: int | str = "self") -> float:
 
 @contextmanager
 def watching(command: str) -> Iterator[Callable[[], float]]:
-    """Gives the peak memory in MB, while this lasts, of the largest process so named."""
+    """Gives the peak memory in MB, while this lasts, of the largest process so named of ours."""
     over, largest = threading.Event(), [0.0]
 
     def watch() -> None:
@@ -95,11 +97,11 @@ def watching(command: str) -> Iterator[Callable[[], float]]:
 
 
 def _running(command: str) -> Iterator[int]:
-    for process in Path("/proc").iterdir():
-        if process.name.isdecimal():
-            with suppress(OSError):  # it is gone
-                if (process / "cmdline").read_text().startswith(command):
-                    yield int(process.name)
+    """Those that this process has started, itself or by others: not another job's beside it."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it is gone
+            if " ".join(process.cmdline()).startswith(command):
+                yield process.pid
 
 
 def report(name: str, figures: Mapping[str, Any]) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from cc_prep import manifest
-from cc_prep.formats import provenance
 from lib.trainings import Results, append, figures, read, run, sets
 
 CONFIG = "pairs"
@@ -58,7 +57,7 @@ class Lab:
             for variant in variants or self.plan.variants
             if seed not in known.get(variant, {})
         ]
-        others = [(name, place) for name, place in beside if name not in known]
+        others = [(name, place) for name, place in beside if not self.is_known(name, place)]
         if missing or others:
             self.prepare()
         for name, place in others:
@@ -75,16 +74,18 @@ class Lab:
         """The results by name and seed."""
         return read(self.results, self.conditions, self.plan.variants)
 
+    def is_known(self, name: str, place: str) -> bool:
+        """Whether there is a result of this captioner or evaluation under this name."""
+        results = self.known().get(name, {}).values()
+        return any(result["beside"] == place for result in results if "beside" in result)
+
     def prepare(self) -> None:
-        """Scenes and shards, where they are not there yet."""
+        """Scenes and shards, where they are not there yet. Shards of other settings are refused."""
         for name, count, seed in (("scenes", SCENES, SEED), ("fresh", FRESH, FRESH_SEED)):
-            shards = self.folder / f"{name}-pairs"
-            record = provenance.read(str(shards / "shards"))
-            if record is not None and record["complete"]:
-                continue
             run("cc-prep", "synth", self.folder / name, "--scenes", count, "--seed", seed,
                 "--size", 112, "--wording", "plain")  # fmt: skip
-            run("cc-prep", "build", CONFIG, "--root", self.folder / name, "--out", shards)
+            run("cc-prep", "build", CONFIG, "--root", self.folder / name,
+                "--out", self.folder / f"{name}-pairs")  # fmt: skip
 
     def train(self, variant: str, seed: int) -> None:
         """Trains a variant with a seed and adds its figures to the results."""

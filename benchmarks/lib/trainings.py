@@ -45,18 +45,24 @@ def read(
 ) -> Results:
     """The results under these conditions, by training and seed.
 
-    variants: the settings of trainings by name. Of these, a result of other settings is left out.
+    variants: the settings of trainings by name. A result of other settings is left out, and so is
+    one of a variant that is no more; of other names, captioners beside them are taken.
     """
     results: Results = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         entry = json.loads(line)
         if entry["conditions"] != conditions:
             continue
-        settings = (variants or {}).get(entry["training"])
-        if settings is not None and entry.get("settings") != [*settings]:
+        if variants is not None and not _counts(entry, variants.get(entry["training"])):
             continue
         results.setdefault(entry["training"], {})[int(entry["seed"])] = entry
     return results
+
+
+def _counts(entry: Mapping[str, Any], settings: Sequence[str] | None) -> bool:
+    if settings is None:
+        return "beside" in entry
+    return bool(entry.get("settings") == [*settings])
 
 
 def append(file: Path, line: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ set -eu
 prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
 data=$DATASET
+title=$(basename "$data" .yaml)
 out=$OUT
 case $data in
   clevr) protocol=clevr-change ;;
@@ -45,7 +46,7 @@ esac
 
 # Captions of the test split, and their scores; --protocol refuses other pairs than the official.
 $train evaluate "$run" --shards "$out/shards/test-*.tar" ${protocol:+--protocol "$protocol"}
-rm -rf "$ROWS/$SYSTEM-$data"  # of an earlier run of this program
-$train zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$data" \
-  --system "$name" --dataset "$data" --command "make zoo-row DATASET=$data SYSTEM=$SYSTEM"
+rm -rf "$ROWS/$SYSTEM-$title"  # of an earlier run of this program
+$train zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$title" \
+  --system "$name" --dataset "$title" --command "make zoo-row DATASET=$data SYSTEM=$SYSTEM"
 $train zoo page --zoo "$ROWS" --out "$ROWS/zoo.md"

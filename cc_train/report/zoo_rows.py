@@ -97,8 +97,10 @@ def add(
     digest of its weights. weights: where others find these. with_references: keep the references
     too. captions: the file that was scored and where it is published; then the row has its digest
     in place of the captions. Raises UserError where a file is missing or is not what was scored,
-    or the zoo has the name.
+    the name is not that of a folder, or the zoo has it.
     """
+    if Path(name).name != name:
+        raise UserError(f"--name {name}: no name of a folder", "Give one without /")
     target = zoo / name
     if target.exists():
         raise UserError(f"{target}: is there already", "Give another --name, or remove it")

@@ -32,6 +32,8 @@ RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token
 
 cpus=${SLURM_CPUS_PER_TASK:-1}
+# Since Slurm 22.05 a step does not inherit this from the job, and would have a single core.
+export SRUN_CPUS_PER_TASK=$cpus
 srun --nodes=1 --ntasks=1 --nodelist="$head" \
   "$CC_BIN/ray" start --head --port="$port" --num-cpus="$cpus" --include-dashboard=false --block &
 trap 'kill %1 2>/dev/null || true; wait' EXIT

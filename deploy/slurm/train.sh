@@ -31,6 +31,8 @@ processes=${SLURM_GPUS_ON_NODE:-1}
 threads=$((${SLURM_CPUS_PER_TASK:-$processes} / processes))
 export OMP_NUM_THREADS=$((threads > 0 ? threads : 1))
 export CUBLAS_WORKSPACE_CONFIG=:4096:8
+# Since Slurm 22.05 a step does not inherit this from the job, and would have a single core.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 
 srun --kill-on-bad-exit=1 "$CC_BIN/python" -m torch.distributed.run \
   --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="$processes" \

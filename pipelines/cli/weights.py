@@ -14,7 +14,7 @@ def weights(context: click.Context) -> None:
 
     \b
     Example:
-      cc-prep weights fetch rife-v4.0
+      cc-prep weights
     """
     if context.invoked_subcommand is None:
         _print_list()
@@ -37,7 +37,12 @@ def _print_list() -> None:
 @weights.command()
 @click.argument("name")
 def fetch(name: str) -> None:
-    """Downloads NAME into the user's cache, unless it is there."""
+    """Downloads NAME into the user's cache, unless it is there.
+
+    \b
+    Example:
+      cc-prep weights fetch rife-v4.0
+    """
     from cc_prep import weights as library
 
     file = library.fetch(name)
@@ -47,7 +52,12 @@ def fetch(name: str) -> None:
 @weights.command()
 @click.argument("name")
 def verify(name: str) -> None:
-    """Checks the digest of NAME in the user's cache."""
+    """Checks the digest of NAME in the user's cache.
+
+    \b
+    Example:
+      cc-prep weights verify rife-v4.0
+    """
     from cc_prep import weights as library
 
     file = library.verify(name)

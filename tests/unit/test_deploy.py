@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -57,6 +58,7 @@ VOLUME = keys(
 POD = keys(
     ("containers",),
     containers=listed(CONTAINER),
+    securityContext=keys(("fsGroup",), fsGroup=COUNT),
     restartPolicy={"enum": ["OnFailure", "Never"]},
     terminationGracePeriodSeconds=COUNT,
     volumes=listed(VOLUME),
@@ -64,8 +66,20 @@ POD = keys(
 TEMPLATE = keys(("spec",), spec=POD)
 STARTED = {"type": "object", "additionalProperties": TEXT}  # Ray's parameters are all strings
 METADATA = keys(("name",), name=NAME)
-# The part of both definitions that we use: batch/v1 Job, and KubeRay's ray.io/v1 RayJob.
+# The part of the definitions that we use: v1 PersistentVolumeClaim, batch/v1 Job, and KubeRay's
+# ray.io/v1 RayJob.
 SCHEMAS = {
+    "PersistentVolumeClaim": keys(
+        ("apiVersion", "kind", "metadata", "spec"),
+        apiVersion={"const": "v1"},
+        kind=TEXT,
+        metadata=METADATA,
+        spec=keys(
+            ("accessModes", "resources"),
+            accessModes=listed({"enum": ["ReadWriteOnce", "ReadWriteMany"]}),
+            resources=keys(("requests",), requests=SIZES),
+        ),
+    ),
     "Job": keys(
         ("apiVersion", "kind", "metadata", "spec"),
         apiVersion={"const": "batch/v1"},
@@ -127,6 +141,46 @@ def test_ray_is_the_one_that_is_tested() -> None:
     assert content["spec"]["rayClusterSpec"]["rayVersion"] == pinned[1]
 
 
+def test_manifests_take_the_image_and_the_claim_that_the_page_makes() -> None:
+    """Keeps away: a pod that waits for ever for an image that nobody built or a claim that nobody
+    made, or whose user may not write there."""
+    built = re.findall(r"-t REGISTRY/(\S+)", (ROOT / "docs/cluster.md").read_text())
+    texts = [place.read_text() for place in MANIFESTS]
+    assert {image for text in texts for image in re.findall(r"image: \S+?/(\S+)", text)} == {*built}
+    contents = {place.name: yaml.safe_load(place.read_text()) for place in MANIFESTS}
+    pod = contents["train-job.yaml"]["spec"]["template"]["spec"]
+    claims = [volume.get("persistentVolumeClaim") for volume in pod["volumes"]]
+    assert {"claimName": contents["runs-claim.yaml"]["metadata"]["name"]} in claims
+    user = re.search(r"useradd .*--uid (\d+)", (DEPLOY / "Dockerfile").read_text())
+    assert user is not None
+    assert pod["securityContext"]["fsGroup"] == int(user[1])
+
+
+@pytest.mark.parametrize("name", ["prepare.sh", "train.sh"])
+def test_steps_have_the_cores_of_their_job(name: str, tmp_path: Path) -> None:
+    """Keeps away: 16 Ray workers or eight processes of torchrun on one core."""
+    log = tmp_path / "steps"
+    programs = {
+        "srun": f'echo "$SRUN_CPUS_PER_TASK" >> {log}',
+        "scontrol": "echo node1",
+        "python": "echo 2",
+        **dict.fromkeys(("sleep", "cc-prep"), "true"),
+    }
+    for program, line in programs.items():
+        (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / program).chmod(0o755)
+    job = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", DEPLOY / "slurm" / name, "data", "root", "out"],
+        env={"PATH": path, "CC_BIN": str(tmp_path), "SLURM_CPUS_PER_TASK": "16", **job},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = {"prepare.sh": 2, "train.sh": 1}  # the Ray of the head and of the others
+    assert log.read_text().split() == ["16"] * steps[name]
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_are_sound(script: Path) -> None:
     done = subprocess.run(
@@ -151,3 +205,11 @@ def test_the_image_copies_what_is_packed() -> None:
             assert (ROOT / name).exists(), name
     for package in ("cc_prep", "cc_train", "pipelines", "manifests"):
         assert f"COPY {package} {package}" in text
+
+
+def test_the_image_installs_what_is_tested() -> None:
+    """Keeps away: the newest torch, without CUDA, which the next line replaces by one with CUDA."""
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "")
+    installs = re.findall(r"pip install [^;\n]*", text)
+    assert len(installs) == 2
+    assert all("--constraint constraints.txt" in line for line in installs)

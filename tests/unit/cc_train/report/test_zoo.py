@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,6 +94,8 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "no such folder" in cc_train("zoo", "page", "--zoo", zoo, "--out", "x.md").stderr
     assert "--weights without --run" in add(zoo, place, "--weights", "here").stderr
     assert "no such file. Evaluate first" in add(zoo, tmp_path).stderr
+    assert "Give one without /" in add(zoo, place, "--name", "data/my.yaml").stderr
+    assert not zoo.exists()
     assert add(zoo, place).returncode == 0
     assert "is there already" in add(zoo, place).stderr
     (zoo / "theirs/row.yaml").write_text("system: a\nkind: heard\n")
@@ -100,6 +104,26 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     scores = json.loads((place / "scores.json").read_text())
     (place / "scores.json").write_text(json.dumps({**scores, "signature": None}))
     assert "no scores with a signature" in add(tmp_path / "other", place).stderr
+
+
+def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
+    """Keeps away: a row in nested folders, since its data set is a file, which no page shows."""
+    for program in ("cc-prep", "cc-train"):
+        log = f'printf "%s\\n" "$@" >> {tmp_path}/{program}.log'
+        (tmp_path / program).write_text(f"#!/bin/sh\n{log}\n")
+        (tmp_path / program).chmod(0o755)
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    settings = ("SETUP=", f"BIN={tmp_path}", f"DATASET={tmp_path}/my.yaml", f"ROWS={tmp_path}/rows")
+    subprocess.run(
+        ["make", "zoo-row", *settings],
+        cwd=ROOT, env=variables, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    words = (tmp_path / "cc-train.log").read_text().splitlines()
+    add = words[words.index("add") :]
+    assert add[1] == "out/my/stage2/evaluation"
+    assert add[add.index("--name") + 1] == "procap-my"
+    assert add[add.index("--dataset") + 1] == "my"
+    assert add[add.index("--command") + 1].startswith(f"make zoo-row DATASET={tmp_path}/my.yaml ")
 
 
 def test_our_page_is_up_to_date() -> None:
