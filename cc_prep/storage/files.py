@@ -8,6 +8,7 @@ put of a finished file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -229,8 +230,12 @@ def write_folder(place: str | os.PathLike[str]) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for path in sorted(temporary.iterdir()):
-            os.replace(path, target / path.name)
+        moves = [(path, target / path.name) for path in sorted(temporary.iterdir())]
+        for _, there in moves:
+            if there.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(there))
+        for path, there in moves:
+            os.replace(path, there)
     finally:
         shutil.rmtree(temporary)
 

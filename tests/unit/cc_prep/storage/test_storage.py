@@ -55,6 +55,20 @@ def test_a_killed_writers_rest_is_removed(tmp_path: Path) -> None:
     assert storage.list_files(str(tmp_path)) == ["mine.tmp"]
 
 
+def test_a_folder_in_the_way_lets_nothing_move(tmp_path: Path) -> None:
+    """Keeps away: half an export beside the other half's error."""
+    (tmp_path / "b").mkdir()
+
+    def write() -> None:
+        with storage.write_folder(tmp_path) as place:
+            (place / "a.txt").write_text("a")
+            (place / "b").write_text("b")
+
+    with pytest.raises(IsADirectoryError):
+        write()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
 def test_references() -> None:
     assert storage.resolve("/data", "a/b.png") == "/data/a/b.png"
     assert storage.resolve("/data", "/else/b.png") == "/else/b.png"
