@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files, masks, split_file
-from cc_prep.datasets.layouts.annotation_files import Images, is_image
+from cc_prep.datasets.layouts.annotation_files import Images, by_stem
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
@@ -137,5 +137,4 @@ def _sides(root: str, place: str) -> tuple[str, str] | None:
 
 
 def _names(root: str, folder: str) -> set[str]:
-    files = storage.list_files(storage.join(root, folder))
-    return {name.rpartition(".")[0] for name in files if is_image(name)}
+    return set(by_stem(storage.list_files(storage.join(root, folder))))
