@@ -98,6 +98,17 @@ def list_files(folder: str, suffix: str = "") -> list[str]:
     return sorted(name for name in _remote_sizes(folder) if name.endswith(suffix))
 
 
+def list_folders(folder: str) -> list[str]:
+    """Sorted names (not paths) of the folders directly in `folder`."""
+    if not is_remote(folder):
+        folder = local_path(folder)
+        if not os.path.isdir(folder):
+            return []
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    entries = _remote_entries(folder)
+    return sorted(_last_part(e["name"]) for e in entries if e["type"] == "directory")
+
+
 def sizes(folder: str) -> dict[str, int]:
     """Bytes of each file directly in `folder` by its name, from one listing."""
     if is_remote(folder):
@@ -110,11 +121,19 @@ def sizes(folder: str) -> dict[str, int]:
 
 
 def _remote_sizes(folder: str) -> dict[str, int]:
+    entries = _remote_entries(folder)
+    return {_last_part(e["name"]): int(e["size"]) for e in entries if e["type"] == "file"}
+
+
+def _remote_entries(folder: str) -> list[dict[str, Any]]:
     try:
-        entries = object_store.call(folder, lambda fs, path: fs.ls(path, detail=True))
+        return list(object_store.call(folder, lambda fs, path: fs.ls(path, detail=True)))
     except FileNotFoundError:
-        return {}
-    return {e["name"].rsplit("/", 1)[-1]: int(e["size"]) for e in entries if e["type"] == "file"}
+        return []
+
+
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def glob(pattern: str) -> list[str]:

@@ -21,12 +21,15 @@ def test_round_trip(folder: str) -> None:
     assert storage.read_json(place) == {"ü": [1, None]}
     assert storage.list_files(storage.join(folder, "a"), ".json") == ["b.json"]
     assert storage.is_folder(storage.join(folder, "a"))
+    assert storage.list_folders(folder) == ["a"]
+    assert storage.list_files(folder) == storage.list_folders(storage.join(folder, "a")) == []
     assert storage.size(place) == len(storage.read_bytes(place))
     storage.remove(place)
     storage.remove(place)
     with pytest.raises(FileNotFoundError):
         storage.read_bytes(place)
     assert storage.list_files(storage.join(folder, "nowhere")) == []
+    assert storage.list_folders(storage.join(folder, "nowhere")) == []
 
 
 def fail_half_way(place: str) -> None:
