@@ -44,5 +44,13 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         if ranks.first:
             runs.write_files(request.run, task.files)
         return fit(
-            task.objective, task.source, loop, config, request.run, request.resume, console, ranks
+            task.objective,
+            task.source,
+            loop,
+            config,
+            request.run,
+            request.resume,
+            console,
+            ranks,
+            device,
         )

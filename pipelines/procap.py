@@ -62,6 +62,8 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         contents = f"sequences of {frames} frames" if frames else f"no {file_name} there"
         raise UserError(f"{source}: {contents}", "2^depth + 1 frames are wanted, such as 9")
     manifest = fingerprint.for_imported_sequences(manifest, depth)
+    if storage.exists(storage.join(source, videos.names.scores)):
+        _with_imported_scores(manifest)  # refuses what would stop `import_scores` afterwards
     shards = plan(manifest, request.splits, request.limit)
     spec = job.JobSpec(
         format=sequences.FORMAT,
@@ -89,9 +91,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         return None
     folder = storage.join(out, sequences.FORMAT.folder)
     manifest = fingerprint.continue_from(manifest, folder)
-    score_settings = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
-    manifest = manifest.model_copy(update={"score": score_settings})
-    fingerprint.check_keyframes(manifest)
+    manifest = _with_imported_scores(manifest)
     spec = job.JobSpec(
         format=scores.FORMAT,
         folder=storage.join(out, scores.FORMAT.folder),
@@ -104,6 +104,14 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         memory="the JSON file, read whole",
     )
     return job.run(spec, request.options, request.console)
+
+
+def _with_imported_scores(manifest: Manifest) -> Manifest:
+    """The manifest under which scores are taken in. Raises UserError for its keyframe rule."""
+    score_settings = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
+    manifest = manifest.model_copy(update={"score": score_settings})
+    fingerprint.check_keyframes(manifest)
+    return manifest
 
 
 class ImportFrames:

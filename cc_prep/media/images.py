@@ -152,11 +152,15 @@ def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
     return encoded
 
 
-def resize(image: np.ndarray, size: int | None) -> np.ndarray:
-    """`image` uint8 [H, W, 3] as a size × size square: bicubic with antialiasing, as ProCap."""
-    if size is None or image.shape[:2] == (size, size):
+def resize(image: np.ndarray, size: int | tuple[int, int] | None) -> np.ndarray:
+    """`image` uint8 [H, W, 3] in another size: bicubic with antialiasing, as ProCap.
+
+    size: height and width in px, or the side of a square; None leaves the image as it is.
+    """
+    height, width = (size, size) if isinstance(size, int) else size or image.shape[:2]
+    if image.shape[:2] == (height, width):
         return np.ascontiguousarray(image)
-    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC))
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
 
 
 def _check_size(size: tuple[int, int], name: str) -> None:

@@ -65,13 +65,18 @@ def classes(root: str, pair: ImagePair) -> frozenset[int] | None:
     """The classes of change in a pair's masks; None where it has none. Raises RejectedPair."""
     if pair.mask is pair.mask_before is pair.mask_after is None:
         return None
-    places = [storage.resolve(root, reference) for reference in pair.masks]
-    ids = [read(place, pair.mask_values) for place in places]
-    if pair.land_cover and None not in (pair.mask_before, pair.mask_after) and len(ids) > 1:
-        *union, before, after = ids
+    union, before, after = (
+        None
+        if reference is None or reference == EMPTY_MASK
+        else read(storage.resolve(root, reference), pair.mask_values)
+        for reference in (pair.mask, pair.mask_before, pair.mask_after)
+    )
+    if pair.land_cover and before is not None and after is not None:
         after = fitted(after, *before.shape)
-        ids = [*union, *(np.where(before == after, 0, cover) for cover in (before, after))]
-    return frozenset(int(value) for mask in ids for value in np.unique(mask) if value)
+        differs = before != after
+        before, after = before[differs], after[differs]
+    there = [mask for mask in (union, before, after) if mask is not None]
+    return frozenset(int(value) for mask in there for value in np.unique(mask) if value)
 
 
 def read(reference: str, values: Values = ()) -> np.ndarray:

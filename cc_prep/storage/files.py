@@ -8,6 +8,7 @@ put of a finished file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -97,6 +98,17 @@ def list_files(folder: str, suffix: str = "") -> list[str]:
     return sorted(name for name in _remote_sizes(folder) if name.endswith(suffix))
 
 
+def list_folders(folder: str) -> list[str]:
+    """Sorted names (not paths) of the folders directly in `folder`."""
+    if not is_remote(folder):
+        folder = local_path(folder)
+        if not os.path.isdir(folder):
+            return []
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    entries = _remote_entries(folder)
+    return sorted(_last_part(e["name"]) for e in entries if e["type"] == "directory")
+
+
 def sizes(folder: str) -> dict[str, int]:
     """Bytes of each file directly in `folder` by its name, from one listing."""
     if is_remote(folder):
@@ -109,11 +121,19 @@ def sizes(folder: str) -> dict[str, int]:
 
 
 def _remote_sizes(folder: str) -> dict[str, int]:
+    entries = _remote_entries(folder)
+    return {_last_part(e["name"]): int(e["size"]) for e in entries if e["type"] == "file"}
+
+
+def _remote_entries(folder: str) -> list[dict[str, Any]]:
     try:
-        entries = object_store.call(folder, lambda fs, path: fs.ls(path, detail=True))
+        return list(object_store.call(folder, lambda fs, path: fs.ls(path, detail=True)))
     except FileNotFoundError:
-        return {}
-    return {e["name"].rsplit("/", 1)[-1]: int(e["size"]) for e in entries if e["type"] == "file"}
+        return []
+
+
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def glob(pattern: str) -> list[str]:
@@ -229,8 +249,12 @@ def write_folder(place: str | os.PathLike[str]) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for path in sorted(temporary.iterdir()):
-            os.replace(path, target / path.name)
+        moves = [(path, target / path.name) for path in sorted(temporary.iterdir())]
+        for _, there in moves:
+            if there.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(there))
+        for path, there in moves:
+            os.replace(path, there)
     finally:
         shutil.rmtree(temporary)
 

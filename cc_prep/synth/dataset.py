@@ -62,7 +62,7 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     an earlier version made them, their masks of the two sides are added, and no image is rendered
     again. The JSON files are written at the end.
 
-    Raises UserError if `root` holds something else, JobFailed if a renderer dies.
+    Raises UserError at once if `root` holds something else, JobFailed if a renderer dies.
     """
     if not 1 <= count < MOST_SCENES:
         raise UserError(f"{count} scenes", f"Ask for 1 to {MOST_SCENES - 1}")
@@ -72,6 +72,11 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
             "Install the extra: pip install 'change-captioning-toolkit[synth]'",
         )
     _check_settings(root, settings)
+    return _completed(root, count, settings, workers)
+
+
+def _completed(root: str, count: int, settings: Settings, workers: int | None) -> Iterator[int]:
+    """The scenes one by one as `make` renders them; the JSON files when all are whole."""
     there = {int(n[:-5]) for n in storage.list_files(storage.join(root, "scenes"), ".json")}
     missing = [index for index in range(count) if index not in there]
     without_masks = [index for index in masks.missing(root, count) if index in there]
@@ -198,14 +203,11 @@ def splits(count: int, seed: int) -> dict[str, list[int]]:
 def redealt(root: str, count: int, seed: int) -> int:
     """How many scenes of a finished folder are in another split, or in none, among `count`.
 
-    0 of a folder of another seed, or that is not ours, which `make` refuses.
+    root: a folder that `make` takes.
     """
     try:
         there = storage.read_json(storage.join(root, "splits.json"))
-        known = storage.read_json(storage.join(root, "synth.json"))
     except (FileNotFoundError, ValueError):
-        return 0
-    if not isinstance(there, dict) or not isinstance(known, dict) or known.get("seed") != seed:
         return 0
     split_of = {i: split for split, indices in splits(count, seed).items() for i in indices}
     return sum(split_of.get(i) != split for split, indices in there.items() for i in indices)

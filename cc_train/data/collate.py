@@ -11,7 +11,7 @@ import torch
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features, TrainingSample
-from cc_train.data.image_pairs import resized
+from cc_prep.media.images import resize
 from cc_train.text import TextCodec
 
 Reads = Literal["pixels", "tokens", "features"]
@@ -128,7 +128,7 @@ def images_of(
 ) -> np.ndarray:
     """Images uint8 [T, H, W, 3] RGB of the frames of these numbers.
 
-    size: their height and width in px, reached as of images without shards, see `resized`; None
+    size: their height and width in px, reached as of images without shards, see `resize`; None
     takes those of the first image. Raises UserError if the shard holds no image of a frame.
     """
     missing = [frame for frame in frames if frame not in sample.images]
@@ -136,7 +136,7 @@ def images_of(
         raise UserError(f"{sample.key}: no image of frame {missing[0]} stored", NO_STORED_FRAMES)
     images = [sample.image(frame) for frame in frames]
     height, width = images[0].shape[:2] if size is None else size
-    return np.stack([resized(image, (height, width)) for image in images])
+    return np.stack([resize(image, (height, width)) for image in images])
 
 
 def draw_caption(sample: TrainingSample, rng: np.random.Generator, first: bool = False) -> str:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 import PIL.Image
 
@@ -22,8 +21,8 @@ VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
 def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:
     """Pairs as one batch, uint8 [B, 2, H, W, 3] RGB. size: height and width in px.
 
-    A square size is reached by the bicubic filter of the preparation, another one by averaging
-    areas. Raises UserError for what is no image, and for a pair whose images differ in size.
+    They are resized as the preparation does it, see `images.resize`. Raises UserError for what is
+    no image, and for a pair whose images differ in size.
     """
     return np.stack([_pair(before, after, size) for before, after in pairs])
 
@@ -38,18 +37,7 @@ def in_own_size(before: Image, after: Image) -> np.ndarray:
 
 def _pair(before: Image, after: Image, size: tuple[int, int]) -> np.ndarray:
     pixels = in_own_size(before, after)
-    return np.stack([resized(image, size) for image in pixels])
-
-
-def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """An image [H, W, 3] uint8 in another size [height, width], as `stack` does it."""
-    height, width = size
-    if height == width:
-        return images.resize(image, height)
-    smaller = height <= image.shape[0] and width <= image.shape[1]
-    # Averaging areas upwards would only double pixels.
-    way = cv2.INTER_AREA if smaller else cv2.INTER_CUBIC
-    return cv2.resize(image, (width, height), interpolation=way)
+    return np.stack([images.resize(image, size) for image in pixels])
 
 
 def require_one_size(pixels: Sequence[np.ndarray], names: tuple[str, str]) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
+from cc_prep.datasets.layouts.annotation_files import by_stem
 from cc_prep.errors import UserError
 
 BEFORE, AFTER = "before", "after"
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
@@ -56,13 +56,11 @@ def _of_row(place: Path, number: int, row: Any) -> tuple[str, str]:
 def _of_folder(folder: Path) -> Iterator[tuple[str, str]]:
     sides = [folder / side for side in (BEFORE, AFTER)]
     if all(side.is_dir() for side in sides):
-        names = [
-            {p.stem: p for p in side.iterdir() if p.suffix.lower() in IMAGES} for side in sides
-        ]
+        names = [_images(side) for side in sides]
     else:
-        paths = [path for path in folder.iterdir() if path.suffix.lower() in IMAGES]
+        images = _images(folder)
         names = [
-            {p.stem[: -len(side) - 1]: p for p in paths if p.stem.endswith(f"_{side}")}
+            {n.removesuffix(f"_{side}"): images[n] for n in images if n.endswith(f"_{side}")}
             for side in (BEFORE, AFTER)
         ]
     alone = names[0].keys() ^ names[1].keys()
@@ -72,4 +70,10 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, str]]:
             f"{folder}: {what}", "before/NAME and after/NAME, or NAME_before.* and NAME_after.*"
         )
     for name in sorted(names[0]):
-        yield str(names[0][name]), str(names[1][name])
+        yield names[0][name], names[1][name]
+
+
+def _images(folder: Path) -> dict[str, str]:
+    """The images of a folder by the name without its ending, as the layout `folders` takes them."""
+    files = storage.list_files(str(folder))
+    return {stem: str(folder / name) for stem, name in by_stem(files).items()}

@@ -66,12 +66,14 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         measures |= _of_masks(scores.get("masks", {}))
         changed = None if facts is None else facts["changed pairs"]["pairs"]
         signature = str(scores.get("signature", ""))
-        beams = int(scores.get("beams") or 1)
+        beams = None if scores.get("beams") is None else int(scores["beams"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder}: damaged", "Evaluate again: cc-train evaluate") from None
     words = _datasets(entries)
-    decoding = "greedy captions" if beams == 1 else f"captions of {beams} beams"
-    on = f"On {pairs:,} pairs{f' of {words}' if words else ''}, {decoding}."
+    on = f"On {pairs:,} pairs{f' of {words}' if words else ''}"
+    if beams is not None:  # scores of predictions in files, and old ones, do not say it
+        on += ", greedy captions" if beams == 1 else f", captions of {beams} beams"
+    on += "."
     if changed is not None:
         on += (
             f" {changed:,} of the pairs changed; the shares of right types, looks, new values and "

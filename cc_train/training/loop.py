@@ -60,15 +60,17 @@ def fit(
     resume: str,
     console: Console,
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    device: str = "cpu",
 ) -> dict[str, float]:
     """Trains up to `settings.steps` and returns the figures of the last validation, by name.
 
     source: gives each micro-batch of this rank by its number. config: all settings, written to
         the run folder and into the weights. resume: `auto` goes on from the last checkpoint,
-        `never` refuses a folder that has a run. Raises UserError; JobFailed when a loss is not
-        finite, on SIGTERM and Ctrl-C; LoaderWorkerDied when a loader worker is killed.
+        `never` refuses a folder that has a run. device: where the objective lies. Raises UserError;
+        JobFailed when a loss is not finite, on SIGTERM and Ctrl-C; LoaderWorkerDied when a loader
+        worker is killed.
     """
-    trainer = Trainer(objective, settings, config, run, ranks)
+    trainer = Trainer(objective, settings, config, run, ranks, device)
     start = trainer.prepare(resume, source)
     if start and ranks.first:
         for what in trainer.damaged:
@@ -85,7 +87,7 @@ def fit(
         logger = MetricLogger(run, start, settings.steps, console, others)
     with _stoppable() as stop_asked, _alive():
         try:
-            steps = ahead(_steps(source, settings, start, trainer.device), trainer.device)
+            steps = ahead(_steps(source, settings, start, device), device)
             steps = logger.watch(steps) if logger is not None else steps
             for step, items in enumerate(steps, start):
                 skipped = [key for item in items for key in _skipped(item)]

@@ -24,7 +24,7 @@ from cc_train.training import checkpoints, optim, resume
 from cc_train.training.checkpoints import Checkpoint
 from cc_train.training.interval import IntervalMeans
 from cc_train.training.runs import SETTINGS
-from cc_train.training.settings import Loop, pick_device
+from cc_train.training.settings import Loop
 
 
 class Objective(Protocol):
@@ -110,9 +110,9 @@ class Trainer:
     """Trains an objective, with its optimisers, its running average and its checkpoints.
 
     config: all settings, as JSON; a run goes on only with the same, except for `resume.FREE`. run:
-    its folder. figures: of the last validation, by name; best: the step and the figure of the best
-    one. signals: sums over all ranks of what each gave to the last step. interval: the losses of
-    the steps since the last log.
+    its folder. device: where the objective lies, `cpu` or `cuda`. figures: of the last validation,
+    by name; best: the step and the figure of the best one. signals: sums over all ranks of what
+    each gave to the last step. interval: the losses of the steps since the last log.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class Trainer:
         config: Mapping[str, Any],
         run: Path,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        device: str = "cpu",
     ) -> None:
         self.objective, self.settings, self.run, self.ranks = objective, settings, run, ranks
-        self.config = json.loads(json.dumps(config))
-        self.device = pick_device(settings.device, tf32=settings.tf32)
+        self.config, self.device = json.loads(json.dumps(config)), device
         self.optimisers = {
             phase: optim.build_optimizer(
                 objective.groups(phase), settings.learning_rate, settings.betas, settings.optimizer

@@ -65,14 +65,14 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     from cc_prep.synth import dataset
 
     console = Console(stderr=True)
-    moved = dataset.redealt(out_dir, scenes, settings["seed"])
+    rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
+    moved = dataset.redealt(out_dir, scenes, settings["seed"])  # before the first is rendered
     if moved:
         click.echo(
             f"{out_dir}: {moved} scenes leave their split, since --scenes is another; do not test "
             "there what was trained on it before",
             err=True,
         )
-    rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
     # Without a terminal rich would print one line at the end and nothing before it.
     if console.is_terminal:
         rendered = track(rendered, "rendering", scenes, console=console, transient=True)

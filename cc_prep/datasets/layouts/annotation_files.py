@@ -10,10 +10,9 @@ from cc_prep.errors import UserError
 
 PREFERRED = (".png", ".jpg", ".jpeg", ".webp")  # where a folder has two images of a name
 # Of what `media.images` decodes.
-ENDINGS = (
-    *(*PREFERRED, ".bmp", ".gif", ".tif", ".tiff"),
-    *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"),
-)
+OTHERS = (".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga")
+ENDINGS = PREFERRED + OTHERS
+LITTER = ("thumbs.db", "desktop.ini")  # Windows leaves them in folders of images
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
@@ -78,18 +77,41 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(ENDINGS)
 
 
-def image_faults(root: str, folder: str) -> list[str]:
-    """Files of a folder of images that are none, and names that several images have."""
-    files = [n for n in storage.list_files(storage.join(root, folder)) if not n.startswith(".")]
-    problems = [
-        f"{folder}/{name} has no ending of an image" for name in files if not is_image(name)
-    ]
-    first_of: dict[str, str] = {}
+def by_stem(files: Iterable[str]) -> dict[str, str]:
+    """The images among some files of a folder by the name without its ending.
+
+    Of several images of one name it is one of a PREFERRED format.
+    """
+    images: dict[str, str] = {}
     for name in sorted(filter(is_image, files), key=_rank):
-        first = first_of.setdefault(name.rpartition(".")[0], name)
-        if first != name:
-            problems.append(f"{folder}/{name} is left out: {first} has the same name")
-    return problems
+        images.setdefault(_stem(name), name)
+    return images
+
+
+def image_faults(root: str, folder: str) -> list[str]:
+    """Images of a folder that are left out: of no known ending, and second ones of a name.
+
+    Files that Windows leaves, and those about an image of their name, such as `a.xml` beside
+    `a.png`, are none of them.
+    """
+    files = storage.list_files(storage.join(root, folder))
+    files = [name for name in files if not name.startswith(".") and name.lower() not in LITTER]
+    images = by_stem(files)
+    problems = [
+        f"{folder}/{name} has no ending of an image"
+        for name in files
+        if not is_image(name)
+        and not any(name[:i] in images for i, letter in enumerate(name) if letter == ".")
+    ]
+    return problems + [
+        f"{folder}/{name} is left out: {images[_stem(name)]} has the same name"
+        for name in sorted(filter(is_image, files), key=_rank)
+        if images[_stem(name)] != name
+    ]
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _rank(name: str) -> tuple[bool, str]:
@@ -102,10 +124,8 @@ class Images:
     def __init__(self, root: str, folders: Iterable[str]) -> None:
         self.paths: dict[str, str] = {}
         for folder in folders:
-            files = storage.list_files(storage.join(root, folder))
-            for name in sorted(filter(is_image, files), key=_rank):
-                stem = name.rpartition(".")[0]
-                self.paths.setdefault(f"{folder}/{stem}", f"{folder}/{name}")
+            images = by_stem(storage.list_files(storage.join(root, folder)))
+            self.paths |= {f"{folder}/{stem}": f"{folder}/{name}" for stem, name in images.items()}
 
     def __contains__(self, reference: str) -> bool:
         return reference in self.paths

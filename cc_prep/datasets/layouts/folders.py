@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files, masks, split_file
-from cc_prep.datasets.layouts.annotation_files import Images, is_image
+from cc_prep.datasets.layouts.annotation_files import Images, by_stem
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
@@ -41,58 +41,66 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits by split and name. Raises UserError."""
     if manifest.split_file is None:
-        return _every_pair(manifest)
+        return [pair for place in _places(manifest) for pair in _of(manifest, place)]
     return split_file.with_splits(manifest, pairs_for_split_file(manifest))
 
 
 def pairs_for_split_file(manifest: Manifest) -> list[ImagePair]:
     """The same with the ids that they have in a split file. Raises UserError.
 
-    There the split's folder is a part of an id: the same name may stand in several.
+    There the pair's folder is a part of an id: the same name may stand in several.
     """
-    image_pairs = _every_pair(manifest)
-    if _sides(manifest.root, ""):
-        return image_pairs
-    return [replace(pair, id=f"{pair.split}/{pair.id}") for pair in image_pairs]
+    return [
+        replace(pair, id=f"{place}{pair.id}")
+        for place in _places(manifest, any_name=True)
+        for pair in _of(manifest, place)
+    ]
 
 
-def _every_pair(manifest: Manifest) -> list[ImagePair]:
-    """The pairs of all splits by the folders alone."""
+def _places(manifest: Manifest, any_name: bool = False) -> list[str]:
+    """Where pairs lie: "" for the root, else `split/` for each split that has a folder.
+
+    any_name: where no split has one, each folder with pairs: the splits of a split file need not be
+    named like the folders that were split. Raises UserError where there is none.
+    """
     root = manifest.root
     if _sides(root, ""):
-        return _of(manifest, "", manifest.splits[0])
-    splits = [split for split in manifest.splits if _sides(root, f"{split}/")]
-    if not splits:
+        return [""]
+    places = [f"{split}/" for split in manifest.splits if _sides(root, f"{split}/")]
+    if any_name and not places:
+        places = [f"{n}/" for n in storage.list_folders(root) if _sides(root, f"{n}/")]
+    if not places:
         raise UserError(f"{root}: no folders before and after in it", WANTED)
-    return [pair for split in splits for pair in _of(manifest, f"{split}/", split)]
+    return places
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Images without their counterpart, captions without images, and files that are no images."""
+    """Images without their counterpart, captions without images, and files that are no images.
+
+    Raises UserError where there are no folders of images.
+    """
     root, problems = manifest.root, []
-    for place in ("", *(f"{split}/" for split in manifest.splits)):
+    for place in _places(manifest, any_name=manifest.split_file is not None):
         sides = _sides(root, place)
-        if sides:
-            names = [_names(root, f"{place}{side}") for side in sides]
-            problems += [
-                f"{place}{side}/{name} has no counterpart in {place}{other}"
-                for side, other, own, others in zip(
-                    sides, sides[::-1], names, names[::-1], strict=True
-                )
-                for name in sorted(own - others)
-            ]
-            captioned = {
-                n[:-4] for n in storage.list_files(storage.join(root, f"{place}captions"), ".txt")
-            }
-            strays = sorted(captioned - (names[0] & names[1]))
-            problems += [f"{place}captions/{name}.txt belongs to no pair" for name in strays]
-            for folder in (*sides, *masks.FOLDERS):
-                problems += annotation_files.image_faults(root, f"{place}{folder}")
+        assert sides is not None
+        names = [_names(root, f"{place}{side}") for side in sides]
+        problems += [
+            f"{place}{side}/{name} has no counterpart in {place}{other}"
+            for side, other, own, others in zip(sides, sides[::-1], names, names[::-1], strict=True)
+            for name in sorted(own - others)
+        ]
+        captioned = {
+            n[:-4] for n in storage.list_files(storage.join(root, f"{place}captions"), ".txt")
+        }
+        strays = sorted(captioned - (names[0] & names[1]))
+        problems += [f"{place}captions/{name}.txt belongs to no pair" for name in strays]
+        for folder in (*sides, *masks.FOLDERS):
+            problems += annotation_files.image_faults(root, f"{place}{folder}")
     return problems
 
 
-def _of(manifest: Manifest, place: str, split: str) -> list[ImagePair]:
-    root = manifest.root
+def _of(manifest: Manifest, place: str) -> list[ImagePair]:
+    root, split = manifest.root, place.rstrip("/") or manifest.splits[0]
     sides = _sides(root, place)
     assert sides is not None
     mask_folders = [f"{place}{folder}" for folder in masks.FOLDERS]
@@ -137,5 +145,4 @@ def _sides(root: str, place: str) -> tuple[str, str] | None:
 
 
 def _names(root: str, folder: str) -> set[str]:
-    files = storage.list_files(storage.join(root, folder))
-    return {name.rpartition(".")[0] for name in files if is_image(name)}
+    return set(by_stem(storage.list_files(storage.join(root, folder))))

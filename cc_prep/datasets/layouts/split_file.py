@@ -40,9 +40,10 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
         )
     missing = [split for split, ids in splits.items() if ids and split not in manifest.splits]
     if missing:
+        all_splits = [*(split for split in manifest.splits if split in splits), *missing]
         raise UserError(
             f"{place}: its splits {', '.join(missing)} are not among the manifest's splits",
-            f"Set splits: [{', '.join([*manifest.splits, *missing])}] in the manifest",
+            f"Set splits: [{', '.join(all_splits)}] in the manifest",
         )
     return [replace(pair, split=split_of[pair.id]) for pair in pairs]
 

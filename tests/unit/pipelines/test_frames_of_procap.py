@@ -38,3 +38,14 @@ def test_too_few_frames_for_the_keyframes_are_a_users_mistake(
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Lower keyframes\.k"):
         procap.import_scores(request, str(tmp_path))
+
+
+def test_keyframes_are_checked_before_frames_are_written(tmp_path: Path) -> None:
+    """Keeps away: hours of taking in frames that end with a refusal known at the start."""
+    with h5py.File(tmp_path / "own_videos.h5", "w") as file:
+        file["1"] = np.zeros((3, 3, 16, 16), np.uint8)
+    (tmp_path / "own_similarity_scores.json").write_text("{}")
+    settings = manifest.load("own", ["keyframes.k=2"], str(tmp_path))
+    request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"Lower keyframes\.k"):
+        procap.import_frames(request, str(tmp_path))

@@ -102,6 +102,17 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 def test_resize() -> None:
     assert images.resize(GREEN, 24).shape == (24, 24, 3)
+    assert images.resize(GREEN, (24, 40)).shape == (24, 40, 3)
+    assert np.array_equal(images.resize(GREEN, None), GREEN)
+
+
+def test_a_smaller_image_is_antialiased_also_where_one_side_grows() -> None:
+    """Keeps away: fine stripes that become a moiré of black and white."""
+    stripes = np.zeros((400, 400, 3), np.uint8)
+    stripes[::4] = 255
+    for size in ((40, 410), (40, 390), 40):
+        smaller = images.resize(stripes, size).astype(int)
+        assert abs(smaller[5:-5] - 255 / 4).max() < 3, size
 
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0

@@ -172,3 +172,13 @@ def test_land_cover_beside_a_union_leaves_the_change_alone(tmp_path: Path) -> No
     assert np.array_equal(before, squares(0, 0, 1, 0))
     assert np.array_equal(after, squares(1, 0, 2, 0))
     assert masks.classes(str(tmp_path), record) == {1, 2}
+
+
+def test_a_union_is_not_compared_with_a_side_of_land_cover(tmp_path: Path) -> None:
+    """Keeps away: a class that is not counted where the union and the only side agree."""
+    written(tmp_path / "m.png", squares(0, 0, 128, 0))
+    record = replace(
+        pair(0), mask="m.png", mask_before="m.png", mask_after=EMPTY_MASK, mask_values=LEVIR,
+        land_cover=True,
+    )  # fmt: skip
+    assert masks.classes(str(tmp_path), record) == {1}

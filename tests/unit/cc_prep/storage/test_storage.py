@@ -21,12 +21,15 @@ def test_round_trip(folder: str) -> None:
     assert storage.read_json(place) == {"ü": [1, None]}
     assert storage.list_files(storage.join(folder, "a"), ".json") == ["b.json"]
     assert storage.is_folder(storage.join(folder, "a"))
+    assert storage.list_folders(folder) == ["a"]
+    assert storage.list_files(folder) == storage.list_folders(storage.join(folder, "a")) == []
     assert storage.size(place) == len(storage.read_bytes(place))
     storage.remove(place)
     storage.remove(place)
     with pytest.raises(FileNotFoundError):
         storage.read_bytes(place)
     assert storage.list_files(storage.join(folder, "nowhere")) == []
+    assert storage.list_folders(storage.join(folder, "nowhere")) == []
 
 
 def fail_half_way(place: str) -> None:
@@ -53,6 +56,20 @@ def test_a_killed_writers_rest_is_removed(tmp_path: Path) -> None:
     (tmp_path / "mine.tmp").write_bytes(b"not ours")
     assert storage.remove_temporaries(str(tmp_path)) == 1
     assert storage.list_files(str(tmp_path)) == ["mine.tmp"]
+
+
+def test_a_folder_in_the_way_lets_nothing_move(tmp_path: Path) -> None:
+    """Keeps away: half an export beside the other half's error."""
+    (tmp_path / "b").mkdir()
+
+    def write() -> None:
+        with storage.write_folder(tmp_path) as place:
+            (place / "a.txt").write_text("a")
+            (place / "b").write_text("b")
+
+    with pytest.raises(IsADirectoryError):
+        write()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_references() -> None:

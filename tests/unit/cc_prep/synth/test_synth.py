@@ -16,6 +16,7 @@ from PIL import Image
 
 from cc_prep.errors import UserError
 from cc_prep.synth import captions, dataset, masks, scenes
+from tests import commands
 
 SEEDS = st.integers(0, 10**6)
 CHANGES = st.sampled_from(scenes.CHANGE_TYPES)
@@ -294,13 +295,22 @@ def test_scenes_that_change_their_split_are_counted(tmp_path: Path) -> None:
     assert dataset.redealt(str(tmp_path), 200, 0) == 0, "nothing is there"
     before = dataset.splits(200, 0)
     (tmp_path / "splits.json").write_text(json.dumps(before))
-    (tmp_path / "synth.json").write_text('{"seed": 0}')
     assert dataset.redealt(str(tmp_path), 200, 0) == 0
-    assert dataset.redealt(str(tmp_path), 400, 1) == 0, "which is refused"
     after = dataset.splits(400, 0)
     moved = sum(len(set(before[name]) - set(after[name])) for name in before)
     assert dataset.redealt(str(tmp_path), 400, 0) == moved > 20
     assert dataset.redealt(str(tmp_path), 100, 0) >= 100, "those that are left out"
+
+
+def test_nothing_is_said_of_scenes_in_a_folder_that_is_refused(tmp_path: Path) -> None:
+    """Keeps away: "55 scenes leave their split" of a folder that stays as it is."""
+    (tmp_path / "splits.json").write_text(json.dumps(dataset.splits(200, 0)))
+    settings_there = {"version": dataset.VERSION, **asdict(dataset.Settings(size=112))}
+    (tmp_path / "synth.json").write_text(json.dumps(settings_there))
+    done = commands.cc_prep("synth", tmp_path, "--scenes", 400)
+    assert done.returncode == 2
+    assert "made with other settings (size)" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_without_a_renderer_nothing_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,19 @@ def test_urls_stand_as_they_are(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("pattern", ["{side}/a{ending}", "a_{side}{ending}"])
+def test_a_folder_of_images_as_the_layout_takes_them(tmp_path: Path, pattern: str) -> None:
+    """Keeps away: a folder of TIFFs with "no pairs in it", and any one of two images of a name."""
+    for side, endings in {"before": [".TIF"], "after": [".bmp", ".png", ".xml"]}.items():
+        for ending in endings:
+            place = tmp_path / pattern.format(side=side, ending=ending)
+            place.parent.mkdir(exist_ok=True)
+            place.touch()
+    [pair] = read_pairs(tmp_path)
+    before = tmp_path / pattern.format(side="before", ending=".TIF")
+    assert pair == (str(before), str(tmp_path / pattern.format(side="after", ending=".png")))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -12,6 +12,7 @@ from torch import Tensor
 from cc_prep.errors import JobFailed
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training.loop import Loop, Trainer
+from cc_train.training.settings import pick_device
 
 TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 
@@ -50,10 +51,14 @@ def test_no_number_stops_the_run() -> None:
 @pytest.mark.parametrize("tf32", [False, True])
 def test_a_trainer_computes_as_tf32_says(monkeypatch: pytest.MonkeyPatch, tf32: bool) -> None:
     """Keeps away: `loop.tf32` that the trainer took back when it looked for a GPU once more."""
-    task, precision = objective(adversarial=0.0), torch.get_float32_matmul_precision()
+    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     try:
-        assert Trainer(task, Loop(tf32=tf32), {}, Path("unused")).device == "cuda"
+        device = pick_device("auto", tf32=tf32)
+        trainer = Trainer(objective(adversarial=0.0), Loop(), {}, Path("unused"), device=device)
+        assert trainer.device == "cuda"
         assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+        assert torch.backends.cudnn.allow_tf32 is tf32
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions

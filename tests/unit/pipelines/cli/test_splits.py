@@ -168,6 +168,27 @@ def test_one_folder_of_a_split(tmp_path: Path, scenes: Path) -> None:
     assert len(datasets.pairs(settings, "test")) == 10
 
 
+def test_a_folder_that_is_no_split_afterwards(tmp_path: Path) -> None:
+    """Keeps away: "no folders before and after" once the manifest says what `split` printed."""
+    for i in range(6):
+        photograph(tmp_path / f"all/before/{i}.png", i)
+        photograph(tmp_path / f"all/after/{i}.png", 10 + i)
+    (tmp_path / "all/after/6.heic").touch()
+    options = ("--root", tmp_path, "--set", "layout=folders", "--shares", "train=2,test=1")
+    done = commands.cc_prep("split", "own", *options, "--set", "splits=[all]")
+    assert done.returncode == 0, done.stderr
+    keys = ["layout=folders", "split_file=splits.json", "splits=[train,test]"]
+    settings = manifest.load("own", keys, root=str(tmp_path))
+    assert len(datasets.pairs(settings, "train")) == 4
+    assert folders.faults(settings) == ["all/after/6.heic has no ending of an image"]
+    with pytest.raises(UserError, match=r"Set splits: \[test, train\] in the manifest"):
+        datasets.pairs(manifest.load("own", [*keys, "splits=[all]"], root=str(tmp_path)), "all")
+    before = (tmp_path / "splits.json").read_bytes()
+    again = commands.cc_prep("split", "own", *options, "--set", "splits=[train,test]")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "splits.json").read_bytes() == before
+
+
 def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
     done = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -39,14 +39,21 @@ def test_images_of_any_ending_are_pairs(tmp_path: Path) -> None:
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     """Keeps away: a second image of a name, and a file that is no image, that nobody misses."""
     touch(tmp_path, "before/a.bmp", "before/a.png", "after/a.png", "after/.DS_Store")
-    touch(tmp_path, "after/a.psd", "masks/a.npy")
+    touch(tmp_path, "after/ab.psd", "masks/a.npy")
     [pair] = datasets.pairs(settings(tmp_path), "train")
     assert pair.before == "before/a.png"
     assert folders.faults(settings(tmp_path)) == [
         "before/a.bmp is left out: a.png has the same name",
-        "after/a.psd has no ending of an image",
+        "after/ab.psd has no ending of an image",
         "masks/a.npy has no ending of an image",
     ]
+
+
+def test_files_about_images_are_no_faults(tmp_path: Path) -> None:
+    """Keeps away: data that fails `cc-prep inspect` for what a system or a GIS program wrote."""
+    touch(tmp_path, "before/a.1.png", "after/a.1.png", "before/Thumbs.db", "after/desktop.ini")
+    touch(tmp_path, "before/a.1.xml", "after/a.1.png.aux.xml", "after/a.1.pgw")
+    assert folders.faults(settings(tmp_path)) == []
 
 
 def test_a_caption_ends_at_a_newline_alone(tmp_path: Path) -> None:

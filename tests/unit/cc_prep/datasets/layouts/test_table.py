@@ -172,5 +172,5 @@ def test_json_lines_end_at_newlines_alone(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """Keeps away: a job that fails at its end, and whose folder no later run can finish."""
     (tmp_path / "pairs.jsonl").write_text('{"before": "a.png", "after": "b.png", "id": "\\ud800"}')
-    with pytest.raises(UserError, match=r"ud800' is not UTF-8\. Rename the file"):
+    with pytest.raises(UserError, match=r": '\\ud800' is not UTF-8\. Rename the file"):
         datasets.pairs(settings(tmp_path), "train")
