@@ -319,10 +319,12 @@ def text_of(dataset: str) -> str:
 
 def names() -> list[str]:
     """Names of the manifests that can be given as DATASET."""
-    local_names = {path.stem for path in Path("manifests").glob("*.yaml")}
-    return sorted(
-        local_names | {p.name[:-5] for p in _packaged().iterdir() if p.name.endswith(".yaml")}
-    )
+    return sorted({path.stem for path in Path("manifests").glob("*.yaml")} | packaged())
+
+
+def packaged() -> set[str]:
+    """Names of the manifests that come with the package."""
+    return {path.name[:-5] for path in _packaged().iterdir() if path.name.endswith(".yaml")}
 
 
 def _packaged() -> Any:

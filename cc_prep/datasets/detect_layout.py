@@ -21,6 +21,8 @@ TEMPLATES = {
     "folders": "own",
     "video": "video",
 }
+# Sections about the data itself, which a manifest of another data set must not decide.
+OF_DATA = ("levir", "masks", "video")
 MOST_LISTED = 8
 
 
@@ -34,8 +36,11 @@ class Recognised:
     faults: list[str] = field(default_factory=list)
 
 
-def recognise(name: str, root: str) -> Recognised:
-    """The manifest of the data in `root`. Raises UserError that says what was found and missed."""
+def recognise(name: str, root: str, like: str | None = None) -> Recognised:
+    """The manifest of the data in `root`. Raises UserError that says what was found and missed.
+
+    like: a manifest whose preparation and trainings are taken; default: the layout's own.
+    """
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"the name {name!r}", "Use letters, digits, _ and -")
     if not storage.is_folder(root):
@@ -49,7 +54,7 @@ def recognise(name: str, root: str) -> Recognised:
     first_error: UserError | None = None
     for layout in complete:
         try:
-            return _described(name, root, layout)
+            return _described(name, root, layout, like)
         except UserError as error:
             first_error = first_error or error
     if first_error is not None:
@@ -57,11 +62,16 @@ def recognise(name: str, root: str) -> Recognised:
     raise _unknown(root, parts)
 
 
-def _described(name: str, root: str, layout: str) -> Recognised:
+def _described(name: str, root: str, layout: str, like: str | None) -> Recognised:
+    template = manifest.text_of(
+        levir_cc.template(root) if layout == "levir_cc" else TEMPLATES[layout]
+    )
+    if like is not None:
+        template = _joined(template, manifest.text_of(like))
     values = {"name": name, "layout": layout, "root": root}
     if layout == "table":
         values["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
-    draft = _with(layout, {**values, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
+    draft = _with(template, {**values, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
     draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
     settings = manifest.build(draft, f"{name}.yaml")
     images: dict[str, list[tuple[str, str]]] = {}
@@ -78,7 +88,7 @@ def _described(name: str, root: str, layout: str) -> Recognised:
             images[split] = references
     if not images:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
-    text = _with(layout, {**values, "splits": f"[{', '.join(images)}]"})
+    text = _with(template, {**values, "splits": f"[{', '.join(images)}]"})
     final = manifest.build(text, f"{name}.yaml")
     faults = datasets.reader(final).faults(final)
     if outside:
@@ -88,11 +98,20 @@ def _described(name: str, root: str, layout: str) -> Recognised:
     return Recognised(text, final, {split: len(pairs) for split, pairs in images.items()}, faults)
 
 
-def _with(layout: str, values: dict[str, str]) -> str:
-    """The layout's own manifest with other values of top-level keys."""
-    root = values["root"]
-    text = manifest.text_of(levir_cc.template(root) if layout == "levir_cc" else TEMPLATES[layout])
-    head, body = f"# {layout} in {values['root']}, as `cc-prep init` found it.\n", text
+def _joined(data: str, work: str) -> str:
+    """The sections about the data of one manifest's text, and all others of another's."""
+
+    def sections(text: str, of_data: bool) -> list[str]:
+        parts = re.split(r"(?m)^(?=[#\w])", text)
+        return [part for part in parts if (part.partition(":")[0] in OF_DATA) == of_data]
+
+    return "".join([*sections(work, False), *sections(data, True)])
+
+
+def _with(template: str, values: dict[str, str]) -> str:
+    """A manifest's text with other values of top-level keys."""
+    head = f"# {values['layout']} in {values['root']}, as `cc-prep init` found it.\n"
+    body = template
     while body.startswith("#"):
         body = body.partition("\n")[2]
     lines = body.splitlines()

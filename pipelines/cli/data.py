@@ -46,7 +46,7 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
     type=click.Choice(["rich", "plain"]),
     default="rich",
     show_default=True,
-    help="Six varied sentences a pair, or one in ever the same words.",
+    help="Six varied sentences a pair, or one of a fixed form.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Renderers; default: one a core.")
 def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> None:
@@ -101,7 +101,13 @@ def videos(out_dir: str) -> None:
 @click.argument("name")
 @click.option("--root", required=True, metavar="DIR", help="Where the raw data lies.")
 @click.option("--out", metavar="FILE", help="The manifest; default: manifests/NAME.yaml.")
-def init(name: str, root: str, out: str | None) -> None:
+@click.option(
+    "--like",
+    metavar="NAME|FILE",
+    help="Prepare and train as this manifest says, such as pairs; default: as is usual for the "
+    "layout.",
+)
+def init(name: str, root: str, out: str | None, like: str | None) -> None:
     """Looks at the folder DIR, recognises its layout and writes the manifest NAME.
 
     Knows the public data sets, a table (pairs.csv, .jsonl, .parquet), folders before/ and after/,
@@ -113,13 +119,15 @@ def init(name: str, root: str, out: str | None) -> None:
     """
     from pathlib import Path
 
-    from cc_prep import storage
+    from cc_prep import manifest, storage
     from cc_prep.datasets import detect_layout
 
     target = Path(out or f"manifests/{name}.yaml")
+    if out is None and name in manifest.packaged():
+        raise UserError(f"{name}: a manifest of the package has this name", "Give another NAME")
     if target.exists():
         raise UserError(f"{target}: is there already", "Give another NAME or --out, or remove it")
-    layout = detect_layout.recognise(name, root)
+    layout = detect_layout.recognise(name, root, like)
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.write_bytes(str(target), layout.text.encode())
     counts = ", ".join(f"{split} {count:,}" for split, count in layout.pairs.items())

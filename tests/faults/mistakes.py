@@ -57,6 +57,7 @@ MISTAKES = (
     "cc-prep inspect synth --root data --reason contradiction",
     "cc-prep init a.b --root data",
     "cc-prep init mine --root empty",
+    "cc-prep init clevr --root data",
     "cc-prep split clevr --root data",
     "cc-prep split own --root own/good --shares train",
     "cc-prep inspect own --root own/split --set split_file=splits.json --set splits=[train]",

@@ -43,6 +43,24 @@ def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
     assert (again.levir, again.masks) == (known.levir, known.masks)
 
 
+@pytest.mark.parametrize("name", ["own", "folders", "levir_mci"])
+def test_another_manifest_says_what_is_done_with_the_data(tmp_path: Path, name: str) -> None:
+    """Keeps away: masks that are read as another data set's, and settings to be given by hand."""
+    known = MAKERS[name](tmp_path / "data")
+    text = detect_layout.recognise("mine", str(tmp_path / "data"), "pairs").text
+    (tmp_path / "mine.yaml").write_text(text)
+    mine, pairs = manifest.load(str(tmp_path / "mine.yaml")), manifest.load("pairs")
+    assert (mine.name, mine.layout, mine.splits) == ("mine", LAYOUTS[name], known.splits)
+    assert (mine.features, mine.image_size, mine.train) == (
+        pairs.features,
+        pairs.image_size,
+        pairs.train,
+    )
+    assert mine.masks == known.masks
+    for split in known.splits:
+        assert len(datasets.pairs(mine, split)) == len(datasets.pairs(known, split))
+
+
 def test_videos_are_recognised(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", 20)
     assert detect_layout.recognise("v", str(tmp_path)).settings.layout == "video"

@@ -196,6 +196,9 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
     again = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert again.returncode == 2
     assert "is there already" in again.stderr
+    # A manifest of ours by this name would mean other data from then on.
+    ours = cc_prep("init", "clevr", "--root", scenes, cwd=tmp_path)
+    assert (ours.returncode, "of the package has this name" in ours.stderr) == (2, True)
     data = tmp_path / "data"
     shutil.copytree(scenes, data)
     options = ("--root", data, "--shares", "train=2,test=1")
