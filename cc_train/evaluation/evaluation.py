@@ -37,6 +37,10 @@ from cc_train.training import runs
 TOTAL = "total"
 FOLDER = "evaluation"  # of a run
 SCORES = "scores.json"
+NO_CIDER = (
+    "CIDEr counts the words that tell a pair from the others of its row: where all references are "
+    "alike, or there is one pair, it is 0 for right captions too."
+)
 
 
 def default_folder(run: str) -> str:
@@ -216,6 +220,8 @@ def table(result: Evaluation) -> str:
         lines.append(f"\n{segmentation.table(result.masks.figures())}".rstrip())
     if result.faithfulness is not None:
         lines.append(f"\n{faithfulness.table(result.faithfulness.to_json())}".rstrip())
+    if any(scores.corpus.get("CIDEr") == 0 for scores in result.groups.values()):
+        lines.append(f"\n{NO_CIDER}")
     for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")
     if result.swapped:

@@ -25,7 +25,8 @@ def spice(
     models = resources.files("pycocoevalcap") / "spice" / "lib" / MODELS
     if not models.is_file():
         raise Unavailable(
-            f"its parser's models (385 MB) are not installed: pycocoevalcap/spice/lib/{MODELS}"
+            "its parser's models (385 MB) are not installed; "
+            "`python -m pycocoevalcap.spice.get_stanford_models` fetches them"
         )
     from pycocoevalcap.spice.spice import Spice
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_one_group_that_is_all_is_not_said_twice() -> None:
     items = [item for item in ITEMS if "semantic change" in item.groups]
     scores = evaluation.evaluate(items, {i.id: PREDICTIONS[i.id] for i in items}, ["CIDEr"])
     assert list(scores.counts) == ["total", "add", "drop"]
+
+
+def test_zeros_of_right_captions_are_explained() -> None:
+    """Keeps away: a row of right captions that reads as if none were."""
+    assert evaluation.NO_CIDER in evaluation.table(
+        evaluation.evaluate(ITEMS, PREDICTIONS, ["BLEU-1", "CIDEr"])
+    )
+    changed = [item for item in ITEMS if "semantic change" in item.groups]
+    one_group = [replace(item, groups=("total",)) for item in changed]
+    of_all = {item.id: item.references[0] for item in one_group}
+    assert evaluation.NO_CIDER not in evaluation.table(
+        evaluation.evaluate(one_group, of_all, ["BLEU-1", "CIDEr"])
+    )
 
 
 def test_swapped_pairs() -> None:
