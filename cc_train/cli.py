@@ -15,6 +15,7 @@ from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import page_commands, systems
 from cc_train.baselines import commands as baseline_commands
+from cc_train.options import device_option
 from cc_train.sharing import commands as sharing_commands
 
 
@@ -196,9 +197,14 @@ def _training(system: systems.System) -> click.Command:
     type=click.IntRange(2, 255),
     help="Of masks, the unchanged one included; default: 2 or 3, by their values.",
 )
-@click.option("--out", metavar="DIR", help="Where the files go; default: RUN/evaluation.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="Where the files go; default: RUN/evaluation, or NAME.evaluation for predictions and a "
+    "captioner of the package.",
+)
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@device_option
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def evaluate(**options: Any) -> None:
     """Scores RUN's captions, or any system's, against references.
@@ -236,7 +242,7 @@ def evaluate(**options: Any) -> None:
 )
 @click.option("--limit", type=click.IntRange(1), help="Of --shards: at most so many samples.")
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@device_option
 @click.option("--json", "as_json", is_flag=True, help="A JSON line a pair, with all beams.")
 @click.option("--mask", metavar="FILE", help="Of one pair: a PNG of class ids, where it changed.")
 @click.option("--overlay", metavar="FILE", help="Of one pair: both images with the mask over them.")

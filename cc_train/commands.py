@@ -140,7 +140,7 @@ def _run_to_score(
 ) -> str:
     """The run that is scored on shards. Raises UserError for options that do not go with it."""
     if run is None or not shards:
-        raise UserError("what is to be scored?", "Give RUN and --shards, or --predictions")
+        raise UserError("nothing is given to score", "Give RUN and --shards, or --predictions")
     if has_references or predicted_only:
         raise UserError(
             "--references, --types and --predicted-only are of --predictions",

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from cc_train.options import device_option
+
 
 @click.command()
 @click.argument("places", nargs=-1, metavar="[RUN…]")
@@ -72,7 +74,7 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
 @click.argument("after")
 @click.option("--out", metavar="FILE", required=True, help="The picture: .png, .jpg or .webp.")
 @click.option("--stage1", metavar="RUN", help="A second row: what this stage 1 imagines.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@device_option
 def imagine(**options: Any) -> None:
     """Draws the frames that the captioner RUN imagines between BEFORE and AFTER.
 
@@ -98,7 +100,7 @@ def imagine(**options: Any) -> None:
 @click.option("--examples", metavar="FILE|DIR", help="Pairs that the page offers; default: ours.")
 @click.option("--collect", metavar="DIR", help="Write captions of own pairs into this folder.")
 @click.option("--pairs", metavar="FILE|DIR", help="Pairs that wait for captions, for --collect.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@device_option
 def serve(**options: Any) -> None:
     """Shows a page in the browser: drop two images, get the sentence.
 

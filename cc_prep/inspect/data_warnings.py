@@ -69,7 +69,8 @@ def of_audit(findings: Iterable[Exclusion]) -> Iterator[str]:
     for (split, reason), of_pairs in details.items():
         listed = [*of_pairs.values()]
         rest = f", and {len(listed) - FEW} more" if len(listed) > FEW else ""
-        yield f"{split}: {len(listed)} pairs with a {reason}: {', '.join(listed[:FEW])}{rest}"
+        noun = "pair" if len(listed) == 1 else "pairs"
+        yield f"{split}: {len(listed)} {noun} with a {reason}: {', '.join(listed[:FEW])}{rest}"
 
 
 def _named(groups: list[list[str]]) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from cc_train.options import device_option
+
 
 @click.command()
 @click.option(
@@ -48,7 +50,7 @@ import click
 @click.option(
     "--batch-size", type=click.IntRange(1), help="Of a local model: pairs at a time; default: 1."
 )
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@device_option
 @click.option(
     "--precision",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),

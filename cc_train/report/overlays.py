@@ -47,7 +47,7 @@ def write(
     """
     if caption.mask is None:
         raise UserError(
-            "this captioner says no masks",
+            "this captioner predicts no masks",
             "Give chain-mini or a run of cc-train chain, or leave --mask and --overlay out",
         )
     before_after = image_pairs.in_own_size(*pair)

@@ -16,6 +16,8 @@ from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_
 if TYPE_CHECKING:
     from pipelines.job import Request, Summary
 
+SHOWN_REJECTS = 2
+
 
 @click.command()
 @dataset_options
@@ -211,8 +213,17 @@ def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> 
     if summary.too_many_rejects(run.max_rejects):
         raise JobFailed(
             f"{summary.rejected} of {summary.planned} pairs rejected, more than --max-rejects "
-            f"{run.max_rejects:g}; reasons: {summary.folder}/rejects.parquet"
+            f"{run.max_rejects:g}: {_first_rejects(summary.folder)}"
         )
+
+
+def _first_rejects(folder: str) -> str:
+    """Why the first pairs were rejected, and where all reasons stand."""
+    from cc_prep.formats import rejects
+
+    rejected = rejects.read(folder)
+    first = "; ".join(f"{one.key}: {one.message}" for one in rejected[:SHOWN_REJECTS])
+    return f"{first}; all reasons: {folder}/{rejects.FILE}"
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:

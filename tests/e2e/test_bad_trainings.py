@@ -225,8 +225,8 @@ def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path
         (lambda run, pair: ["caption", run, "--pairs", "nowhere.csv"], "nowhere.csv"),
         (lambda run, pair: ["caption", run, "--pairs", run], "no pairs in it"),
         (lambda run, pair: ["caption", run, *pair, "--pairs", run], "both given"),
-        (lambda run, pair: ["evaluate"], "what is to be scored?"),
-        (lambda run, pair: ["evaluate", run], "what is to be scored?"),
+        (lambda run, pair: ["evaluate"], "nothing is given to score"),
+        (lambda run, pair: ["evaluate", run], "nothing is given to score"),
         (
             lambda run, pair: ["evaluate", "--predictions", "no.json", "--references", "x"],
             "no.json",

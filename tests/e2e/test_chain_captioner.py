@@ -100,7 +100,7 @@ def test_two_images_get_a_mask_and_an_overlay(out: Path, synth_root: Path, tmp_p
     assert cv2.imread(str(mask), cv2.IMREAD_UNCHANGED).shape == (64, 64)
     assert cv2.imread(str(overlay)).shape[0] >= 320
     done = cc_train("caption", "captioner-mini", *images, "--mask", tmp_path / "none.png")
-    assert (done.returncode, done.stdout, "says no masks" in done.stderr) == (2, "", True)
+    assert (done.returncode, done.stdout, "predicts no masks" in done.stderr) == (2, "", True)
     assert not (tmp_path / "none.png").exists()
 
 

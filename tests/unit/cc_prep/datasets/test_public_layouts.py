@@ -266,10 +266,9 @@ def test_what_is_odd_is_noted(tmp_path: Path) -> None:
         "train: 1 captions have control or invisible characters (U+200B 1)",
         f"3 pairs show what another shows: {' = '.join(keys)}",
         f"3 changed pairs have the same image twice: {', '.join(keys)}",
-        "test: 1 pairs with a contradiction: 8 (kind change; "
-        "the captions say that nothing changed)",
-        "train: 1 pairs with a near duplicate: 7 (looks like spot-val-9-change)",
-        "val: 1 pairs with a near duplicate: 9 (looks like spot-test-8-change)",
+        "test: 1 pair with a contradiction: 8 (kind change; the captions say that nothing changed)",
+        "train: 1 pair with a near duplicate: 7 (looks like spot-val-9-change)",
+        "val: 1 pair with a near duplicate: 9 (looks like spot-test-8-change)",
     ]
     assert f"1 images are in several splits: {' = '.join(sorted(keys))}" in inspection.faults
 

@@ -63,7 +63,7 @@ def test_masks_are_resized_as_for_their_scores(tmp_path: Path) -> None:
 
 def test_a_captioner_without_masks_is_told_in_a_line(tmp_path: Path) -> None:
     images = np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8, 3), np.uint8)
-    with pytest.raises(UserError, match="says no masks") as raised:
+    with pytest.raises(UserError, match="predicts no masks") as raised:
         overlays.write(Caption("it moved"), images, str(tmp_path / "m.png"), None)
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
