@@ -209,7 +209,7 @@ format: $(SETUP)  ## bring the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint test  ## all that CI would say
+check: lint test  ## make lint and make test
 
 bench: $(SETUP)  ## measure; one program a claim, see benchmarks/
 	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
