@@ -16,6 +16,9 @@ from tests.conftest import ROOT
 PACKAGES = ("cc_prep", "pipelines", "cc_train")
 MIRRORED = ("cc_prep", "pipelines")  # folder by folder; of cc_train the tests stand side by side
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+BESIDE = sorted(
+    path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+)
 FORBIDDEN = {
     "cc_prep": {"pipelines", "cc_train", "ray", "click"},
     "pipelines": {"cc_train"},
@@ -33,6 +36,20 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
+def long_functions(tree: ast.AST) -> list[str]:
+    """The names of functions of more than 60 lines."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    return [node.name for node in functions if node.end_lineno - node.lineno >= 60]
+
+
+def test_long_functions_are_seen() -> None:
+    """Keeps away: a check that sees plain functions alone."""
+    body = "  pass\n" * 59
+    texts = (f"def a():\n{body}", f"def b():\n{body}  pass", f"async def c():\n{body}  pass")
+    assert [long_functions(ast.parse(text)) for text in texts] == [[], ["b"], ["c"]]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_house_rules(path: Path) -> None:
     text = path.read_text()
@@ -42,9 +59,7 @@ def test_house_rules(path: Path) -> None:
     if package == "cc_prep":
         assert "ray" not in imported(tree)
     assert text.count("\n") <= 400
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 60, f"{node.name} is too long"
+    assert long_functions(tree) == []
 
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))
@@ -93,9 +108,11 @@ def test_no_module_imports_itself_by_way_of_another() -> None:
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda p: p.stem)
-def test_test_files_are_short(path: Path) -> None:
-    assert path.read_text().count("\n") <= 400
+@pytest.mark.parametrize("path", BESIDE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_tests_and_benchmarks_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    assert long_functions(ast.parse(text)) == []
 
 
 def modules_after(statement: str) -> set[str]:
