@@ -19,6 +19,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 BESIDE = sorted(
     path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
+VAGUE = {"found", "said", "told", "kept", "made", "given", "dice", "wanted"}
 FORBIDDEN = {
     "cc_prep": {"pipelines", "cc_train", "ray", "click"},
     "pipelines": {"cc_train"},
@@ -50,6 +51,23 @@ def test_long_functions_are_seen() -> None:
     assert [long_functions(ast.parse(text)) for text in texts] == [[], ["b"], ["c"]]
 
 
+def vague_locals(tree: ast.AST) -> list[str]:
+    """Parameters and locals whose names say what was done to a value, not what it is."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    functions = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    nodes = [node for function in functions for node in ast.walk(function)]
+    names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    names |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return sorted(names & VAGUE)
+
+
+def test_vague_locals_are_seen() -> None:
+    """Keeps away: a check that sees nothing, or that forbids the fields of a class."""
+    text = "def a(found):\n  for kept in found:\n    told: int = 1\n  return lambda made: made"
+    assert vague_locals(ast.parse(text)) == ["found", "kept", "made", "told"]
+    assert vague_locals(ast.parse("class Losses:\n  dice: float = 1.0\n")) == []
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_house_rules(path: Path) -> None:
     text = path.read_text()
@@ -60,6 +78,7 @@ def test_house_rules(path: Path) -> None:
         assert "ray" not in imported(tree)
     assert text.count("\n") <= 400
     assert long_functions(tree) == []
+    assert vague_locals(tree) == []
 
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))
@@ -111,8 +130,10 @@ def test_no_module_imports_itself_by_way_of_another() -> None:
 @pytest.mark.parametrize("path", BESIDE, ids=lambda p: str(p.relative_to(ROOT)))
 def test_tests_and_benchmarks_are_short(path: Path) -> None:
     text = path.read_text()
+    tree = ast.parse(text)
     assert text.count("\n") <= 400
-    assert long_functions(ast.parse(text)) == []
+    assert long_functions(tree) == []
+    assert vague_locals(tree) == []
 
 
 def modules_after(statement: str) -> set[str]:
