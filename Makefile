@@ -66,23 +66,23 @@ $(JAVA): $(SETUP)
 	@touch $@
 
 demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores, with reports
-	$(BIN)/cc-prep synth $(DEMO)/scenes --scenes 20 --seed 1 --size 112
-	$(BIN)/cc-prep inspect synth --root $(DEMO)/scenes
-	$(BIN)/cc-prep build synth --root $(DEMO)/scenes --out $(DEMO)/synth \
+	$(BIN)/cc-prep synth '$(DEMO)/scenes' --scenes 20 --seed 1 --size 112
+	$(BIN)/cc-prep inspect synth --root '$(DEMO)/scenes'
+	$(BIN)/cc-prep build synth --root '$(DEMO)/scenes' --out '$(DEMO)/synth' \
 	  --set image_size=112 --set interpolate.depth=2
-	$(BIN)/cc-prep verify $(DEMO)/synth
-	$(BIN)/cc-prep report $(DEMO)/synth
-	$(BIN)/cc-prep videos $(DEMO)/videos
-	$(BIN)/cc-prep build video --root $(DEMO)/videos --out $(DEMO)/video --limit 3
-	$(BIN)/cc-prep report $(DEMO)/video
-	$(MAKE) --no-print-directory stage1 OUT=$(DEMO)/synth ARGS='--steps 20'
-	$(MAKE) --no-print-directory stage2 OUT=$(DEMO)/synth ARGS='--steps 40'
-	$(BIN)/cc-train report $(DEMO)/synth/stage1
-	$(BIN)/cc-train report $(DEMO)/synth/stage2
+	$(BIN)/cc-prep verify '$(DEMO)/synth'
+	$(BIN)/cc-prep report '$(DEMO)/synth'
+	$(BIN)/cc-prep videos '$(DEMO)/videos'
+	$(BIN)/cc-prep build video --root '$(DEMO)/videos' --out '$(DEMO)/video' --limit 3
+	$(BIN)/cc-prep report '$(DEMO)/video'
+	$(MAKE) --no-print-directory stage1 OUT='$(DEMO)/synth' ARGS='--steps 20'
+	$(MAKE) --no-print-directory stage2 OUT='$(DEMO)/synth' ARGS='--steps 40'
+	$(BIN)/cc-train report '$(DEMO)/synth/stage1'
+	$(BIN)/cc-train report '$(DEMO)/synth/stage2'
 	$(BIN)/cc-train evaluate captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
-	  --out $(DEMO)/captioner-mini
+	  --out '$(DEMO)/captioner-mini'
 	$(BIN)/cc-train report captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
-	  --evaluation $(DEMO)/captioner-mini --out $(DEMO)/captioner-mini/report.html
+	  --evaluation '$(DEMO)/captioner-mini' --out '$(DEMO)/captioner-mini/report.html'
 	@echo
 	@printf '%-42s %s\n' \
 	  '$(DEMO)/scenes/' 'rendered scenes in the layout of CLEVR-Change' \
@@ -97,35 +97,38 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	@$(BIN)/cc-train caption captioner-mini --shards '$(DEMO)/synth/shards/test-*.tar' --limit 3
 
 interpolate: $(SETUP)  ## pairs → sequences: OUT/sequences
-	$(BIN)/cc-prep interpolate $(DATASET) --out $(OUT) $(ARGS)
+	$(BIN)/cc-prep interpolate $(DATASET) --out '$(OUT)' $(ARGS)
 
 score: $(SETUP)  ## sequences → scores: OUT/scores
-	$(BIN)/cc-prep score-frames $(DATASET) --out $(OUT) $(ARGS)
+	$(BIN)/cc-prep score-frames $(DATASET) --out '$(OUT)' $(ARGS)
 
 shards: $(SETUP)  ## pairs, or what OUT holds of them → training shards: OUT/shards
-	$(BIN)/cc-prep build $(DATASET) --out $(OUT) $(ARGS)
-	$(BIN)/cc-prep verify $(OUT)/shards
+	$(BIN)/cc-prep build $(DATASET) --out '$(OUT)' $(ARGS)
+	$(BIN)/cc-prep verify '$(OUT)/shards'
 
 stage1: $(SETUP)  ## OUT/shards → procedure encoder: OUT/stage1
-	$(BIN)/cc-train stage1 --config $(DATASET) --out $(OUT)/stage1 \
+	$(BIN)/cc-train stage1 --config $(DATASET) --out '$(OUT)/stage1' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
-	$(BIN)/cc-train stage2 --config $(DATASET) --out $(OUT)/stage2 --init $(OUT)/stage1 \
+	$(BIN)/cc-train stage2 --config $(DATASET) --out '$(OUT)/stage2' --init '$(OUT)/stage1' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
-# Without shards in OUT, or with a part of them, they are made first, of both images' features alone.
-SHARDS_ARE_WHOLE = grep -qs '"complete": true' $(OUT)/shards/provenance.json
+# Without shards of both splits in OUT, or with a part of them, they are made first, of both images'
+# features alone. PREPARE goes through the environment: it may have quotes, as in --set 'splits=[train]'.
+export PREPARE TRAIN MLLM_SHARDS
+SHARDS_ARE_WHOLE = grep -qs '"complete": true' '$(OUT)/shards/provenance.json' && \
+  ls '$(OUT)'/shards/train-*.tar '$(OUT)'/shards/val-*.tar > /dev/null 2>&1
 scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
 	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
-	$(BIN)/cc-train scorer --config $(DATASET) --out $(OUT)/scorer \
+	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
+	$(BIN)/cc-train scorer --config $(DATASET) --out '$(OUT)/scorer' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says where: OUT/chain
 	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS='$(FEATURES_ALONE) $(PREPARE)'
-	$(BIN)/cc-train chain --config $(DATASET) --out $(OUT)/chain \
+	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
+	$(BIN)/cc-train chain --config $(DATASET) --out '$(OUT)/chain' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 # Rendered pairs train SmolLM2-135M with new eyes, which know features of images of 112 px, and FOUND=yes
@@ -142,36 +145,36 @@ mllm: $(SETUP)  ## OUT/shards → adapters of a multi-modal language model: OUT/
 	  test -n "$(findstring --root,$(PREPARE))" || test -e "$(SYNTH_DATA)/splits.json" || \
 	  $(BIN)/cc-prep synth "$(SYNTH_DATA)" --scenes $(SCENES) --seed 8 --size 112 --wording plain
 	@$(SHARDS_ARE_WHOLE) || test -z "$(FOUND)" || { \
-	  $(BIN)/cc-prep changes $(DATASET) --out $(OUT) $(MLLM_SHARDS) && \
-	  $(BIN)/cc-prep entities $(DATASET) --out $(OUT) $(MLLM_SHARDS); }
+	  $(BIN)/cc-prep changes $(DATASET) --out '$(OUT)' $(MLLM_SHARDS) && \
+	  $(BIN)/cc-prep entities $(DATASET) --out '$(OUT)' $(MLLM_SHARDS); }
 	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS='$(MLLM_SHARDS)'
-	$(BIN)/cc-train mllm --config $(DATASET) $(MLLM_TRAIN) --out $(OUT)/mllm \
+	  $(MAKE) --no-print-directory shards ARGS="$$MLLM_SHARDS"
+	$(BIN)/cc-train mllm --config $(DATASET) $(MLLM_TRAIN) --out '$(OUT)/mllm' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/evaluation, RUN=stage2
-	$(BIN)/cc-train evaluate $(OUT)/$(RUN) --shards '$(OUT)/shards/test-*.tar' $(ARGS)
-	$(BIN)/cc-train report $(OUT)/$(RUN) --shards '$(OUT)/shards/test-*.tar'
+	$(BIN)/cc-train evaluate '$(OUT)/$(RUN)' --shards '$(OUT)/shards/test-*.tar' $(ARGS)
+	$(BIN)/cc-train report '$(OUT)/$(RUN)' --shards '$(OUT)/shards/test-*.tar'
 
 # See docs/zoo.md. PREPARE and TRAIN are passed on; ROWS is the folder that the row goes into.
 zoo-row: $(SETUP)  ## raw files → shards → SYSTEM=procap|scorer → scores by protocol → a row of ROWS
-	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET=$(DATASET) OUT=$(OUT) ROWS=$(ROWS) \
-	  PREPARE='$(PREPARE)' TRAIN='$(TRAIN)' sh cc_train/recipes/zoo-row.sh
+	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET=$(DATASET) OUT='$(OUT)' ROWS='$(ROWS)' \
+	  sh cc_train/recipes/zoo-row.sh
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
-	$(BIN)/python benchmarks/ablation.py --out $(ABLATION) --docs docs/results.md $(ARGS)
+	$(BIN)/python benchmarks/ablation.py --out '$(ABLATION)' --docs docs/results.md $(ARGS)
 
 # How captioner-mini was made, step by step, in some hours on two cores; see docs/results.md.
 captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed
-	BIN=$(BIN) MINI=$(MINI) sh cc_train/recipes/captioner-mini.sh
+	BIN=$(BIN) MINI='$(MINI)' sh cc_train/recipes/captioner-mini.sh
 
 # How chain-mini was made, in some ten minutes on two cores; see docs/chain.md.
 chain-mini: $(SETUP)  ## train a captioner that also says where, from captioner-mini: CHAIN_MINI/packed
-	BIN=$(BIN) CHAIN_MINI=$(CHAIN_MINI) sh cc_train/recipes/chain-mini.sh
+	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh cc_train/recipes/chain-mini.sh
 
 # How the small default weights were made, on two cores in about four hours; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
-	BIN=$(BIN) ASSETS=$(ASSETS) sh cc_train/recipes/assets.sh
+	BIN=$(BIN) ASSETS='$(ASSETS)' sh cc_train/recipes/assets.sh
 
 test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -209,7 +212,7 @@ format: $(SETUP)  ## bring the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint test  ## all that CI would say
+check: lint test  ## make lint and make test
 
 bench: $(SETUP) $(JAVA)  ## measure; one program a claim, see benchmarks/
 	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done

@@ -145,18 +145,18 @@ def _public(one: ScorerObjective, batch: Any, words: Tensor) -> tuple[Tensor, Te
     detector, heads = network.change_detector, network.change_detector.config.heads
     images = network.features(batch["before_after"])
     before, after = (detector.project(image) for image in images)
-    told = before, after
+    sides = before, after
     matched: list[Tensor] = []
     for layer in detector.scorer:
         attention: Any = layer.attention
-        x, y = told
-        told = attended(attention, x, y), attended(attention, y, x)
+        x, y = sides
+        sides = attended(attention, x, y), attended(attention, y, x)
         scale = attention.logit_scale.exp()
         matched = [
             scale * whole(attention.query(one), attention.key(other), heads)
             for one, other in ((x, y), (y, x))
         ]
-    difference = detector.embed_fc(torch.cat(told, dim=2))
+    difference = detector.embed_fc(torch.cat(sides, dim=2))
     is_word = batch["ids"] != NULL
     hidden = network.speaker.hidden(batch["ids"], difference, is_word)
     caption = caption_loss(network.speaker.logit(hidden), batch["labels"], 0.0) / words

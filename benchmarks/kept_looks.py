@@ -90,11 +90,11 @@ def measure(
         )
         for place, looks in ends:
             image = image_files.read(f"{root}/{place}", None)
-            given = way(image)
-            error = np.square(image.astype(float) - given.astype(float)).mean()
+            output = way(image)
+            error = np.square(image.astype(float) - output.astype(float)).mean()
             if error:
                 psnr.append(10 * np.log10(255**2 / error))
-            right += correct(reader, given, looks)
+            right += correct(reader, output, looks)
             objects += len(looks)
     shares = 100 * right / max(1, objects)
     row = dict(zip(LOOKS, shares.tolist(), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from tests import commands
 
 # The nodes of the cluster test and the driver here have to agree; Ray reads it when imported.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
+# A token of the tests' own: without one Ray makes one and writes it into the user's home.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Ray starts its workers at nice 15: beside the other half of the suite they would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
 # The suite takes two files at a time on two cores: further threads would only wait for each other.

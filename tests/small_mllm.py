@@ -67,9 +67,9 @@ def tokenizer(marks: tuple[str, ...] = ()) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    byte_pairs = Tokenizer(models.BPE())
+    byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_pairs.decoder = decoders.ByteLevel()
     special = ["<pad>", "<s>", "</s>", "<unk>", *marks]
     trainer = trainers.BpeTrainer(
         vocab_size=330,
@@ -77,12 +77,12 @@ def tokenizer(marks: tuple[str, ...] = ()) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(SENTENCES, trainer)
-    made.post_processor = processors.TemplateProcessing(
+    byte_pairs.train_from_iterator(SENTENCES, trainer)
+    byte_pairs.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=byte_pairs,
         pad_token="<pad>",
         bos_token="<s>",
         eos_token="</s>",
@@ -96,16 +96,16 @@ def question_tokenizer() -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    word_pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    word_pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=marks, show_progress=False)
-    made.train_from_iterator(SENTENCES, trainer)
-    made.post_processor = processors.TemplateProcessing(
+    word_pieces.train_from_iterator(SENTENCES, trainer)
+    word_pieces.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        tokenizer_object=word_pieces, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
         sep_token="[SEP]",
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ def figures(scores: dict[str, Any]) -> dict[str, float]:
     """What the tables show, × 100."""
     facts = scores["facts"]
     shares = {name: 100 * share["share"] for name, share in facts["shares"].items()}
-    told = 100 * facts["told apart"]["share"]
+    told_apart = 100 * facts["told apart"]["share"]
     of_masks = {}
     if "masks" in scores:
         of_masks = {name: scores["masks"][name] for name in ("mIoU-change", "false alarms")}
@@ -37,7 +37,7 @@ def figures(scores: dict[str, Any]) -> dict[str, float]:
         pairs = sum(one["pairs"] for one in both)
         of_masks["contradictions"] = 100 * sum(one["count"] for one in both) / max(1, pairs)
     cider = scores["groups"]["total"]["CIDEr"]
-    return {"told apart": told, **shares, "CIDEr": cider, **of_masks}
+    return {"told apart": told_apart, **shares, "CIDEr": cider, **of_masks}
 
 
 def read(

@@ -143,8 +143,8 @@ def _check(options: Options) -> None:
             "--key-variable": options.key_variable is not None,
         }
         where, remedy = "of --url, not of a local model", "Leave it out, or name a server: --url"
-    for name, given in wrong.items():
-        if given:
+    for name, is_given in wrong.items():
+        if is_given:
             raise UserError(f"{name} is {where}", remedy)
 
 

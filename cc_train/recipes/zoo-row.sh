@@ -1,7 +1,8 @@
 #!/bin/sh
 # From raw files to a row of the zoo: `make zoo-row DATASET=spot SYSTEM=procap SPOT_ROOT=/data/spot`.
 # Every step can be stopped and goes on where it was. PREPARE is added to the preparation, such as
-# `--set tokenize.weights=FILE`; TRAIN to every training, such as `--steps 10`.
+# `--set tokenize.weights=FILE`; TRAIN to every training, such as `--steps 10`. Both are quoted as in a
+# shell: `--set 'splits=[train]'`.
 set -eu
 prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
@@ -17,27 +18,33 @@ case $data in
   *) protocol= ;;  # data of your own: no protocol
 esac
 
+# Shards, with further options; then a system trained on them, likewise.
+build() {
+  eval "set -- \"\$@\" ${PREPARE:-}"
+  $prep build "$data" --out "$out" "$@"
+}
+fit() {
+  eval "set -- \"\$@\" ${TRAIN:-}"
+  step=$1
+  shift
+  $train "$step" --config "$data" --out "$out/$step" "$@" \
+    --shards "$out/shards/train-*.tar" --valid "$out/shards/val-*.tar"
+}
+
 # Both images' features alone are what SCORER needs; `make scorer` prepares the same.
 features="--set features.backbone=efficientnet-lite0 \
  --set interpolate.method=crossfade --set interpolate.depth=0 --set score.weights=none \
  --set keyframes.k=0 --set tokenize.weights=none"
 case $SYSTEM in
   procap)
-    # shellcheck disable=SC2086
-    $prep build "$data" --out "$out" ${PREPARE:-}
-    # shellcheck disable=SC2086
-    $train stage1 --config "$data" --out "$out/stage1" ${TRAIN:-} \
-      --shards "$out/shards/train-*.tar" --valid "$out/shards/val-*.tar"
-    # shellcheck disable=SC2086
-    $train stage2 --config "$data" --out "$out/stage2" --init "$out/stage1" ${TRAIN:-} \
-      --shards "$out/shards/train-*.tar" --valid "$out/shards/val-*.tar"
+    build
+    fit stage1
+    fit stage2 --init "$out/stage1"
     run=$out/stage2 name=ProCap ;;
   scorer)
     # shellcheck disable=SC2086
-    $prep build "$data" --out "$out" $features ${PREPARE:-}
-    # shellcheck disable=SC2086
-    $train scorer --config "$data" --out "$out/scorer" ${TRAIN:-} \
-      --shards "$out/shards/train-*.tar" --valid "$out/shards/val-*.tar"
+    build $features
+    fit scorer
     run=$out/scorer name=SCORER+CBR ;;
   *)
     echo "SYSTEM=$SYSTEM: give procap or scorer" >&2

@@ -115,6 +115,8 @@ def _shares(text: str) -> dict[str, float]:
             share = 0.0
         if not re.fullmatch(r"[A-Za-z0-9_]+", name) or not 0 < share < float("inf"):
             raise UserError(f"--shares {text}", "Use, for example, --shares train=85,val=5,test=10")
+        if name in shares:
+            raise UserError(f"--shares {text}: {name} is named twice", "Name each split once")
         shares[name] = share
     return shares
 

@@ -45,13 +45,13 @@ def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
     places = {actor.where.remote(): actor for actor in actors}
     ready, _ = ray.wait(list(places), num_returns=len(places), timeout=PLACE_SECONDS)
     bad = (broken.device.host, broken.device.gpus)
-    kept = [places[place] for place in ready if tuple(ray.get(place)) == bad]
+    occupants = [places[place] for place in ready if tuple(ray.get(place)) == bad]
     for actor in actors:
-        if actor not in kept:
+        if actor not in occupants:
             ray.kill(actor)
-    _occupied.extend((actor, pool.gpus) for actor in kept)
-    workers = min(pool.workers, shares - len(kept))
-    if workers < 1 or not kept:
+    _occupied.extend((actor, pool.gpus) for actor in occupants)
+    workers = min(pool.workers, shares - len(occupants))
+    if workers < 1 or not occupants:
         raise JobFailed(f"no GPU is left to work on, the last was {broken}")
     free_resources(_occupied_gpus())  # waits until the others are given back
     return replace(pool, workers=workers)

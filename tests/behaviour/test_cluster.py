@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -20,10 +22,8 @@ from pipelines.cluster.output import messages
 from tests import fakes
 from tests.conftest import BIN, ROOT
 
-PORT = 46379
-
-
 TRIES = 5
+PATIENCE = 300.0  # a slow machine is no fault
 
 
 class Cluster:
@@ -31,12 +31,16 @@ class Cluster:
 
     def __init__(self, log: Path) -> None:
         self.log, self.processes = log, list[subprocess.Popen]()
-        subprocess.run(
-            [BIN / "ray", "get-auth-token", "--generate"], check=True, capture_output=True
-        )
-        self.start("--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false")
-        deadline = time.monotonic() + 60
-        while not listens() and time.monotonic() < deadline:
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+
+    def start_head(self) -> None:
+        port = self.port
+        head = self.start("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false")
+        deadline = time.monotonic() + PATIENCE
+        while not listens(port):
+            assert head.poll() is None, f"no head came up:\n{self.end_of_log()}"
+            assert time.monotonic() < deadline, f"the head does not listen:\n{self.end_of_log()}"
             time.sleep(0.2)
 
     def start(self, *arguments: str, hidden: Path | None = None) -> subprocess.Popen:
@@ -57,13 +61,16 @@ class Cluster:
     def add_node(self, gpus: int, hidden: Path | None = None) -> subprocess.Popen:
         """A node, once the cluster has so many GPUs with it."""
         for _ in range(TRIES):  # Ray gives a node up after 30 s, too few on a busy machine
-            process = self.start(f"--address=127.0.0.1:{PORT}", "--num-cpus=2", "--num-gpus=1",
+            process = self.start(f"--address={self.address}", "--num-cpus=2", "--num-gpus=1",
                                  hidden=hidden)  # fmt: skip
             while process.poll() is None:
                 if free_gpus() == gpus:
                     return process
                 time.sleep(1)
-        raise AssertionError(f"no node came up:\n{self.log.read_text()[-3000:]}")
+        raise AssertionError(f"no node came up:\n{self.end_of_log()}")
+
+    def end_of_log(self) -> str:
+        return self.log.read_text()[-3000:]
 
     def stop(self) -> None:
         for process in self.processes:
@@ -82,9 +89,18 @@ def free_gpus() -> int:
         engine.stop()
 
 
-def listens() -> bool:
+def free_port() -> int:
+    """A port that nobody listens at, below those that Linux gives to connections by itself."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+
+
+def listens(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", PORT), 1).close()
+        socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
         return False
     return True
@@ -106,13 +122,14 @@ def spec(tmp_path: Path, name: str, seconds: float = 0.0) -> job.JobSpec:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ADDRESS", f"127.0.0.1:{PORT}")
-        nodes = Cluster(tmp_path_factory.mktemp("cluster") / "nodes.log")
-        try:
+    nodes = Cluster(tmp_path_factory.mktemp("cluster") / "nodes.log")
+    try:
+        nodes.start_head()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_ADDRESS", nodes.address)
             yield nodes
-        finally:
-            nodes.stop()
+    finally:
+        nodes.stop()
 
 
 def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Cluster) -> None:
@@ -133,8 +150,11 @@ def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Clu
         ["sh", "-c", 'while [ ! -e "$0"/*-000001.tar ]; do sleep 0.1; done; kill -9 -"$1"',
          lossy.folder, str(lost.pid)]
     )  # fmt: skip
-    summary = job.run(lossy, job.Options(), messages())
-    kill.wait()
+    try:
+        summary = job.run(lossy, job.Options(), messages())
+        kill.wait()
+    finally:
+        kill.kill()
     lost.wait(timeout=30)
     assert summary is not None
     assert (summary.samples, summary.rejected) == (40, 0)

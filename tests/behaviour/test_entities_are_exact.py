@@ -64,7 +64,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, root: Path, prepare: Command) -> Path:
+def found_changes(tmp_path_factory: pytest.TempPathFactory, root: Path, prepare: Command) -> Path:
     """An OUT with found changes alone."""
     out = tmp_path_factory.mktemp("found") / "out"
     done = prepare(*arguments("changes", root, out))
@@ -74,20 +74,20 @@ def found(tmp_path_factory: pytest.TempPathFactory, root: Path, prepare: Command
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, root: Path, found: Path, prep: Command
+    tmp_path_factory: pytest.TempPathFactory, root: Path, found_changes: Path, prep: Command
 ) -> Path:
     """An OUT of two workers."""
-    out = Path(shutil.copytree(found, tmp_path_factory.mktemp("two") / "out"))
+    out = Path(shutil.copytree(found_changes, tmp_path_factory.mktemp("two") / "out"))
     done = prep(*arguments("entities", root, out), "--workers", 2)
     assert done.returncode == 0, done.stderr
     return out
 
 
 def test_one_process_gives_the_same_bytes(
-    undisturbed: Path, tmp_path: Path, root: Path, found: Path, prepare: Command
+    undisturbed: Path, tmp_path: Path, root: Path, found_changes: Path, prepare: Command
 ) -> None:
     """Keeps away: vectors or phrases that depend on which worker saw which pairs before."""
-    out = Path(shutil.copytree(found, tmp_path / "out"))
+    out = Path(shutil.copytree(found_changes, tmp_path / "out"))
     done = prepare(*arguments("entities", root, out))
     assert done.returncode == 0, done.stderr
     assert digests(out) == digests(undisturbed)
@@ -116,7 +116,7 @@ def killed_once(root: Path, out: Path, reached: Callable[[], bool]) -> None:
 
 
 def test_killed_and_resumed(
-    undisturbed: Path, tmp_path: Path, root: Path, found: Path, prep: Command
+    undisturbed: Path, tmp_path: Path, root: Path, found_changes: Path, prep: Command
 ) -> None:
     """Keeps away: half a shard that is taken for a whole one, and a vocabulary of a part.
 
@@ -124,7 +124,7 @@ def test_killed_and_resumed(
     pair of the second shard. SIGKILL comes there, while the first shard is done and the journal of
     the second one names that pair.
     """
-    out = Path(shutil.copytree(found, tmp_path / "out"))
+    out = Path(shutil.copytree(found_changes, tmp_path / "out"))
     [*_, pair] = changes.read(str(out / "changes/train-000001.tar"))
     image = image_after(root, pair.meta)
     content = image.read_bytes()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, Command
+from tests.conftest import Command
+from tests.faults import processes
 
 SMALL = (
     "--set",
@@ -48,16 +47,11 @@ def test_two_workers_give_the_same_bytes(
 def test_sigterm_ends_cleanly_and_says_how_to_go_on(
     undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
 ) -> None:
-    arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", str(tmp_path)]
-    job = subprocess.Popen(
-        [str(BIN / "cc-prep"), *arguments, "--workers", "1", *SMALL],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not list(tmp_path.glob("sequences/*.tar")):
-        time.sleep(0.02)
-    job.terminate()
-    _, output = job.communicate(timeout=60)
+    arguments = ["interpolate", "synth", "--root", synth_root, "--out", tmp_path]
+    job = processes.start(*arguments, "--workers", 1, *SMALL)
+    if processes.wait_for(lambda: list(tmp_path.glob("sequences/*.tar")), job):
+        job.terminate()
+    output = processes.ended(job)
     assert job.returncode == 1
     assert "the same command resumes" in output
     assert "Traceback" not in output

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.conftest import BIN
+from tests.faults import processes
 
 
 def group(number: int) -> list[int]:
@@ -33,13 +34,11 @@ def test_renderers_end_with_their_parent(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("scenes/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    assert processes.wait_for(lambda: list(tmp_path.glob("scenes/*.json")), job)
     assert len(group(job.pid)) >= 3
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + processes.PATIENCE
     while group(job.pid) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not group(job.pid)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from cc_prep.weights import networks
 from cc_train.training import checkpoints
 from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command
+from tests.faults import processes
 
 SMALL = {
     "vqgan": [
@@ -111,11 +111,9 @@ def test_stopped_and_resumed_gives_the_same_weights(
     job = subprocess.Popen(
         command(kind, shards, run), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
-    while not (run / "checkpoints/000002").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert processes.wait_for((run / "checkpoints/000002").exists, job), processes.ended(job)
     os.kill(job.pid, how)
-    output = job.communicate(timeout=60)[1]
+    output = processes.ended(job)
     steps = [int(p.name) for p in (run / "checkpoints").iterdir() if p.name.isdecimal()]
     assert steps
     assert max(steps) < STEPS, "it was not stopped in time"

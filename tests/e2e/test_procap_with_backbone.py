@@ -23,8 +23,8 @@ def out(
     """Shards with features of all frames, 16 × 16 for 8 × 8 tokens; `stage1` and `stage2`."""
     backbone = small_weights.write_vqgan(weights / "backbone.safetensors", seed=1, levels=2)
     out = tmp_path_factory.mktemp("features") / "out"
-    wanted = ("features.backbone=vqgan", f"features.weights={backbone}", "features.frames=all")
-    shards = stages.build(out, weights, synth_root, prepare, *wanted)
+    features = ("features.backbone=vqgan", f"features.weights={backbone}", "features.frames=all")
+    shards = stages.build(out, weights, synth_root, prepare, *features)
     more = ["--set", "frames=features", "--set", f"backbone_weights={backbone}"]
     done = stages.train("stage1", weights, shards, out / "stage1", *more)
     assert done.returncode == 0, done.stderr
@@ -45,8 +45,8 @@ def without_features(place: Path, target: Path) -> None:
         for key, members in tar.read_shard(str(place)):
             meta = json.loads(members["json"])
             del meta["features"]
-            kept = {**members, "json": json.dumps(meta).encode()}
-            writer.add(key, {name: kept[name] for name in kept if name != "features.npy"})
+            edited = {**members, "json": json.dumps(meta).encode()}
+            writer.add(key, {name: edited[name] for name in edited if name != "features.npy"})
 
 
 def test_stored_features_and_images_give_the_same_captions(

@@ -133,16 +133,33 @@ def _import(place: Path) -> None:
 
 def simple(folder: Path) -> dict[str, Target]:
     """Parsers of one file."""
+    return {**_of_jobs(folder), **_of_weights(folder), **_of_people(folder)}
+
+
+def _of_weights(folder: Path) -> dict[str, Target]:
+    """Parsers of files that hold weights."""
     tensors = _saved(lambda p: torch.save(TENSORS, p), folder, "a.pt")
     [stage1, *_] = golden("procap_stage1")
     whole = load_file(stage1 / "weights.safetensors")
     theirs = _saved(lambda p: torch.save({"weights": whole, "epoch": 3}, p), folder, "b.pt")
     safe = _saved(lambda p: save_file(TENSORS, p), folder, "a.safetensors")
-    shard = Path(strangers.shard(folder / "a.tar")).read_bytes()
     same = hashlib.sha256(safe).hexdigest()
     digests = {checkpoints.MODEL: same, checkpoints.TRAINING: same}
-    scores_json = {"7": {name: [[1.0, 2.0, 3.0]] for name in procap.MATRICES}}
-    text = manifest.text_of("synth").encode()
+    return {
+        "weights as .pt": Target(tensors, weights.read_tensors, "a.pt"),
+        "weights as safetensors": Target(safe, weights.read_tensors, "a.safetensors"),
+        "ProCap's checkpoints": Target(theirs, _import, "a.pt"),
+        "checkpoint's state": Target(
+            json.dumps({"sha256": digests, "step": 5}).encode(),
+            _checkpoint,
+            "checkpoints/000005/state.json",
+        ),
+    }
+
+
+def _of_jobs(folder: Path) -> dict[str, Target]:
+    """Parsers of what jobs and trainings write besides weights."""
+    shard = Path(strangers.shard(folder / "a.tar")).read_bytes()
     return {
         "sequence shard": Target(shard, lambda p: strangers.read_all(str(p))),
         "training shard": Target(shard, lambda p: strangers.train_all(str(p))),
@@ -154,9 +171,6 @@ def simple(folder: Path) -> dict[str, Target]:
             training_shards.INDEX,
         ),
         "rejects": Target(_table([REJECT], rejects.SCHEMA), _rejects, rejects.FILE),
-        "manifest": Target(text, lambda p: manifest.load(str(p)), "m.yaml"),
-        "override": Target(b"interpolate.depth=2", _override),
-        "settings": Target(text, lambda p: settings.parse(p.read_text("latin1"), "x")),
         "provenance": Target(
             json.dumps(PROVENANCE).encode(),
             lambda p: provenance.read(str(p.parent)),
@@ -167,17 +181,29 @@ def simple(folder: Path) -> dict[str, Target]:
             lambda p: State(str(p.parents[1])).done(),
             ".state/train-000000.done.json",
         ),
-        "image": Target(strangers.IMAGE, lambda p: images.read(str(p))),
         "image of a shard": Target(
             strangers.IMAGE, lambda p: images.decode_stored(p.read_bytes())
         ),
-        "weights as .pt": Target(tensors, weights.read_tensors, "a.pt"),
-        "weights as safetensors": Target(safe, weights.read_tensors, "a.safetensors"),
+        "vocabulary": Target(
+            Vocabulary.of(["a dog", "a cat"], 1).files()[VOCABULARY],
+            lambda p: Vocabulary.read(str(p)),
+        ),
+    }  # fmt: skip
+
+
+def _of_people(folder: Path) -> dict[str, Target]:
+    """Parsers of what people write, and other programs."""
+    scores_json = {"7": {name: [[1.0, 2.0, 3.0]] for name in procap.MATRICES}}
+    text = manifest.text_of("synth").encode()
+    return {
+        "manifest": Target(text, lambda p: manifest.load(str(p)), "m.yaml"),
+        "override": Target(b"interpolate.depth=2", _override),
+        "settings": Target(text, lambda p: settings.parse(p.read_text("latin1"), "x")),
+        "image": Target(strangers.IMAGE, lambda p: images.read(str(p))),
         "ProCap's scores": Target(
             json.dumps(scores_json).encode(), _procap_scores, "spot_similarity_scores.json"
         ),
         "ProCap's sequences": Target(_saved(_hdf5, folder, "a.h5"), _videos, "spot_videos.h5"),
-        "ProCap's checkpoints": Target(theirs, _import, "a.pt"),
         "predictions": Target(
             json.dumps([{"image_id": "a", "caption": "a dog"}]).encode(),
             lambda p: coco.read_predictions([str(p)]),
@@ -189,15 +215,6 @@ def simple(folder: Path) -> dict[str, Target]:
         "a table as parquet": Target(_table(ROWS), _rows, "pairs.parquet"),
         "a table as JSON lines": Target(
             "\n".join(map(json.dumps, ROWS)).encode(), _rows, "pairs.jsonl"
-        ),
-        "vocabulary": Target(
-            Vocabulary.of(["a dog", "a cat"], 1).files()[VOCABULARY],
-            lambda p: Vocabulary.read(str(p)),
-        ),
-        "checkpoint's state": Target(
-            json.dumps({"sha256": digests, "step": 5}).encode(),
-            _checkpoint,
-            "checkpoints/000005/state.json",
         ),
     }  # fmt: skip
 

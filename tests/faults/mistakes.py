@@ -155,8 +155,8 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     for step in ("interpolate", "score-frames"):
         done = prep(step, "synth", "--root", synth_root, "--out", folder / "out", *options)
         assert done.returncode == 0, done.stderr
-    found = ("changes", "synth", "--root", synth_root, "--out", folder / "found", *FAST.split())
-    done = prep(*found)
+    place = ("--root", synth_root, "--out", folder / "found")
+    done = prep("changes", "synth", *place, *FAST.split())
     assert done.returncode == 0, done.stderr
     done = stages.train("stage1", folder / "weights", pattern, folder / "run", "--steps", "2")
     assert done.returncode == 0, done.stderr

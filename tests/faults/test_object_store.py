@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,21 +172,28 @@ def test_a_second_job_is_refused_there_too(ray: None, store: bad_store.Store) ->
 def test_of_jobs_that_start_together_one_gets_the_folder(store: bad_store.Store) -> None:
     """Keeps away: two jobs that both looked before either had written its lock."""
     program = """
-import sys, time
+import sys
 from pipelines.state import lock
 try:
     with lock.locked('s3://bucket/together'):
-        print('mine'); time.sleep(4)
+        print('mine', flush=True); sys.stdin.read()
 except Exception as error:
     print(error)
 """
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    outputs = [job.communicate(timeout=60)[0].strip() for job in jobs]
-    assert outputs.count("mine") == 1, outputs
-    assert sum("a job is at work there" in line for line in outputs) == 2
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    jobs = [subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) for _ in range(3)]
+    limit = threading.Timer(300, lambda: [job.kill() for job in jobs])
+    limit.start()
+    try:
+        # Who has the lock holds it until all three have said a line, however slow one starts.
+        lines = [job.stdout.readline().strip() for job in jobs]
+        assert lines.count("mine") == 1, lines
+        assert sum("a job is at work there" in line for line in lines) == 2
+        assert [job.communicate()[0] for job in jobs] == [""] * 3
+    finally:
+        limit.cancel()
+        for job in jobs:
+            job.kill()
 
 
 def test_a_training_reads_its_shards_through_faults(

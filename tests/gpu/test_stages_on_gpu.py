@@ -79,10 +79,11 @@ def test_losses_are_those_of_a_cpu(
 ) -> None:
     run = folder / f"{system}-{precision}-{compiled}"
     took = train(system, folder, run, precision=precision, compile=compiled)
-    found = apart(run, folder / f"{system}-cpu")
-    assert found <= TOLERANCES[precision]
+    difference = apart(run, folder / f"{system}-cpu")
+    assert difference <= TOLERANCES[precision]
     how = f"{system}, {precision}{', compiled' if compiled else ''}"
-    row(how, f"losses {TOLERANCES[precision]:.1%}", f"{found:.3%}; {took:.1f} s for {STEPS} steps")
+    figures = f"{difference:.3%}; {took:.1f} s for {STEPS} steps"
+    row(how, f"losses {TOLERANCES[precision]:.1%}", figures)
 
 
 @pytest.mark.parametrize("system", OWN)
@@ -91,20 +92,20 @@ def test_a_run_of_a_cpu_goes_on(folder: Path, row: Row, system: str) -> None:
     shutil.copytree(folder / f"{system}-cpu", run)
     shutil.rmtree(run / f"checkpoints/{STEPS:06d}")
     train(system, folder, run)
-    found = apart(run, folder / f"{system}-cpu")
-    assert found <= TOLERANCES["float32"]
+    difference = apart(run, folder / f"{system}-cpu")
+    assert difference <= TOLERANCES["float32"]
     state = json.loads((run / f"checkpoints/{STEPS:06d}/state.json").read_text())
     assert state["machine"]["gpu"] == torch.cuda.get_device_name()
-    row(f"{system}, resumed from a CPU's run", "losses 0.1%", f"{found:.3%}")
+    row(f"{system}, resumed from a CPU's run", "losses 0.1%", f"{difference:.3%}")
 
 
 @pytest.mark.parametrize("system", OWN)
 def test_batches_that_are_read_ahead_are_the_same(folder: Path, row: Row, system: str) -> None:
     """Keeps away: a copy to the GPU that is used before it is there, or written over."""
     train(system, folder, folder / f"{system}-ahead", loader_workers=2)
-    found = apart(folder / f"{system}-ahead", folder / f"{system}-cpu")
-    assert found <= TOLERANCES["float32"]
-    row(f"{system}, two loader workers", "losses 0.1%", f"{found:.3%}")
+    difference = apart(folder / f"{system}-ahead", folder / f"{system}-cpu")
+    assert difference <= TOLERANCES["float32"]
+    row(f"{system}, two loader workers", "losses 0.1%", f"{difference:.3%}")
 
 
 def test_two_gpus(folder: Path, row: Row) -> None:
@@ -121,8 +122,8 @@ def test_two_gpus(folder: Path, row: Row) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = apart(run, folder / "stage1-cpu")
-    assert found <= TOLERANCES["float32"]
+    difference = apart(run, folder / "stage1-cpu")
+    assert difference <= TOLERANCES["float32"]
     whole = load_file(folder / f"stage1-cpu/checkpoints/{STEPS:06d}/model.safetensors")
     assert load_file(run / f"checkpoints/{STEPS:06d}/model.safetensors").keys() == whole.keys()
-    row("stage1, two GPUs by NCCL", "losses 0.1%", f"{found:.3%}")
+    row("stage1, two GPUs by NCCL", "losses 0.1%", f"{difference:.3%}")

@@ -131,21 +131,21 @@ def test_what_the_encoder_sees(folder: Path, run: str) -> None:
     one.close(seen.before, f"mid/{run}/enc/proj_before", "mid")
     one.close(seen.after, f"mid/{run}/enc/proj_after", "mid")
     one.close(seen.difference, f"mid/{run}/enc/diff", "mid")
-    told = seen.before, seen.after
+    pair = seen.before, seen.after
     for number, layer in enumerate(detector.scorer):
-        new_before, new_after, queries = layer(*told)
+        new_before, new_after, queries = layer(*pair)
         matched = (
             token_matching(queries.before, queries.after_keys),
             token_matching(queries.after, queries.before_keys),
         )
-        sides = zip(("before", "after"), (new_before, new_after), matched, told, strict=True)
+        sides = zip(("before", "after"), (new_before, new_after), matched, pair, strict=True)
         for i, (side, new, match, old) in enumerate(sides):
             place = f"mid/{run}/enc/layer{number}/{side}_side"
             one.close(new, f"{place}/out", "mid")
             one.close(queries.scale * match, f"{place}/mtm", "mid")
-            weights = averaged(layer.attention, old, told[1 - i])
+            weights = averaged(layer.attention, old, pair[1 - i])
             one.close(weights, f"{place}/att_mean", "mid")
-        told = new_before, new_after
+        pair = new_before, new_after
 
 
 @each_folder

@@ -17,7 +17,10 @@ from tests.conftest import ROOT
 DOCUMENTS = sorted(
     [ROOT / "manifests/README.md", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 )
-FOLDERS = ("benchmarks", "cc_prep", "cc_train", "docs", "manifests", "pipelines", "tests")
+FOLDERS = (
+    ".ci", "benchmarks", "cc_prep", "cc_train", "deploy",
+    "docs", "manifests", "pipelines", "tests", "zoo",
+)  # fmt: skip
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

@@ -16,6 +16,10 @@ from tests.conftest import ROOT
 PACKAGES = ("cc_prep", "pipelines", "cc_train")
 MIRRORED = ("cc_prep", "pipelines")  # folder by folder; of cc_train the tests stand side by side
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+BESIDE = sorted(
+    path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+)
+VAGUE = {"found", "said", "told", "kept", "made", "given", "dice", "wanted"}
 FORBIDDEN = {
     "cc_prep": {"pipelines", "cc_train", "ray", "click"},
     "pipelines": {"cc_train"},
@@ -33,6 +37,37 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
+def long_functions(tree: ast.AST) -> list[str]:
+    """The names of functions of more than 60 lines."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    return [node.name for node in functions if node.end_lineno - node.lineno >= 60]
+
+
+def test_long_functions_are_seen() -> None:
+    """Keeps away: a check that sees plain functions alone."""
+    body = "  pass\n" * 59
+    texts = (f"def a():\n{body}", f"def b():\n{body}  pass", f"async def c():\n{body}  pass")
+    assert [long_functions(ast.parse(text)) for text in texts] == [[], ["b"], ["c"]]
+
+
+def vague_locals(tree: ast.AST) -> list[str]:
+    """Parameters and locals whose names say what was done to a value, not what it is."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    functions = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    nodes = [node for function in functions for node in ast.walk(function)]
+    names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    names |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return sorted(names & VAGUE)
+
+
+def test_vague_locals_are_seen() -> None:
+    """Keeps away: a check that sees nothing, or that forbids the fields of a class."""
+    text = "def a(found):\n  for kept in found:\n    told: int = 1\n  return lambda made: made"
+    assert vague_locals(ast.parse(text)) == ["found", "kept", "made", "told"]
+    assert vague_locals(ast.parse("class Losses:\n  dice: float = 1.0\n")) == []
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_house_rules(path: Path) -> None:
     text = path.read_text()
@@ -42,9 +77,8 @@ def test_house_rules(path: Path) -> None:
     if package == "cc_prep":
         assert "ray" not in imported(tree)
     assert text.count("\n") <= 400
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 60, f"{node.name} is too long"
+    assert long_functions(tree) == []
+    assert vague_locals(tree) == []
 
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))
@@ -93,9 +127,13 @@ def test_no_module_imports_itself_by_way_of_another() -> None:
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda p: p.stem)
-def test_test_files_are_short(path: Path) -> None:
-    assert path.read_text().count("\n") <= 400
+@pytest.mark.parametrize("path", BESIDE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_tests_and_benchmarks_are_short(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert text.count("\n") <= 400
+    assert long_functions(tree) == []
+    assert vague_locals(tree) == []
 
 
 def modules_after(statement: str) -> set[str]:

@@ -96,13 +96,13 @@ class MllmCaptioner(nn.Module):
             before_after = images.pasted(before_after)
         if self.base.processor is not None:
             pairs = [list(pair) for pair in before_after.cpu().numpy()]
-            made = self.base.processor.image_processor(images=pairs, return_tensors="pt")
-            return {name: value.to(self.device) for name, value in made.items()}
+            inputs = self.base.processor.image_processor(images=pairs, return_tensors="pt")
+            return {name: value.to(self.device) for name, value in inputs.items()}
         pixels = images.normalised(before_after, self.base.mean, self.base.std)
         frames = getattr(self.base.config.vision_config, "temporal_patch_size", 1)
-        made = images.inputs(self.base.family, self.shape, pixels, int(frames))
+        inputs = images.inputs(self.base.family, self.shape, pixels, int(frames))
         kind = next(self.model.parameters()).dtype
-        return {n: t.to(kind) if t.is_floating_point() else t for n, t in made.items()}
+        return {n: t.to(kind) if t.is_floating_point() else t for n, t in inputs.items()}
 
     def _features(self, before_after: Tensor, backbone: Backbone) -> Tensor:
         if before_after.dtype != torch.uint8:
@@ -120,14 +120,14 @@ class MllmCaptioner(nn.Module):
         marks = {"mm_token_type_ids": (ids == self.writer.image).int()}
         return marks if "mm_token_type_ids" in named else {}
 
-    def forward(self, batch: Mapping[str, Tensor], kept: int) -> Any:
-        """The model's output on a batch, its logits of the last `kept` positions."""
+    def forward(self, batch: Mapping[str, Tensor], logits_to_keep: int) -> Any:
+        """The model's output on a batch, its logits of the last `logits_to_keep` positions."""
         ids = batch["ids"]
         more = {name: value for name, value in batch.items() if name.startswith("qformer")}
         return self.model(
             input_ids=ids,
             attention_mask=batch["attention"],
-            logits_to_keep=kept,
+            logits_to_keep=logits_to_keep,
             use_cache=False,
             **self.seen(batch["before_after"]),
             **self.asked(ids),
@@ -209,7 +209,7 @@ class MllmCaptioner(nn.Module):
         asked = prompts.asked(questions, self.writer.pad)
         ids, attention = (part.to(self.device) for part in asked)
         chosen = self.generation
-        made = self.model.generate(  # type: ignore[operator]
+        generated = self.model.generate(  # type: ignore[operator]
             input_ids=ids,
             attention_mask=attention,
             **self.seen(before_after),
@@ -228,7 +228,7 @@ class MllmCaptioner(nn.Module):
             logits_processor=self._penalties(ids.shape[1]),
         )
         # Our own model with new eyes gives new tokens alone.
-        new = made if self.base.family is families.LM else made[:, ids.shape[1] :]
+        new = generated if self.base.family is families.LM else generated[:, ids.shape[1] :]
         sentences = [self._ended(row) for row in new.tolist()]
         return [sentences[first : first + beams] for first in range(0, len(sentences), beams)]
 
@@ -262,11 +262,11 @@ class MllmCaptioner(nn.Module):
         """The sum of log-probabilities of each sentence, and where each of its words looked."""
         batch = prompts.taught(questions, sentences, self.writer.pad)
         batch = {name: value.to(self.device) for name, value in batch.items()}
-        kept = batch["ids"].shape[1] - int(batch["last"].min())
+        logits_to_keep = batch["ids"].shape[1] - int(batch["last"].min())
         taps = self._word_taps(batch) if look else []
         with attention_tap.only(*taps):
-            output = self({**batch, **bridge, "before_after": before_after}, kept)
-        labels = batch["labels"][:, -kept:]
+            output = self({**batch, **bridge, "before_after": before_after}, logits_to_keep)
+        labels = batch["labels"][:, -logits_to_keep:]
         chosen = output.logits.float().log_softmax(-1).gather(2, labels.clamp(min=0)[..., None])
         sums = chosen[..., 0].masked_fill(labels < 0, 0.0).sum(1).tolist()
         if not taps:

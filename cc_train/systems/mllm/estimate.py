@@ -103,7 +103,7 @@ class Estimate:
             f"   {100 * share:.3f} % are trained",
             "",
         ]
-        kept = "with checkpointing" if self.checkpointing else "without checkpointing"
+        checkpointing = "with checkpointing" if self.checkpointing else "without checkpointing"
         pairs = "1 pair" if self.batch_size == 1 else f"{self.batch_size} pairs"
         rows = (
             ("weights", self.weights, self.precision),
@@ -111,7 +111,7 @@ class Estimate:
             ("gradients", self.gradients, "float32, of the adapters"),
             ("optimizer", self.optimizer, "AdamW, of the adapters"),
             ("activations", self.activations,
-             f"estimated: {pairs} of {self.sequence_length} tokens, {kept}"),
+             f"estimated: {pairs} of {self.sequence_length} tokens, {checkpointing}"),
             ("in all", self.total, "and what CUDA's libraries and the allocator take"),
         )  # fmt: skip
         lines += [f"{name:<12}{_gib(size):>14}   {about}" for name, size, about in rows]
@@ -234,11 +234,11 @@ def _activations(
     """Bytes that a step keeps for its backward pass, by the rules at the head of this module."""
     layers: dict[tuple[str, str], _Layer] = {}
     for name, module in network.named_modules():
-        kept = _kept(name, module, ranks, size)
-        if kept:
+        per_token = _kept(name, module, ranks, size)
+        if per_token:
             of = LOGITS if _is_head(name) else _layer_of(name)
             layer = layers.setdefault((part_of(name), of), _Layer())
-            layer.whole += kept
+            layer.whole += per_token
             if not layer.input:  # the first is the norm, or the layer, that reads the input
                 layer.input = size * _width(module)
     trained = {part_of(name) for name in ranks}
@@ -268,15 +268,15 @@ def _with_backward(trained: set[str]) -> Iterator[str]:
 def _kept(name: str, module: nn.Module, ranks: Mapping[str, int], size: int) -> int:
     """Bytes that a module keeps of a token for the backward pass."""
     if isinstance(module, nn.Linear):
-        kept = size * module.out_features
+        per_token = size * module.out_features
         leaf = name.rpartition(".")[2]
         if _is_head(name):
-            kept += LOGIT_COPIES * FLOAT32 * module.out_features
+            per_token += LOGIT_COPIES * FLOAT32 * module.out_features
         if leaf == "gate_proj":
-            kept += size * module.out_features  # what the gate is multiplied by
+            per_token += size * module.out_features  # what the gate is multiplied by
         if name in ranks:
-            kept += (FLOAT32 + 1) * module.in_features + FLOAT32 * ranks[name]
-        return kept
+            per_token += (FLOAT32 + 1) * module.in_features + FLOAT32 * ranks[name]
+        return per_token
     if isinstance(module, nn.LayerNorm):
         return size * _width(module)
     if "norm" in type(module).__name__.lower() and hasattr(module, "weight"):

@@ -77,13 +77,13 @@ class MllmObjective:
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        kept = batch["ids"].shape[1] - int(batch["last"].min())
+        logits_to_keep = batch["ids"].shape[1] - int(batch["last"].min())
         if self.tap is not None:
             attention_tap.attach(self.tap)
             self.tap.take()  # what a checkpointed layer left in the last backward pass
             self.tap.queries = batch["last"][:, None]
-        output = self.network(batch, kept)
-        labels = batch["labels"][:, -kept:]
+        output = self.network(batch, logits_to_keep)
+        labels = batch["labels"][:, -logits_to_keep:]
         words = denominators["words"]
         caption = caption_loss(output.logits, labels, 0.0) / words
         losses = {

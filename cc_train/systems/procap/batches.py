@@ -81,9 +81,11 @@ class ProcedureBatches:
         shown = [self._shown(*drawn) for drawn in zip(samples, rngs, strict=True)]
         visible, masks = [], []
         for sample, one, rng in zip(samples, shown, rngs, strict=True):
-            mask, kept = masking.draw((len(one.chosen), *sample.tokens.shape[1:]), self.masks, rng)
+            mask, is_visible = masking.draw(
+                (len(one.chosen), *sample.tokens.shape[1:]), self.masks, rng
+            )
             masks.append(masking.NAMES.index(mask))
-            visible.append(kept.reshape(-1))
+            visible.append(is_visible.reshape(-1))
         shown += [self._shown(*drawn) for drawn in zip(*others, strict=True)]
         every = [*samples, *others[0]]
         frames = stack(every, [one.frames for one in shown])

@@ -158,8 +158,10 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     trained = replace(make_batch, crop=settings.crop)
     about = {"samples": data.about(), **frozen_networks.about(data.first, features)}
-    kept = frozen_networks.files(features.vqgan, features.backbone)
-    return over_samples(data, trained, objective, settings, request, about, kept, partners=True)
+    network_files = frozen_networks.files(features.vqgan, features.backbone)
+    return over_samples(
+        data, trained, objective, settings, request, about, network_files, partners=True
+    )
 
 
 def untrained(

@@ -106,8 +106,8 @@ class Layer(nn.Module):
     def forward(self, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, Queries]:
         """Both images, each told from the other as it came in; and what is matched."""
         both, other = torch.cat((before, after)), torch.cat((after, before))
-        told, query, key = self.attention(both, other)
-        new_before, new_after = told.chunk(2)
+        attended, query, key = self.attention(both, other)
+        new_before, new_after = attended.chunk(2)
         of_before, of_after = query.chunk(2)
         after_keys, before_keys = key.chunk(2)  # of `other`: after comes first
         scale = self.attention.logit_scale.exp()

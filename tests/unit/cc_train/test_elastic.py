@@ -6,13 +6,13 @@ import json
 import multiprocessing
 import os
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 from cc_train import start, systems
 from cc_train.training.task import Request
@@ -47,14 +47,9 @@ def one_of(rank: int, world: int, ports: dict[str, int], folder: Path, name: str
         os.environ |= {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
         }  # fmt: skip
         train(system, folder, folder / f"{system}-{name}")
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def together(world: int, folder: Path, name: str) -> None:
@@ -70,7 +65,9 @@ def together(world: int, folder: Path, name: str) -> None:
             "nltk.tokenize.destructive",
         ]
     )
-    ports = {system: free_port() for system in OWN}
+    # As of torchrun: the one who starts the processes serves the stores where they meet.
+    stores = {system: TCPStore("127.0.0.1", 0, is_master=True) for system in OWN}
+    ports = {system: store.port for system, store in stores.items()}
     processes = [
         context.Process(target=one_of, args=(rank, world, ports, folder, name), daemon=True)
         for rank in range(world)

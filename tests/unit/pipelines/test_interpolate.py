@@ -34,7 +34,7 @@ class Grey:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     """A manifest that asks for the grey network, with its weights in a file."""
     monkeypatch.setitem(interpolation.NETWORKS, "grey", Grey)
     save_file({"level": torch.full((1,), 9.0)}, tmp_path / "grey.safetensors")
@@ -45,27 +45,27 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
 
 
 def test_a_new_network_s_weights_are_found_and_loaded(
-    made: Manifest, monkeypatch: pytest.MonkeyPatch
+    dataset: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: a second network for which the jobs have to be edited, because they ask for the
     name `rife`."""
     threads: list[int] = []
     monkeypatch.setattr(actors, "use_threads", lambda count, tf32: threads.append(count))
-    digests = interpolate.find_weights(made)
+    digests = interpolate.find_weights(dataset)
     assert [name.partition("@")[0] for name in digests] == ["grey.safetensors"]
-    step = actors.Interpolate(made, digests, "cpu")
+    step = actors.Interpolate(dataset, digests, "cpu")
     assert step.meta["weights"] in digests
     ends = np.zeros((1, 2, 2, 3), np.uint8)
     assert step.interpolator.sequence(ends, ends, 1)[0, :, 0, 0, 0].tolist() == [0, 9, 0]
-    assert threads == [made.interpolate.threads]
+    assert threads == [dataset.interpolate.threads]
     step.sequences([])
     assert len(threads) == 2, "before each batch too"
 
 
-def test_weights_of_another_network_are_refused(made: Manifest, tmp_path: Path) -> None:
+def test_weights_of_another_network_are_refused(dataset: Manifest, tmp_path: Path) -> None:
     save_file({"other": torch.zeros(1)}, tmp_path / "grey.safetensors")
     with pytest.raises(UserError, match="these are no grey weights: no level in them"):
-        interpolate.find_weights(made)
+        interpolate.find_weights(dataset)
 
 
 def test_a_method_without_weights_needs_none() -> None:

@@ -110,9 +110,9 @@ def test_near_duplicates_across_splits() -> None:
     pairs = [pair(0), pair(1), pair(2), pair(3, split="test"), pair(4, split="test")]
     hashes = {"0b.png": 0, "0a.png": 255, "1b.png": 0, "1a.png": 2**60 - 1, "2b.png": 2**63,
               "3b.png": 15, "3a.png": 255, "4b.png": 31, "4a.png": 255, "2a.png": 1}  # fmt: skip
-    [found] = audit.near_duplicates(pairs, hashes)
-    assert (found.split, found.id, found.reason) == ("train", "0", "near duplicate")
-    assert found.detail == "looks like d-test-3-change"
+    [finding] = audit.near_duplicates(pairs, hashes)
+    assert (finding.split, finding.id, finding.reason) == ("train", "0", "near duplicate")
+    assert finding.detail == "looks like d-test-3-change"
     within = [replace(one, split="train") for one in pairs]
     assert list(audit.near_duplicates(within, hashes)) == []
     assert list(audit.near_duplicates(pairs, {})) == [], "no image could be read"

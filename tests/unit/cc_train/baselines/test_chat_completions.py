@@ -257,14 +257,23 @@ def test_keys_of_ours_are_not_set(chat: ChatServer) -> None:
 
 def test_a_pause_holds_for_all_threads(chat: ChatServer) -> None:
     """Keeps away: other threads that go on sending while the server has asked for a pause."""
-    chat.troubles = [Trouble(429, {"Retry-After": "0.4"})]
+    chat.troubles = [Trouble(429, {"Retry-After": "9"})]
+    seconds, waiting, over = 0.0, threading.Semaphore(0), threading.Event()
+
+    def sleep(_: float) -> None:
+        waiting.release()
+        over.wait(60)
+
     asked = model(chat)
-    first = threading.Thread(target=asked.answer, args=([QUESTION],))
-    first.start()
-    while not chat.bodies:
-        time.sleep(0.005)
-    time.sleep(0.1)
-    start = time.monotonic()
-    asked.answer([QUESTION])
-    assert time.monotonic() - start >= 0.2
-    first.join()
+    asked.pace = Pace(clock=lambda: seconds, sleep=sleep)
+    threads = [threading.Thread(target=asked.answer, args=([QUESTION],)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        assert waiting.acquire(timeout=60), "a request was sent in the pause"
+    assert len(chat.bodies) == 1
+    seconds = 9.0
+    over.set()
+    for thread in threads:
+        thread.join(60)
+    assert len(chat.bodies) == 3
+    assert chat.seen.total() == 2

@@ -38,19 +38,19 @@ def stored(entries: list[Entry]) -> np.ndarray:
 
 def test_they_are_those_of_all_images(entries: list[Entry], backbone: Path) -> None:
     values = stored(entries)
-    found = feature_statistics.over(entries, sha256(backbone), QUIET)
+    statistics = feature_statistics.over(entries, sha256(backbone), QUIET)
     least = feature_statistics.LEAST_DEVIATION
-    assert np.allclose(found.mean, values.mean((0, 2, 3)))
-    assert np.allclose(found.std, values.std((0, 2, 3)) + least)
-    assert np.allclose(found.spread, values.mean((2, 3)).std(0) + least)
+    assert np.allclose(statistics.mean, values.mean((0, 2, 3)))
+    assert np.allclose(statistics.std, values.std((0, 2, 3)) + least)
+    assert np.allclose(statistics.spread, values.mean((2, 3)).std(0) + least)
 
 
 def test_they_are_of_what_is_made_of_the_features(entries: list[Entry], backbone: Path) -> None:
     folded = to_grid(torch.from_numpy(stored(entries)), (2, 2), "unshuffle")
-    found = feature_statistics.over(
+    statistics = feature_statistics.over(
         entries, sha256(backbone), QUIET, lambda part: to_grid(part.float(), (2, 2), "unshuffle")
     )
-    assert torch.allclose(found.mean, folded.mean((0, 2, 3)))
+    assert torch.allclose(statistics.mean, folded.mean((0, 2, 3)))
 
 
 def test_damaged_samples_are_left_out(entries: list[Entry], backbone: Path) -> None:
@@ -62,8 +62,8 @@ def test_damaged_samples_are_left_out(entries: list[Entry], backbone: Path) -> N
     assert feature_statistics.of(entries[0]) is None
     first = feature_statistics.first(entries)
     assert np.array_equal(first.values, stored(entries)[: token_shards.FRAMES])
-    found = feature_statistics.over(entries, sha256(backbone), QUIET)
-    assert np.allclose(found.mean, stored(entries[1:]).mean((0, 2, 3)))
+    statistics = feature_statistics.over(entries, sha256(backbone), QUIET)
+    assert np.allclose(statistics.mean, stored(entries[1:]).mean((0, 2, 3)))
     for search in (feature_statistics.first, lambda one: feature_statistics.over(one, "", QUIET)):
         with pytest.raises(UserError, match="not one sample"):
             search(entries[:1])

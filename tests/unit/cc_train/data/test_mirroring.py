@@ -93,14 +93,14 @@ def test_people_who_left_did_not_go_right() -> None:
 
 def test_found_changes_are_mirrored_too() -> None:
     """Keeps away: a found mask, and phrases of its regions, that stay where they were."""
-    found = np.zeros((pair_samples.SIDE,) * 2, np.uint8)
-    found[:, :5] = 255
+    change_mask = np.zeros((pair_samples.SIDE,) * 2, np.uint8)
+    change_mask[:, :5] = 255
     sample = scene(0)[0]
     meta = {**sample.meta, "regions": [{"box": [0, 0, 5, 9]}], "entities": [["left car", 0.5]]}
-    turned = mirrored(replace(sample, meta=meta, change_png=encode_image(found, "png", 0)))
+    turned = mirrored(replace(sample, meta=meta, change_png=encode_image(change_mask, "png", 0)))
     seen = turned.change()
     assert seen is not None
-    np.testing.assert_array_equal(seen, found[:, ::-1] > 0)
+    np.testing.assert_array_equal(seen, change_mask[:, ::-1] > 0)
     assert "regions" not in turned.meta
     assert turned.meta["entities"] == [["right car", 0.5]]
 

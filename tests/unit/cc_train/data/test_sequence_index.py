@@ -169,10 +169,10 @@ def test_a_shard_of_another_folder_is_not_the_missing_one(tmp_path: Path) -> Non
     """Keeps away: a data set of which half is read, because another one has shards of those
     names."""
     names = ("train-000000", "train-000001")
-    for folder, made in (("one", names), ("other", names[:1])):
+    for folder, members in (("one", names), ("other", names[:1])):
         (tmp_path / folder).mkdir()
         provenance.write(str(tmp_path / folder), {"planned": dict.fromkeys(names, 1)})
-        for name in made:
+        for name in members:
             shard(tmp_path / folder / f"{name}.tar")
     assert len(sequence_index.expand([f"{tmp_path}/on*/train-*.tar"])) == 2
     with pytest.raises(UserError, match=r"/other/train-000001\.tar is planned and not there yet"):

@@ -32,12 +32,12 @@ def test_what_is_computed_is_what_is_stored(tmp_path: Path, file: Path) -> None:
     """Keeps away: other captions of images than of their stored features; also after packing."""
     stored = extracted(file)
     known = frozen_backbone.about(stored)
-    found = frozen_backbone.find(known, str(file))
+    frozen = frozen_backbone.find(known, str(file))
     (tmp_path / "run").mkdir()
-    for name, content in frozen_backbone.files(found).items():
+    for name, content in frozen_backbone.files(frozen).items():
         (tmp_path / "run" / name).write_bytes(content)
     pixels = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float() / 255
-    for network in (found, frozen_backbone.read(tmp_path / "run", "vqgan")):
+    for network in (frozen, frozen_backbone.read(tmp_path / "run", "vqgan")):
         with torch.autocast("cpu", torch.bfloat16):
             features = frozen_backbone.compute(network, known, pixels)
         assert features.dtype == torch.float16

@@ -32,15 +32,15 @@ def with_adapters(one: Any) -> None:
 
 def weights_of(one: Any, module: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Logits, and the weights [B, heads, N, N] of an attention module, by transformers' `eager`."""
-    kept: list[Tensor] = []
-    handle = module.register_forward_hook(lambda *call: kept.append(call[2][1]))
+    outputs: list[Tensor] = []
+    handle = module.register_forward_hook(lambda *call: outputs.append(call[2][1]))
     one.base.model.set_attn_implementation("eager")
     try:
         logits = one(batch, batch["ids"].shape[1]).logits
     finally:
         one.base.model.set_attn_implementation(attention_tap.IMPLEMENTATION)
         handle.remove()
-    return logits, kept[0]
+    return logits, outputs[0]
 
 
 @pytest.mark.parametrize("family", ALL)

@@ -37,10 +37,10 @@ def test_settings_count(tmp_path: Path) -> None:
     small_blip()[0].save_pretrained(tmp_path)
     plain = dry_run.dry_run(settings(tmp_path))
     assert "without checkpointing" in plain
-    kept = dry_run.dry_run(settings(tmp_path, checkpointing="non_reentrant", precision="float32"))
-    assert "with checkpointing" in kept
+    text = dry_run.dry_run(settings(tmp_path, checkpointing="non_reentrant", precision="float32"))
+    assert "with checkpointing" in text
     assert "bfloat16" in plain
-    assert "bfloat16" not in kept
+    assert "bfloat16" not in text
 
 
 def test_pasted_pictures_take_half_of_the_vision_network(tmp_path: Path) -> None:

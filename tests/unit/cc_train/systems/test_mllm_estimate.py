@@ -166,12 +166,12 @@ def kept_bytes(config: Any, lora: dict[str, tuple[str, int]], inputs: dict[str, 
             parameter.data = parameter.data.float()
     constant = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(),
                 *model.buffers(), *inputs.values())}  # fmt: skip
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in constant:
-            kept[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     pixels = {name: value.bfloat16() if value.is_floating_point() else value
@@ -179,7 +179,7 @@ def kept_bytes(config: Any, lora: dict[str, tuple[str, int]], inputs: dict[str, 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss = model(**pixels, labels=inputs["input_ids"]).loss
     loss.backward()
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def features(one: Any, before_after: Tensor, batch: dict[str, Tensor]) -> list[Tensor]:
     """The image tokens of each image, in the order in which the images entered."""
     more = {name: value for name, value in batch.items() if name.startswith("qformer")}
-    made = one.base.model.get_image_features(**one.seen(before_after), **more, return_dict=True)
-    pooled = made.pooler_output
+    output = one.base.model.get_image_features(**one.seen(before_after), **more, return_dict=True)
+    pooled = output.pooler_output
     whole = torch.cat(list(pooled)) if isinstance(pooled, (list, tuple)) else pooled
     return list(whole.reshape(-1, one.shape.places, whole.shape[-1]))
 
@@ -60,8 +60,8 @@ def test_each_place_has_the_tokens_of_its_own_image(folder: Path, family: str) -
     changed = one({**batch, "before_after": other}, length).logits
     assert torch.equal(changed[0], logits[0])
     assert (changed[1] - logits[1]).abs().max() > 1e-5
-    kept = one(batch, 4).logits
-    torch.testing.assert_close(kept, logits[:, -4:])
+    last = one(batch, 4).logits
+    torch.testing.assert_close(last, logits[:, -4:])
 
 
 @pytest.mark.parametrize("family", ["internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl"])
@@ -117,9 +117,9 @@ def test_patches_are_as_qwens_processor_lays_them() -> None:
     size = {"shortest_edge": 56 * 56, "longest_edge": 56 * 56}
     processor = Qwen2VLImageProcessor(size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3)
     pixels = small_mllm.pairs(1)
-    made = processor(images=list(pixels[0].numpy()), return_tensors="pt")
+    theirs = processor(images=list(pixels[0].numpy()), return_tensors="pt")
     ours = images.patches(images.normalised(pixels, (0.5,) * 3, (0.5,) * 3).flatten(0, 1), 14, 2, 2)
-    torch.testing.assert_close(made["pixel_values"], ours.flatten(0, 1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(theirs["pixel_values"], ours.flatten(0, 1), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -134,9 +134,9 @@ def test_beams_see_their_own_images(folder: Path, family: str) -> None:
     generate = one.base.model.generate
 
     def scored(**options: Any) -> Tensor:
-        made = generate(**options, return_dict_in_generate=True, output_scores=True)
-        sums.append(made.sequences_scores.view(2, -1)[:, 0])
-        return made.sequences
+        generated = generate(**options, return_dict_in_generate=True, output_scores=True)
+        sums.append(generated.sequences_scores.view(2, -1)[:, 0])
+        return generated.sequences
 
     one.base.model.generate = scored
     patches: list[int] = []  # that reach the first layer of the vision network
@@ -164,10 +164,10 @@ def test_a_caption_does_not_depend_on_the_pairs_beside_it(folder: Path, family: 
     writer.pad = writer.end  # as for a tokenizer that has no mark for padding
     pairs = small_mllm.pairs()
     # It wants to say words of the question and then the end; what is penalised comes after X.
-    wanted = [*writer.caption("Describe the")[:3], writer.end]
+    sentence = [*writer.caption("Describe the")[:3], writer.end]
     other = writer.tokenizer.convert_tokens_to_ids("X")
     head = one.base.model.get_output_embeddings()
-    steps, plain = iter(wanted * 10), head.forward
+    steps, plain = iter(sentence * 10), head.forward
 
     def eager(states: Tensor) -> Tensor:
         logits = plain(states).index_fill(-1, torch.tensor(other), 20.0)
@@ -177,7 +177,7 @@ def test_a_caption_does_not_depend_on_the_pairs_beside_it(folder: Path, family: 
     names = [["red cube"] * 9, []]
     questions = [writer.question(one_pair) for one_pair in names]
     spoken = one._generate(pairs, questions, writer.bridge(names, 2), 1)
-    assert [row[0] for row in spoken] == [wanted, wanted]
+    assert [row[0] for row in spoken] == [sentence, sentence]
 
 
 def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:

@@ -124,8 +124,8 @@ def test_a_run_resumes_and_holds_adapters_alone(
     images = torch.zeros(1, 2, height, width, 3, dtype=torch.uint8)
     assert len(captioner.caption(images, beams=2)[0].beams) == 2
     packed: Any = captioners.load(export.save(whole, tmp_path / "packed"))
-    (said,), (again,) = captioner.caption(images), packed.caption(images)
-    assert again.score == pytest.approx(said.score, abs=0.1)  # its adapters are in float16
+    (original,), (again,) = captioner.caption(images), packed.caption(images)
+    assert again.score == pytest.approx(original.score, abs=0.1)  # its adapters are in float16
     captioned = pictures.captioned(str(whole), entries[:2])
     assert set(captioned.samples) == {entry.key for entry in entries[:2]}
 
@@ -178,10 +178,10 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
     dropped = sum(not names for names in drawn)
     assert 30 < dropped < 95  # 0.15 of 400
     assert next(name for name in drawn if name) == ["red cube"]
-    found = batches.MllmBatches(
+    make_batch = batches.MllmBatches(
         one.writer, (56, 56), batches.AttentionControl(), batches.Entities(), (4, 4)
     )
-    assert not found(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
+    assert not make_batch(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
     assert samples[0].change() is None
 
 

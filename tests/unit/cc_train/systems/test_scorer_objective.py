@@ -43,13 +43,13 @@ def test_it_overfits_32_planted_pairs() -> None:
     assert sums["contrast"] < 0.3 * math.log(16), sums
     assert sums["cbr"] < first["cbr"]
     pairs = small_scorer.batch(SAMPLES, swap=0.0)
-    said = [
+    captions = [
         caption.text
         for run in ("changed", "unchanged")
         for caption in one.network.eval().caption(pairs[run]["before_after"])
     ]
     right = [*CAPTIONS[::2], *CAPTIONS[1::2]]
-    assert sum(a == b for a, b in zip(said, right, strict=True)) >= 29
+    assert sum(a == b for a, b in zip(captions, right, strict=True)) >= 29
 
 
 def losses(weights: Losses, ways: Ways, seed: int = 0) -> dict[str, float]:

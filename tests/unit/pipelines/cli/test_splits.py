@@ -228,6 +228,10 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
             ["--shares", "train"],
             "--shares train. Use, for example, --shares train=85,val=5,test=10",
         ),
+        (
+            ["--shares", "train=80,train=20,test=5"],
+            "--shares train=80,train=20,test=5: train is named twice. Name each split once",
+        ),
         (["--distance", "x"], "--distance x. Give 0 to 64 bits, or none"),
         (["--group-by", "("], "Give a regular expression"),
         (["--group-by", "zzz"], "finds nothing in 30 paths"),

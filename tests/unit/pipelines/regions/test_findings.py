@@ -143,22 +143,22 @@ def test_findings_of_other_pairs_are_refused(
 def test_pairs_that_were_set_aside_have_no_findings(tmp_path: Path) -> None:
     """Keeps away: a build that is refused for an image that `changes` could not read."""
     plan = fakes.shards(2, 2)[0]
-    kept, aside = (item.key for item in plan.items())
+    used, aside = (item.key for item in plan.items())
     files = {"changes": str(tmp_path / "c.tar"), "entities": str(tmp_path / "e.parquet")}
     with changes.FORMAT.write(files["changes"]) as (writer, _):
-        writer.add(kept, changes.encode({}, changes.FoundChange(8, 8, "fill")))
+        writer.add(used, changes.encode({}, changes.FoundChange(8, 8, "fill")))
     with entities.write_shard(files["entities"]) as (writer, _):
-        writer.add(kept, entities.encode([], "lab"))
+        writer.add(used, entities.encode([], "lab"))
     shard = ShardWithFindings(plan, "f" * 64, **files, rejected=(aside,))
     of_pairs = {item.key: item for item in shard.items()}
-    assert of_pairs[kept].change is not None
+    assert of_pairs[used].change is not None
     assert (of_pairs[aside].change, of_pairs[aside].entities) == (None, None)
     for missing in files:  # from one file alone
         whole = files | {missing: str(tmp_path / f"whole-{missing}")}
         kind = {"changes": changes, "entities": entities}[missing].FORMAT
         with kind.write(whole[missing]) as (writer, _):
             for _, item in kind.read(files[missing]):
-                writer.add(kept, item)
+                writer.add(used, item)
                 writer.add(aside, item)
         with pytest.raises(UserError, match=f"made of other pairs .{aside}"):
             list(ShardWithFindings(plan, "f" * 64, **whole).items())

@@ -31,11 +31,11 @@ def small_variants(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(method: str = "vfiformer", padding_mode: str = "zeros") -> VFIformer:
     torch.manual_seed(0)
-    made = VFIformer(VARIANTS[method], padding_mode).eval()
-    for name, parameter in made.named_parameters():
+    model = VFIformer(VARIANTS[method], padding_mode).eval()
+    for name, parameter in model.named_parameters():
         if name.endswith(("conv1.weight", "flow_head.2.weight")):  # or hardly anything moves
             parameter.data *= 20
-    return made
+    return model
 
 
 def tensors(method: str) -> dict[str, torch.Tensor]:
@@ -115,15 +115,15 @@ def test_correlation_is_that_of_warped_neighbourhoods() -> None:
 def test_frames_of_the_method(method: str) -> None:
     """Keeps away: ends that are not the images, colours in another order, frames that depend on
     what went through the network before."""
-    made = interpolation.make(Interpolate(method=method), tensors(method), "cpu")
+    interpolator = interpolation.make(Interpolate(method=method), tensors(method), "cpu")
     before, after = (
         (255 * image).permute(0, 2, 3, 1).byte().numpy() for image in images(5, 20, 30)
     )
-    frames = made.sequence(before, after, 2)
+    frames = interpolator.sequence(before, after, 2)
     assert frames.shape == (1, 5, 20, 30, 3)
     assert np.array_equal(frames[:, 0], before)
     assert np.array_equal(frames[:, -1], after)
-    assert np.array_equal(made.sequence(before, after, 1)[0, 1], frames[0, 2])
+    assert np.array_equal(interpolator.sequence(before, after, 1)[0, 1], frames[0, 2])
     with torch.inference_mode():
         ends = (torch.tensor(x[..., ::-1].copy()).permute(0, 3, 1, 2) / 255
                 for x in (before, after))  # fmt: skip

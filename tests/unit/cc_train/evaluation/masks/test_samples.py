@@ -119,13 +119,13 @@ def test_masks_of_other_classes_are_left_out(tmp_path: Path) -> None:
     roads, buildings = ("road", "building"), ("building",)
     pattern = write(tmp_path, (band(0, 16), roads), (band(0, 16), buildings))
     entries, items = protocol.items([pattern])
-    captioner, said = Points(1, roads), io.StringIO()
-    scores, captions = protocol.score(captioner, entries, items, 1, Console(file=said, width=200))
+    captioner, screen = Points(1, roads), io.StringIO()
+    scores, captions = protocol.score(captioner, entries, items, 1, Console(file=screen, width=200))
     assert scores.masks is not None
     assert (scores.masks.pairs, scores.masks.classes) == (1, roads)
     assert len(captions) == 2
     left_out = "masks of building (1) are not scored: the captioner masks road, building"
-    assert left_out in said.getvalue()
+    assert left_out in screen.getvalue()
 
 
 def test_masks_are_written_as_anybody_s_are_scored(tmp_path: Path) -> None:
