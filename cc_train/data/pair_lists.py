@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,10 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
         yield from _of_folder(place)
         return
     try:
-        text = place.read_text(encoding="utf-8-sig")
         if place.suffix == ".jsonl":
-            rows: list[Any] = [json.loads(line) for line in text.splitlines() if line.strip()]
+            rows: list[Any] = storage.read_json_lines(str(place))
         else:
-            rows = list(csv.DictReader(io.StringIO(text)))
+            rows = list(csv.DictReader(io.StringIO(place.read_text(encoding="utf-8-sig"))))
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{place}: {error}", "Give a CSV or JSON-lines file") from None
     if not rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def test_urls_stand_as_they_are(tmp_path: Path) -> None:
         ("s3://b/x.png", str(tmp_path / "y.png")),
         ("/abs/x.png", str(tmp_path / "sub/y.png")),
     ]
+
+
+def test_json_lines_end_at_newlines_alone(tmp_path: Path) -> None:
+    """Keeps away: a row that is cut in two at a character of one of its captions."""
+    place = tmp_path / "pairs.jsonl"
+    row = {"before": "/a.png", "after": "/b.png", "caption": "one\u2028more"}
+    place.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert list(read_pairs(place)) == [("/a.png", "/b.png")]
 
 
 @pytest.mark.parametrize(
