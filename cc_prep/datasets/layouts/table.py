@@ -146,7 +146,8 @@ def _text(row: dict[str, Any], name: str) -> str:
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
     """What a column says of each pair, by id; a pair of which it says nothing is not there.
 
-    Raises UserError where there is no such column, or two rows of a pair differ in it.
+    Raises UserError where there is no such column, no row fills it, or two rows of a pair differ in
+    it.
     """
     place = _place(manifest)
     rows = _rows(place)
@@ -160,6 +161,8 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
                 f"{place}: row {number}: {id!r} stands in an earlier row with another {column}",
                 "Give each pair one group",
             )
+    if not group_of:
+        raise UserError(f"{place}: column {column!r} is empty", "Fill it, or leave out --group")
     return group_of
 
 
