@@ -41,12 +41,12 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def _of_row(place: Path, number: int, row: Any) -> tuple[str, str]:
-    """The paths of a row; those that are remote or absolute stand as they are."""
+    """The paths of a row; URLs and those that are absolute stand as they are."""
     names = [row.get(side) if isinstance(row, dict) else None for side in (BEFORE, AFTER)]
     if not all(isinstance(name, str) and name for name in names):
         raise UserError(f"{place}: pair {number} lacks before or after", "Give both images of it")
     before, after = (
-        name if storage.is_remote(name) else str(place.parent / name) for name in map(str, names)
+        name if "://" in name else str(place.parent / name) for name in map(str, names)
     )
     return before, after
 

@@ -19,10 +19,13 @@ def listed(folder: Path, text: str) -> list[tuple[str, str]]:
 
 def test_urls_stand_as_they_are(tmp_path: Path) -> None:
     """Keeps away: s3://b/x.png that became FOLDER/s3:/b/x.png."""
-    pairs = listed(tmp_path, "before,after\ns3://b/x.png,y.png\n/abs/x.png,sub/y.png\n")
+    pairs = listed(
+        tmp_path, "before,after\ns3://b/x.png,y.png\n/abs/x.png,sub/y.png\nfile:///a.png,y.png"
+    )
     assert pairs == [
         ("s3://b/x.png", str(tmp_path / "y.png")),
         ("/abs/x.png", str(tmp_path / "sub/y.png")),
+        ("file:///a.png", str(tmp_path / "y.png")),
     ]
 
 
