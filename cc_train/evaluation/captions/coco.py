@@ -92,10 +92,9 @@ def check_apart(out: Path, places: Sequence[str]) -> None:
     places: of predictions and references, as `read_predictions` and `read_references` take them.
     """
     own = {(out / name).resolve() for name in (PREDICTIONS, REFERENCES, *SCORER_FILES)}
-    for place in places:
-        if own & {Path(place, name).resolve() for name in ("", *SCORER_FILES)}:
-            what = f"{place} is in {out}, and the evaluation would replace it"
-            raise UserError(what, "Give another --out")
+    for file in (Path(place, name) for place in places for name in ("", *SCORER_FILES)):
+        if file.resolve() in own and file.exists():
+            raise UserError(f"{file}: the evaluation would replace it", "Give another --out")
 
 
 def read_predictions(places: Sequence[str]) -> dict[str, str]:
