@@ -44,6 +44,8 @@ def _over(default: Any, value: Any) -> Any:
 S = TypeVar("S", bound=Section)
 MOST_CHARACTERS = 1_000_000  # of a YAML file
 MOST_VALUES = 100_000
+# Of reading a text; ValueError is one such as 2026-99-99, which looks like a date.
+YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
 
 
 class _Loader(yaml.SafeLoader):
@@ -52,16 +54,20 @@ class _Loader(yaml.SafeLoader):
     A key that stands twice is an error, where PyYAML takes the last.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As PyYAML. Raises ConstructorError for a key that stands twice."""
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As PyYAML. Raises ComposerError for a key that stands twice.
+
+        Not later: construction puts merged keys (`<<: *name`) beside those that stand there.
+        """
+        node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in seen:
                     problem = f"{key.value} stands there twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
                 seen.add((key.tag, key.value))
-        return super().construct_mapping(node, deep)
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -77,14 +83,10 @@ def parse(text: str, source: str) -> dict[str, Any]:
         raise UserError(f"{source}: {len(text):,} characters", "That is no file of settings")
     try:
         values = yaml.load(text, _Loader)
-    except (RecursionError, ValueError) as error:  # such as 2026-99-99, which looks like a date
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise UserError(f"{source}: {what}", "Fix the file") from None
-    except yaml.YAMLError as error:
+    except YAML_ERRORS as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
-        what = getattr(error, "problem", None) or "not YAML"
-        raise UserError(f"{source}{line}: {what}", "Fix the file") from None
+        raise UserError(f"{source}{line}: {_reason(error)}", "Fix the file") from None
     if not isinstance(values, dict):
         raise UserError(f"{source}: holds no keys", "See manifests/README.md for them")
     try:
@@ -112,8 +114,16 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
                 )
         try:
             inner[last] = yaml.load(text, _Loader)
-        except (yaml.YAMLError, RecursionError, ValueError):
-            raise UserError(f"--set {assignment}: the value is not YAML", "Quote it") from None
+        except YAML_ERRORS as error:
+            what = f"the value is not YAML ({_reason(error)})"
+            raise UserError(f"--set {assignment}: {what}", "Quote it") from None
+
+
+def _reason(error: Exception) -> str:
+    """Why a text is not read, of one of YAML_ERRORS."""
+    if isinstance(error, yaml.YAMLError):
+        return getattr(error, "problem", None) or "not YAML"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from cc_train.data.collate import Reads
 from cc_train.decoding.next_word import NextWord, Recomputing
 from cc_train.decoding.search import beam, scored_greedy
 from cc_train.text import TextCodec
+
+if TYPE_CHECKING:
+    from cc_train.training.runs import Run
 
 
 @dataclass(frozen=True)
@@ -253,25 +256,16 @@ def load(place: str | Path, device: str = "cpu", revision: str | None = None) ->
     Raises UserError for a folder that is no run, is damaged, or is no captioner's.
     """
     from cc_train.sharing import hub
-
-    return of_folder(hub.locate(str(place), revision), place, device)
-
-
-def step_of(place: str | Path) -> int:
-    """The step of the checkpoint that `load` takes; 0 of an exported folder. Raises UserError."""
-    from cc_train.sharing import hub
     from cc_train.training import runs
 
-    return runs.best_model(hub.locate(str(place), None))[1]
+    return of_run(runs.read(hub.locate(str(place), revision)), place, device)
 
 
-def of_folder(folder: Path, place: object, device: str = "cpu") -> CaptionModel:
-    """The captioner of a folder, as `load` gives it. place: what messages call it."""
+def of_run(run: Run, place: object, device: str = "cpu") -> CaptionModel:
+    """The captioner of a run, as `load` gives it. place: what messages call it."""
     from cc_prep.errors import UserError
     from cc_train import systems
-    from cc_train.training import runs
 
-    run = runs.read(folder)
     recipe = systems.recipe(run.system)
     if not hasattr(recipe, "load"):
         raise UserError(f"{place}: a run of {run.system} is no captioner", "Give a captioner's run")

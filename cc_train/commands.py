@@ -106,6 +106,8 @@ def evaluate(
                 "--predictions stand against --references or --shards, without RUN",
                 "Say, cc-train evaluate --predictions FILE --references FILE",
             )
+        place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
+        coco.check_apart(place, [*predictions, *filter(None, [references])])
         predicted = coco.read_predictions(predictions)
         items = coco.read_references(references) if references else protocol.items(shards)[1]
         uncaptioned = coco.read_uncaptioned(references) if references else []
@@ -114,7 +116,6 @@ def evaluate(
         count = len(items)
         captions, items = coco.matched(predicted, items, predicted_only, uncaptioned)
         _say_left_out(count - len(items), len(predicted) - len(captions))
-        place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
         subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
         scores = evaluation.evaluate(items, captions, protocol=protocol_name, subset=subset)
     else:
@@ -124,12 +125,11 @@ def evaluate(
         place = Path(out or evaluation.default_folder(run))
         entries, items = protocol.items(shards)
         items = coco.with_facts(items, facts) if facts else items
-        captioner = captioners.load(run, pick_device(device))
-        console = Console(stderr=True)
+        captioner, step = _captioner_and_step(run, device)
         scores, captions = protocol.score(
-            captioner, entries, items, beams, console, place, protocol_name
+            captioner, entries, items, beams, Console(stderr=True), place, protocol_name
         )
-        scores.step = captioners.step_of(run)
+        scores.step = step
     evaluation.write(place, scores, items, captions, uncaptioned)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
@@ -147,6 +147,12 @@ def _run_to_score(
             "Leave them out: a run is scored against the captions of its --shards",
         )
     return run
+
+
+def _captioner_and_step(run: str, device: str) -> tuple[CaptionModel, int]:
+    """The captioner of a run, and the step of its checkpoint, 0 of an exported one."""
+    stored = runs.read(hub.locate(run))
+    return captioners.of_run(stored, run, pick_device(device)), stored.step
 
 
 def _say_left_out(pairs: int, predictions: int) -> None:

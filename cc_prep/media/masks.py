@@ -15,7 +15,6 @@ from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK, ImagePair
 
 Values = Sequence[tuple[tuple[int, ...], int]]
-LOSSY = (".jpg", ".jpeg")
 TOP = 255
 DEEPENED = 257  # 65535 / 255
 HALF = 127  # of a lossy mask: values around an edge are neither of the two
@@ -83,45 +82,42 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
     """The mask at a path or URL as class ids uint8 [H, W].
 
     values: (pixel, class id), where a pixel is the value of its first channel or a colour of three.
-    Of a PNG with a palette, numbers are its indices; numbers of 16 or 32 bits are not scaled, as
-    those of images are. Without values a pixel that is not 0 in some channel is of class 1; in
-    JPEG, which changes values, one above half. Raises RejectedPair for what `images.read` rejects
-    and for a value that is not known.
+    Where they are numbers, a palette's indices count and not its colours. Numbers of 16 or 32 bits
+    are not scaled, as those of images are. Without values a pixel that is not 0 in some channel is
+    of class 1; in JPEG, which changes values, one above half. Raises RejectedPair for what
+    `images.read` rejects and for a value that is not known.
     """
-    is_frame = images.FRAME in reference
-    if is_frame:
-        pixels = images.read(reference)
+    if images.FRAME in reference:
+        pixels, is_lossy = images.read(reference), True
     else:
-        data = images.read_encoded(reference)
-        pixels = images.decode(data, reference)
-        has_colours = bool(values) and len(values[0][0]) > 1
-        numbers = deep_values(data)
-        if numbers is not None:
-            pixels = _eight_bits(numbers, reference, bool(values))
-        elif reference.lower().endswith(".png") and not has_colours:
-            indices = palette_indices(data)
-            pixels = pixels if indices is None else np.repeat(indices[..., None], 3, axis=2)
+        pixels, is_lossy = _pixels(images.read_encoded(reference), reference, values)
     if values:
         return class_ids(pixels, values, reference)
-    is_lossy = reference.lower().endswith(LOSSY) or is_frame
     return (pixels.max(axis=2) > (HALF if is_lossy else 0)).astype(np.uint8)
 
 
-def deep_values(data: bytes) -> np.ndarray | None:
-    """The values [H, W] of an image of one channel of 16 or 32 bits as they stand in the file.
+def _pixels(data: bytes, name: str, values: Values) -> tuple[np.ndarray, bool]:
+    """Pixels uint8 [H, W, 3] of an image file, and whether its format changes values.
 
-    data: an image that `images.read` takes. None for any other, and for a float image of values up
-    to 1, whose 1 is white.
+    What the file is, its content says, whatever its name. values: as for `read`. Raises
+    RejectedPair, which names `name`.
     """
+    pixels = images.decode(data, name)
+    has_colours = bool(values) and len(values[0][0]) > 1
     with Image.open(io.BytesIO(data), formats=images.DECODED) as image:
-        if not images.is_deep(image):
-            return None
-        values = np.asarray(ImageOps.exif_transpose(image))
-    return None if values.dtype.kind == "f" and values.max() <= 1 else values
+        is_lossy = image.format == "JPEG"
+        is_deep = images.is_deep(image)
+        # A GIF's writer numbers the colours anew, so that only they are the same in all files.
+        has_indices = image.mode == "P" and image.format != "GIF" and not has_colours
+        if not (is_deep or has_indices):
+            return pixels, is_lossy
+        numbers = np.asarray(ImageOps.exif_transpose(image))
+    eight_bit = _eight_bits(numbers, name, bool(values)) if is_deep else numbers
+    return np.repeat(eight_bit[..., None], 3, axis=2), is_lossy
 
 
 def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray:
-    """Pixels uint8 [H, W, 3] of the values [H, W] of a deep image.
+    """Values uint8 [H, W] of those of a deep image.
 
     are_classes: each value counts, and not only whether it is 0. An 8-bit mask that was saved with
     16 bits has all its values times 257. Raises RejectedPair for values beyond 255.
@@ -137,17 +133,7 @@ def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray
         raise RejectedPair(
             Reason.UNREADABLE_MASK, f"{name}: a pixel ({numbers[unknown][0]}), not one of 0 to 255"
         )
-    return np.repeat(eight_bit.astype(np.uint8)[..., None], 3, axis=2)
-
-
-def palette_indices(data: bytes) -> np.ndarray | None:
-    """The values uint8 [H, W] of a PNG with a palette, whose colours are for the eye alone.
-
-    data: an image that `images.read` takes. None for one without a palette.
-    """
-    with Image.open(io.BytesIO(data), formats=images.DECODED) as image:
-        has_palette = image.format == "PNG" and image.mode == "P"
-        return np.asarray(image) if has_palette else None
+    return eight_bit.astype(np.uint8)
 
 
 def class_ids(pixels: np.ndarray, values: Values, name: str) -> np.ndarray:

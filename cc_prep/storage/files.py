@@ -203,6 +203,16 @@ def read_json(place: str) -> Any:
     return json.loads(read_bytes(place))
 
 
+def read_json_lines(place: str) -> list[Any]:
+    """The value of each line of a file of JSON lines but the empty ones.
+
+    Only a newline ends a line. `str.splitlines` also breaks at characters that captions may hold,
+    such as U+2028. Raises FileNotFoundError, and ValueError for what is not JSON or not UTF-8.
+    """
+    lines = read_bytes(place).decode("utf-8-sig").split("\n")
+    return [json.loads(line) for line in lines if line.strip()]
+
+
 @contextmanager
 def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
     """A file for writing that appears under its name only when the block ends without an error.

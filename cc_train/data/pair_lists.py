@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,10 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
         yield from _of_folder(place)
         return
     try:
-        text = place.read_text(encoding="utf-8-sig")
         if place.suffix == ".jsonl":
-            rows: list[Any] = [json.loads(line) for line in text.splitlines() if line.strip()]
+            rows: list[Any] = storage.read_json_lines(str(place))
         else:
-            rows = list(csv.DictReader(io.StringIO(text)))
+            rows = list(csv.DictReader(io.StringIO(place.read_text(encoding="utf-8-sig"))))
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{place}: {error}", "Give a CSV or JSON-lines file") from None
     if not rows:
@@ -43,12 +41,12 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def _of_row(place: Path, number: int, row: Any) -> tuple[str, str]:
-    """The paths of a row; those that are remote or absolute stand as they are."""
+    """The paths of a row; URLs and those that are absolute stand as they are."""
     names = [row.get(side) if isinstance(row, dict) else None for side in (BEFORE, AFTER)]
     if not all(isinstance(name, str) and name for name in names):
         raise UserError(f"{place}: pair {number} lacks before or after", "Give both images of it")
     before, after = (
-        name if storage.is_remote(name) else str(place.parent / name) for name in map(str, names)
+        name if "://" in name else str(place.parent / name) for name in map(str, names)
     )
     return before, after
 

@@ -16,6 +16,8 @@ from cc_train.data import order, shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.text import Vocabulary
 
+VALID_DIGEST = "valid_keys_sha256"
+
 
 class ValidationSplit(Section):
     """What is validated on.
@@ -39,10 +41,10 @@ class Split:
 
     def about(self) -> dict[str, Any]:
         """How many there are, for a run's settings, and a digest of those that choose the best
-        checkpoint. What is trained on is told by the stream."""
-        keys = "\n".join(entry.key for entry in self.valid)
+        checkpoint, in whatever order. What is trained on is told by the stream."""
+        keys = "\n".join(sorted(entry.key for entry in self.valid))
         digest = hashlib.sha256(keys.encode()).hexdigest()
-        return {"train": len(self.train), "valid": len(self.valid), "valid_keys_sha256": digest}
+        return {"train": len(self.train), "valid": len(self.valid), VALID_DIGEST: digest}
 
     @property
     def size(self) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -179,8 +178,8 @@ def _items(place: Path) -> tuple[dict[str, float], dict[str, float]]:
     if not place.exists():
         return {}, {}
     try:
-        lines = [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
-        rows = {str(line.get("image_id") or line["id"]): line for line in lines}
+        items = storage.read_json_lines(str(place))
+        rows = {str(item.get("image_id") or item["id"]): item for item in items}
         exact = {
             id: 100.0 * bool(row["exact"])
             for id, row in rows.items()

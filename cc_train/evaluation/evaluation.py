@@ -177,7 +177,7 @@ def write(
     uncaptioned: pairs without references, which references.json then lists.
     """
     coco.write(out, items, predictions)
-    coco.write_references(out / "references.json", [*items, *uncaptioned])
+    coco.write_references(out / coco.REFERENCES, [*items, *uncaptioned])
     storage.write_json(str(out / SCORES), result.figures())
     item_scores = result.groups[TOTAL].items
     lines = [

@@ -166,20 +166,6 @@ def backbone_of(run: Run) -> nn.Module:
     return backbones.rebuild(name, own) if own else frozen_backbone.read(run.folder, name)
 
 
-def require_heads(run: Run, heads: Mapping[str, int]) -> None:
-    """Refuses a run whose attention has other heads, which the shapes of its tensors do not show.
-
-    heads: those of the new captioner by section of the settings, such as `encoder`. Raises
-    UserError.
-    """
-    for section, count in heads.items():
-        theirs = run.settings[section]["heads"]
-        if theirs != count:
-            raise UserError(
-                f"{run.folder} has {section}.heads={theirs}, not {count}", "Use its settings"
-            )
-
-
 def learned(
     run: Run, backbone: Mapping[str, Any], words: Vocabulary, own: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:

@@ -145,8 +145,7 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
     if not items.exists():
         return []
     by_group: dict[str, list[dict[str, Any]]] = {}
-    for line in items.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in storage.read_json_lines(str(items)):
         by_group.setdefault((row["groups"] or ["all"])[-1], []).append(row)
     groups = []
     for name, rows in sorted(by_group.items()):

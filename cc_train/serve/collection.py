@@ -118,10 +118,8 @@ class Collection:
         if not file.exists():
             return []
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-            return [
-                Row(**{**row, "captions": tuple(row["captions"])}) for row in map(json.loads, lines)
-            ]
+            rows = storage.read_json_lines(str(file))
+            return [Row(**{**row, "captions": tuple(row["captions"])}) for row in rows]
         except (ValueError, TypeError, KeyError):
             raise UserError(
                 f"{file}: not a table of cc-train serve", "Give a folder of its own"

@@ -136,7 +136,8 @@ def _measured(
     if not details.shards:
         earlier = stored.folder / evaluation.FOLDER
         if earlier.is_dir():
-            _require_step(earlier, stored.step)
+            if stored.step:  # that of an exported network is not known any more
+                _require_step(earlier, stored.step)
             shutil.copytree(earlier, place)
         return model_card.measured(place)
     entries, items = protocol.items(details.shards)

@@ -56,8 +56,8 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         return Measured()
     try:
         scores = storage.read_json(str(folder / evaluation.SCORES))
-        lines = (folder / "items.jsonl").read_text(encoding="utf-8").splitlines()
-        items = [json.loads(line)["scores"] for line in lines]
+        lines = storage.read_json_lines(str(folder / "items.jsonl"))
+        items = [line["scores"] for line in lines]
         corpus = {**scores["groups"][evaluation.TOTAL]}
         pairs = corpus.pop("pairs")
         facts = scores.get("facts")

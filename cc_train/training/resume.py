@@ -9,6 +9,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
+from cc_train.data.split import VALID_DIGEST
 
 # What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
 # step's batch is divided is free as well: `global_batch_size` is what counts.
@@ -17,10 +18,11 @@ FREE_OF_LOOP = (
     "loader_workers", "log_every", "validate_every", "checkpoint_every", "keep_checkpoints",
     "loggers",
 )  # fmt: skip
-FREE = (*(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files")
+FREE = (
+    *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
+    f"samples.{VALID_DIGEST}",  # of which `_check_validation` says more than two digests
+)  # fmt: skip
 ITEMS = "global_batch_size"
-# What runs from before it do not say, whatever it is now.
-UNSAID = ("samples.valid_keys_sha256",)
 # Settings that came later, with the value that computes what runs without them do.
 ADDED = {"mirror": 0.0, "network.compare_ends": False, "weights.squared": 0.0}
 
@@ -57,10 +59,20 @@ def check_same(
         old["loop"] = loop
     allowed = tuple(f"{name}:" for name in FREE)
     same = {line for name, value in ADDED.items() for line in differences(None, value, name)}
-    allowed += tuple(f"{name}: None → " for name in UNSAID)
     changed = [d for d in differences(old, new) if not d.startswith(allowed) and d not in same]
     if changed:
         raise UserError(
             f"{run} was trained with other settings ({'; '.join(changed[:5])})",
             "Use the same settings, or another --out",
+        )
+    _check_validation(old, new, run)
+
+
+def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path) -> None:
+    """Raises UserError for other pairs to validate on, unless a run is too old to say which."""
+    before, now = (settings.get("samples", {}).get(VALID_DIGEST) for settings in (old, new))
+    if before is not None and before != now:
+        raise UserError(
+            f"{run} was validated on other pairs, and its best checkpoint chosen by them",
+            "Give the same --valid, or another --out",
         )

@@ -134,6 +134,20 @@ def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Networ
     raise UserError(f"{run.folder}: no {what} ({reason})", "Train it anew")
 
 
+def require_same(run: Run, name: str, value: Any, own_name: str = "") -> None:
+    """Refuses a run with another value of a setting that the shapes of its tensors do not show.
+
+    name: of the setting, such as `encoder.heads`. value: that of the new network, where the setting
+    is called own_name if not the same. Raises UserError.
+    """
+    section, key = name.split(".")
+    theirs = run.settings[section][key]
+    if theirs != value:
+        raise UserError(
+            f"{run.folder} has {name}={theirs}, not {value}", f"Set {own_name or name}={theirs}"
+        )
+
+
 def take_over(network: nn.Module, tensors: Mapping[str, Tensor], init: Path) -> None:
     """Loads what the run at `init` learned into a new network. Raises UserError for other sizes."""
     try:

@@ -74,7 +74,9 @@ def split(
             settings, pairs, _shares(shares), seed, _distance(distance), groups, progress
         )
     grouped_by = column or pattern
-    description = {**result.about, **({"grouped by": grouped_by} if grouped_by else {})}
+    description = dict(result.about)
+    if grouped_by:
+        description |= {"grouped by": grouped_by, "without a group": len(pairs) - len(groups)}
     target = storage.resolve(settings.root, out)
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})

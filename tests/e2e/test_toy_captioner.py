@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -139,6 +141,37 @@ def test_a_card_has_the_scores_of_its_own_weights(tmp_path: Path, run: Path, sha
     done = cc_train("export", run, tmp_path / "older")
     assert (done.returncode, "Evaluate again" in done.stderr) == (2, True)
     assert not (tmp_path / "older").exists()
+
+
+def test_an_exported_captioner_is_exported_with_its_scores(
+    tmp_path: Path, run: Path, shards: str
+) -> None:
+    """Keeps away: scores of step 2 that are not those of an exported folder, which has no step."""
+    shutil.copytree(run, tmp_path / "run")
+    assert cc_train("evaluate", tmp_path / "run", "--shards", shards).returncode == 0
+    for source, target in (("run", "once"), ("once", "twice")):
+        done = cc_train("export", tmp_path / source, tmp_path / target, "--license", "mit")
+        assert done.returncode == 0, done.stderr
+        assert "| CIDEr |" in (tmp_path / target / "README.md").read_text()
+
+
+def test_the_step_is_that_of_the_weights_that_captioned(
+    tmp_path: Path, run: Path, shards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the step of weights that a training saved meanwhile, and scores that are lost
+    where they cannot be read a second time.
+    """
+    shutil.copytree(run, tmp_path / "run")
+    score = protocol.score
+
+    def while_it_trains_on(*arguments: Any) -> Any:
+        shutil.rmtree(tmp_path / "run/checkpoints")
+        return score(*arguments)
+
+    monkeypatch.setattr(protocol, "score", while_it_trains_on)
+    done = cc_train("evaluate", tmp_path / "run", "--shards", shards)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run/evaluation/scores.json").read_text())["step"] == 2
 
 
 @pytest.mark.parametrize("option", ["--references", "--types", "--predicted-only"])

@@ -120,6 +120,7 @@ MISTAKES = (
     "cc-train evaluate --predictions text.pt --references text.pt",
     "cc-train evaluate --predictions predictions.json --references nowhere.json",
     "cc-train evaluate --predictions predictions.json --references nowhere.json --protocol coco",
+    "cc-train evaluate --predictions predictions.json --references nowhere.json --out .",
     "cc-train baseline --model nowhere --shards out/shards/*.tar --out new",
     "cc-train baseline --model empty --shards out/shards/*.tar --out new",
     "cc-train baseline --model m --url localhost:8000 --shards out/shards/*.tar --out new",

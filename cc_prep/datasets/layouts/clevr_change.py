@@ -15,7 +15,7 @@ Where there are masks, those of a pair without change are zero everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cc_prep import storage
@@ -90,7 +90,8 @@ def faults(manifest: Manifest) -> list[str]:
         f"type_mapping.json: no type for index {i}" for i in sorted(split_of) if i not in types
     ]
     if storage.is_folder(storage.join(root, "truth")):
-        problems += _truth_faults(_truth(root, sorted(split_of)))
+        for indices in splits.values():
+            problems += _truth_faults(root, sorted(set(indices)))
     return problems
 
 
@@ -136,37 +137,52 @@ def _image_id(number: str, kind: str) -> str:
     return f"{number}.png" if kind == CHANGE else f"{number}.png_n"
 
 
-def _truth_stems(root: str, folder: str) -> list[str]:
-    """The names of a pair's true frames without their ending."""
-    stems = [name[:-4] for name in storage.list_files(storage.join(root, folder), ".png")]
-    return [stem for stem in stems if stem.isdecimal()]
-
-
 def _truth_folder(index: int, kind: str) -> str:
     return f"truth/{'sc' if kind == CHANGE else 'nsc'}/{index:06d}"
+
+
+def _true_frames(root: str, indices: Iterable[int]) -> dict[str, dict[int, str]]:
+    """The true frames of each folder by their numbers."""
+    folders = [_truth_folder(index, kind) for index in indices for kind in (CHANGE, NO_CHANGE)]
+    return {
+        folder: {
+            int(name[:-4]): f"{folder}/{name}"
+            for name in storage.list_files(storage.join(root, folder), ".png")
+            if name[:-4].isdecimal()
+        }
+        for folder in folders
+    }
+
+
+def _last(frames: Mapping[str, Iterable[int]]) -> int:
+    """The number of the last true frame, which is the same for all pairs of a split."""
+    return max((number for numbers in frames.values() for number in numbers), default=0)
 
 
 def _truth(root: str, indices: Iterable[int]) -> dict[str, tuple[tuple[float, str], ...]]:
     """(time, image) of the true frames by folder.
 
-    All pairs of a data set have as many: where a file is missing, the others keep their times.
+    A folder without the last one has none: its frames may be fewer, or at other times, and nothing
+    says which. Where another file is missing, the others keep their times.
     """
-    folders = [_truth_folder(index, kind) for index in indices for kind in (CHANGE, NO_CHANGE)]
-    stems_of = {folder: _truth_stems(root, folder) for folder in folders}
-    steps = 1 + max((int(stem) for stems in stems_of.values() for stem in stems), default=0)
+    frames = _true_frames(root, indices)
+    last = _last(frames)
     return {
-        folder: tuple((int(stem) / steps, f"{folder}/{stem}.png") for stem in stems)
-        for folder, stems in stems_of.items()
+        folder: tuple((number / (last + 1), image) for number, image in images.items())
+        for folder, images in frames.items()
+        if last in images
     }
 
 
-def _truth_faults(truth: dict[str, tuple[tuple[float, str], ...]]) -> list[str]:
-    """Folders that lack true frames which others have."""
-    most = max((len(frames) for frames in truth.values()), default=0)
+def _truth_faults(root: str, indices: Iterable[int]) -> list[str]:
+    """Folders that lack true frames which others of their split have."""
+    frames = _true_frames(root, indices)
+    last = _last(frames)
     return [
-        f"{folder}: {len(frames)} true frames, not {most}"
-        for folder, frames in truth.items()
-        if 0 < len(frames) < most
+        f"{folder}: {len(images)} true frames, not {last}"
+        + ("" if last in images else f"; left out, for without {last:02d}.png they have no time")
+        for folder, images in frames.items()
+        if 0 < len(images) < last
     ]
 
 

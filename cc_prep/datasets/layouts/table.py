@@ -146,7 +146,8 @@ def _text(row: dict[str, Any], name: str) -> str:
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
     """What a column says of each pair, by id; a pair of which it says nothing is not there.
 
-    Raises UserError where there is no such column, or two rows of a pair differ in it.
+    Raises UserError where there is no such column, no row fills it, or two rows of a pair differ in
+    it.
     """
     place = _place(manifest)
     rows = _rows(place)
@@ -160,6 +161,8 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
                 f"{place}: row {number}: {id!r} stands in an earlier row with another {column}",
                 "Give each pair one group",
             )
+    if not group_of:
+        raise UserError(f"{place}: column {column!r} is empty", "Fill it, or leave out --group")
     return group_of
 
 
@@ -216,18 +219,15 @@ def _place(manifest: Manifest) -> str:
 def _rows(place: str) -> list[dict[str, Any]]:
     """The rows of a table. Raises UserError."""
     try:
-        data = storage.read_bytes(place)
         if place.endswith(".parquet"):
             from cc_prep.formats import base  # which needs pyarrow
 
-            rows: list[Any] = base.read_rows(data, None, place)
+            rows: list[Any] = base.read_rows(storage.read_bytes(place), None, place)
         elif place.endswith(".jsonl"):
-            # Not splitlines, which also breaks at characters that captions may hold.
-            lines = data.decode("utf-8-sig").split("\n")
-            rows = [json.loads(line) for line in lines if line.strip()]
+            rows = storage.read_json_lines(place)
         else:
-            reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
-            rows = list(reader)
+            text = storage.read_bytes(place).decode("utf-8-sig")
+            rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except DamagedShard as error:
         raise UserError(str(error), ROW_FILES) from None
     except (OSError, ValueError, csv.Error, RecursionError) as error:

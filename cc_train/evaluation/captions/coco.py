@@ -23,7 +23,7 @@ from cc_prep.records import FACT_TYPES, NO_CHANGE, Facts
 from cc_train.data import shard_index
 
 CHANGE, STILL = "semantic change", "no change"
-PREDICTIONS = "predictions.json"
+PREDICTIONS, REFERENCES = "predictions.json", "references.json"
 SCORER_FILES = ("sc_results.json", "nsc_results.json")
 STILL_END = "_n"  # of the official ids of CLEVR-Change's distractors
 PREFIXES = ("CLEVR_default_", "CLEVR_semantic_", "CLEVR_nonsemantic_")
@@ -84,6 +84,17 @@ def _aliases(image_id: str) -> list[str]:
     stem = base.rpartition(".")[0] or base
     theirs = "nc" if still else "c"
     return [stem + (STILL_END if still else ""), base + theirs, stem + theirs]
+
+
+def check_apart(out: Path, places: Sequence[str]) -> None:
+    """Raises UserError for files that are given and that an evaluation in `out` would replace.
+
+    places: of predictions and references, as `read_predictions` and `read_references` take them.
+    """
+    own = {(out / name).resolve() for name in (PREDICTIONS, REFERENCES, *SCORER_FILES)}
+    for file in (Path(place, name) for place in places for name in ("", *SCORER_FILES)):
+        if file.resolve() in own and file.exists():
+            raise UserError(f"{file}: the evaluation would replace it", "Give another --out")
 
 
 def read_predictions(places: Sequence[str]) -> dict[str, str]:

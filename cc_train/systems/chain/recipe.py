@@ -186,9 +186,8 @@ def _start_from(
             f"{init} tells {before} apart, and these shards have masks of {now}",
             "Give shards with the same classes in the same order, or leave out --init",
         )
-    pair_trunk.require_heads(
-        run, {"encoder": settings.encoder.heads, "decoder": settings.decoder.heads}
-    )
+    runs.require_same(run, "encoder.heads", settings.encoder.heads)
+    runs.require_same(run, "decoder.heads", settings.decoder.heads)
     own = network.state_dict()
     tensors = pair_trunk.learned(run, about["backbone"], words, own)
     if run.system == "pair":

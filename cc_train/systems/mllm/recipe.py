@@ -21,7 +21,7 @@ from cc_train.data import feature_statistics, found_entities, order, shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import frozen_backbone, pair_trunk
+from cc_train.layers import frozen_backbone
 from cc_train.systems.mllm import adapters, batches, families, images, loading
 from cc_train.systems.mllm.adapters import Lora
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
@@ -311,7 +311,7 @@ def _start_eyes(
     run = runs.read(runs.locate(request.init), "pair")
     if run.settings["backbone"] != dict(known):
         raise frozen_backbone.other_than_shards(request.init)
-    pair_trunk.require_heads(run, {"encoder": settings.connector.heads})
+    runs.require_same(run, "encoder.heads", settings.connector.heads, "connector.heads")
     own = connector.state_dict()
     eyes = {name.partition("encoder.")[2]: tensor for name, tensor in run.tensors.items()}
     taken = {name: tensor for name, tensor in eyes.items() if name in own}

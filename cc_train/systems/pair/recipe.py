@@ -99,9 +99,8 @@ def _start_from(
 ) -> None:
     """Takes over what another run of this system learned. Raises UserError."""
     run = runs.read(init, "pair")
-    pair_trunk.require_heads(
-        run, {"encoder": settings.encoder.heads, "decoder": settings.decoder.heads}
-    )
+    runs.require_same(run, "encoder.heads", settings.encoder.heads)
+    runs.require_same(run, "decoder.heads", settings.decoder.heads)
     tensors = pair_trunk.learned(run, about["backbone"], words, network.state_dict())
     runs.take_over(network, tensors, init)
 

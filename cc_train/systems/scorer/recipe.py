@@ -272,11 +272,8 @@ def _start_from(
     run = runs.read(init, "scorer")
     if not _same_backbone(run.settings["backbone"], about["backbone"]):
         raise frozen_backbone.other_than_shards(init)
-    # What the shapes of the tensors do not show.
     for part, key in UNSHOWN:
-        old, new = run.settings[part][key], getattr(getattr(settings, part), key)
-        if old != new:
-            raise UserError(f"{init} has {part}.{key}={old}, not {new}", "Use its settings")
+        runs.require_same(run, f"{part}.{key}", getattr(getattr(settings, part), key))
     known = text.load(init, run.settings["text"])
     tensors = run.tensors
     if known.describe() != codec.describe():

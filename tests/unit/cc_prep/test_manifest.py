@@ -66,13 +66,25 @@ def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_own_key_beside_a_merged_one_stands_once(tmp_path: Path) -> None:
+    """Keeps away: a key "that stands twice", for an alias of its section was read before it."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "layout: video\nroot: .\ntrain:\n  stage1: {loop: &one {steps: 1, batch_size: 3}}\n"
+        "  stage2: {deeper: {loop: &two {<<: *one, steps: 2}}}\n  chain: {<<: *two}\n"
+    )
+    train = manifest.load(str(path)).train
+    assert train["chain"] == train["stage2"]["deeper"]["loop"] == {"steps": 2, "batch_size": 3}
+
+
 @pytest.mark.parametrize(
     ("dataset", "overrides", "message"),
     [
         ("clever", [], 'Did you mean "clevr"?'),
         ("none.yaml", [], "no manifest none.yaml"),
         ("clevr", ["depth"], "not key=value"),
-        ("clevr", ["interpolate.depth=["], "not YAML"),
+        ("clevr", ["interpolate.depth=["], "not YAML (expected the node content"),
+        ("clevr", ["interpolate={depth: 2, depth: 3}"], "not YAML (depth stands there twice)"),
         ("clevr", ["name.x=1"], "name has no keys below it"),
         ("clevr", ["interpolate.depht=2"], 'Did you mean "depth"?'),
     ],

@@ -49,17 +49,42 @@ def test_values_are_classes(tmp_path: Path, mode: str) -> None:
     assert np.array_equal(masks.read(place, LEVIR), squares(2, 0, 1))
 
 
-def test_a_palette_is_for_the_eye(tmp_path: Path) -> None:
-    """Keeps away: a label whose background is drawn in a colour as changed everywhere."""
+def with_palette(path: Path, colours: list[int]) -> str:
+    """Indices 0, 1 and 2 in these colours."""
     image = Image.fromarray(squares(0, 1, 2))
-    image.putpalette([9, 9, 9, 200, 0, 0, 0, 0, 255])
-    image.save(tmp_path / "m.png")
-    place = str(tmp_path / "m.png")
+    image.putpalette(colours)
+    image.save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "bmp"])
+def test_a_palette_is_for_the_eye(tmp_path: Path, ending: str) -> None:
+    """Keeps away: a label whose background is drawn in a colour as changed everywhere."""
+    place = with_palette(tmp_path / f"m.{ending}", [9, 9, 9, 200, 0, 0, 0, 0, 255])
     assert np.array_equal(masks.read(place), squares(0, 1, 1))
     ids = (((0,), 0), ((1,), 2), ((2,), 1))
     assert np.array_equal(masks.read(place, ids), squares(0, 2, 1))
     colours = (((9, 9, 9), 0), ((200, 0, 0), 1), ((0, 0, 255), 2))
     assert np.array_equal(masks.read(place, colours), squares(0, 1, 2))
+
+
+def test_the_colours_of_a_gif_count(tmp_path: Path) -> None:
+    """Keeps away: 128 as unchanged, since the GIF's writer gave the first grey that occurs 0."""
+    place = written(tmp_path / "m.gif", squares(128, 255, 128))
+    assert np.array_equal(masks.read(place), squares(1, 1, 1))
+    assert np.array_equal(masks.read(place, LEVIR), squares(1, 2, 1))
+    place = with_palette(tmp_path / "p.gif", [0, 0, 0, 200, 0, 0, 0, 0, 255])
+    assert np.array_equal(masks.read(place), squares(0, 1, 1))
+
+
+def test_the_content_says_what_a_file_is(tmp_path: Path) -> None:
+    """Keeps away: a PNG that is called .jpg as one in which nothing changed, for its 1 is 0 or 1,
+    and a JPEG that is called .png whose ringing is a change.
+    """
+    Image.fromarray(squares(0, 1).astype(np.uint16)).save(tmp_path / "m.jpg", "PNG")
+    assert np.array_equal(masks.read(str(tmp_path / "m.jpg")), squares(0, 1))
+    Image.fromarray(squares(0, 255)).save(tmp_path / "m.png", "JPEG")
+    assert np.array_equal(masks.read(str(tmp_path / "m.png")), squares(0, 1))
 
 
 def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:
@@ -142,10 +167,22 @@ def test_an_eight_bit_mask_saved_with_sixteen_bits(tmp_path: Path) -> None:
     assert np.array_equal(masks.read(place, IDS), squares(0, 1, 2, 3))
 
 
-def test_floats_of_labels_are_not_scaled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", [(0, 1, 2, 255), (0, 1, 1, 0), (0, 0, 0, 0)])
+def test_floats_of_labels_are_not_scaled(tmp_path: Path, labels: tuple[int, ...]) -> None:
+    """Keeps away: label 1 as 255 in the files that have no larger one."""
     place = str(tmp_path / "m.tif")
-    Image.fromarray(squares(0, 1, 2, 255).astype(np.float32)).save(place)
-    assert np.array_equal(masks.read(place, IDS), squares(0, 1, 2, 3))
+    Image.fromarray(squares(*labels).astype(np.float32)).save(place)
+    assert np.array_equal(masks.read(place, IDS), squares(*(min(one, 3) for one in labels)))
+    assert np.array_equal(masks.read(place), squares(*(min(one, 1) for one in labels)))
+
+
+def test_floats_between_labels_are_no_classes(tmp_path: Path) -> None:
+    """Keeps away: a map of probabilities as one of labels."""
+    place = str(tmp_path / "m.tif")
+    Image.fromarray(squares(0, 1).astype(np.float32) / 2).save(place)
+    with pytest.raises(RejectedPair, match=r"a pixel \(0\.5\), not one of 0 to 255"):
+        masks.read(place, IDS)
+    assert np.array_equal(masks.read(place), squares(0, 1))
 
 
 def test_numbers_beyond_eight_bits_are_no_classes(tmp_path: Path) -> None:

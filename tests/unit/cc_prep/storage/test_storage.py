@@ -32,6 +32,17 @@ def test_round_trip(folder: str) -> None:
     assert storage.list_folders(storage.join(folder, "nowhere")) == []
 
 
+def test_json_lines_end_at_newlines_alone(folder: str) -> None:
+    """Keeps away: a line that is cut in two at a character of its caption."""
+    place = storage.join(folder, "a.jsonl")
+    text = "\ufeff" + '{"caption": "a\u2028b\x85c"}\r\n\n{"caption": "d"}\n'
+    storage.write_bytes(place, text.encode())
+    assert storage.read_json_lines(place) == [{"caption": "a\u2028b\x85c"}, {"caption": "d"}]
+    storage.write_bytes(place, b"\xff")
+    with pytest.raises(ValueError, match="utf-8"):
+        storage.read_json_lines(place)
+
+
 def fail_half_way(place: str) -> None:
     with storage.write_whole(place) as file:
         file.write(b"half")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,23 @@ def listed(folder: Path, text: str) -> list[tuple[str, str]]:
     return list(read_pairs(place))
 
 
+def test_json_lines_end_at_newlines_alone(tmp_path: Path) -> None:
+    """Keeps away: a row that is cut in two at a character of one of its captions."""
+    place = tmp_path / "pairs.jsonl"
+    row = {"before": "/a.png", "after": "/b.png", "caption": "one\u2028more"}
+    place.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert list(read_pairs(place)) == [("/a.png", "/b.png")]
+
+
 def test_urls_stand_as_they_are(tmp_path: Path) -> None:
     """Keeps away: s3://b/x.png that became FOLDER/s3:/b/x.png."""
-    pairs = listed(tmp_path, "before,after\ns3://b/x.png,y.png\n/abs/x.png,sub/y.png\n")
+    pairs = listed(
+        tmp_path, "before,after\ns3://b/x.png,y.png\n/abs/x.png,sub/y.png\nfile:///a.png,y.png"
+    )
     assert pairs == [
         ("s3://b/x.png", str(tmp_path / "y.png")),
         ("/abs/x.png", str(tmp_path / "sub/y.png")),
+        ("file:///a.png", str(tmp_path / "y.png")),
     ]
 
 

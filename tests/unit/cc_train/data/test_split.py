@@ -56,6 +56,16 @@ def test_one_scene_is_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(split.read(["1"], ["2"], split.ValidationSplit(), QUIET).train) == 2
 
 
+def test_the_order_of_what_is_validated_on_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a run that does not go on, since its --valid are given the other way round."""
+    monkeypatch.setattr(split.shard_index, "read", lambda patterns: entries(*patterns))
+    one, same, other = (
+        split.read(["1"], valid, split.ValidationSplit(), QUIET).about()
+        for valid in (["2", "3"], ["3", "2"], ["2", "4"])
+    )
+    assert one == same != other
+
+
 def test_a_pair_is_not_trained_and_validated_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split.shard_index, "read", lambda patterns: entries(*patterns))
     with pytest.raises(UserError, match="2 samples are in --shards and in --valid"):

@@ -12,6 +12,8 @@ from cc_prep.errors import UserError
 from cc_train.evaluation import comparison, evaluation
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.comparing import published_rows
+from cc_train.report import page
+from cc_train.sharing import model_card
 from tests.commands import Done, cc_train
 
 FACTS = [
@@ -57,6 +59,17 @@ def test_the_evaluation_of_a_captioner_by_name(
         evaluation.default_folder("named")
     )
     assert comparison.read("named").name == "named"
+
+
+def test_captions_may_hold_what_some_take_for_a_lines_end(tmp_path: Path) -> None:
+    """Keeps away: an evaluation that its own readers call damaged, however often it is made."""
+    facts = [{**fact, "captions": [f"{fact['captions'][0]}\u2028\x85"]} for fact in FACTS]
+    run = evaluated(tmp_path / "run", GOOD, coco.items(facts))
+    assert len(comparison.read(run).items) == len(FACTS)
+    assert "On 8 pairs" in model_card.measured(tmp_path / "run/evaluation").on
+    assert (
+        sum(group.pairs for group in page._groups(tmp_path / "run/evaluation/items.jsonl", {})) == 8
+    )
 
 
 def test_the_interval_holds_the_difference(runs: list[str]) -> None:

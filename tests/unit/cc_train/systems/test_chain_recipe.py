@@ -52,7 +52,7 @@ def test_a_run_with_other_heads_is_no_start(
     """Keeps away: attention that reads its weights in other parts, which no shape shows."""
     sections = {"encoder": {"heads": 2}, "decoder": {"heads": 4}, "backbone": {}}
     monkeypatch.setattr(runs, "read", lambda place: Run(place, "pair", sections, {}, 1))
-    with pytest.raises(UserError, match=r"encoder\.heads=2, not 4\. Use its settings"):
+    with pytest.raises(UserError, match=r"encoder\.heads=2, not 4\. Set encoder\.heads=2"):
         recipe._start_from(
             small_chain.network(), tmp_path, recipe.Settings(), {"backbone": {}}, small_chain.WORDS
         )

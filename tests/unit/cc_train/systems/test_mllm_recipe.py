@@ -306,7 +306,7 @@ def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Pat
     with pytest.raises(UserError, match=r"has other eyes .* Set connector\.width=128"):
         recipe._start_eyes(narrow, chosen, [], known, one)
     other = recipe.Settings(connector=Connector(heads=2))
-    with pytest.raises(UserError, match=r"has encoder\.heads=4, not 2"):
+    with pytest.raises(UserError, match=r"has encoder\.heads=4, not 2\. Set connector\.heads=4"):
         recipe._start_eyes(eyes, other, [], known, one)
     with pytest.raises(UserError, match="has another backbone or image size"):
         recipe._start_eyes(eyes, chosen, [], {**known, "sha256": "0"}, one)

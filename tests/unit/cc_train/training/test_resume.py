@@ -68,7 +68,8 @@ def test_another_validation_set_is_refused() -> None:
     """Keeps away: a best checkpoint chosen by figures of two different sets of pairs."""
     of, name = (lambda **samples: {**config(), "samples": samples}), "valid_keys_sha256"
     resume.check_same(of(valid=9), of(valid=9, **{name: "ab"}), RUN, {})
-    with pytest.raises(UserError, match=rf"samples\.{name}: cd → ab"):
+    resume.check_same(of(**{name: "ab"}), of(**{name: "ab"}), RUN, {})
+    with pytest.raises(UserError, match="run was validated on other pairs"):
         resume.check_same(of(**{name: "cd"}), of(**{name: "ab"}), RUN, {})
 
 

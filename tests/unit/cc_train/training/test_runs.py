@@ -36,6 +36,16 @@ def test_settings_of_an_older_run() -> None:
         runs.settings_of(run_of({"mirror": 0.5}, {}), Settings, ["mirror"])
 
 
+def test_settings_that_no_shape_shows() -> None:
+    """Keeps away: a remedy that names a setting of the other run which this system lacks."""
+    run = run_of({"encoder": {"heads": 4, "standardise": True}}, {})
+    runs.require_same(run, "encoder.heads", 4)
+    with pytest.raises(UserError, match=r"encoder\.heads=4, not 2\. Set eyes\.heads=4"):
+        runs.require_same(run, "encoder.heads", 2, "eyes.heads")
+    with pytest.raises(UserError, match=r"=True, not False\. Set encoder\.standardise=True"):
+        runs.require_same(run, "encoder.standardise", False)
+
+
 def test_a_run_becomes_its_network() -> None:
     """Keeps away: a network that captions with dropout, or with untrained weights."""
     trained = nn.Linear(2, 1).state_dict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -154,6 +155,24 @@ def test_a_column_that_rows_of_a_pair_leave_out_or_disagree_on(tmp_path: Path) -
     place.write_text("\n".join([*lines, "a.png,b.png,B,1"]))
     with pytest.raises(UserError, match="row 5: '1' stands in an earlier row with another site"):
         table.groups(settings, "site")
+
+
+def test_pairs_without_a_group_are_counted(tmp_path: Path) -> None:
+    """Keeps away: a division that is called grouped by a column which is empty by mistake."""
+    place = tmp_path / "pairs.csv"
+    lines = ["before,after,site,id", *(f"{i}.png,{i}.png,,{i}" for i in range(6))]
+    place.write_text("\n".join(lines))
+    command = ("split", "own", "--root", tmp_path, "--group", "site", "--distance=none")
+    command = (*command, "--shares", "train=2,test=1")
+    done = commands.cc_prep(*command)
+    assert done.returncode == 2
+    assert f"{place}: column 'site' is empty. Fill it, or leave out --group" in done.stderr
+    place.write_text("\n".join([*lines[:5], "4.png,4.png,A,4", "5.png,5.png,A,5"]))
+    done = commands.cc_prep(*command)
+    assert done.returncode == 0, done.stderr
+    about = json.loads((tmp_path / "splits.json").read_text())["about"]
+    assert (about["groups"], about["without a group"]) == (1, 4)
+    assert re.search("without a group +4", done.stdout)
 
 
 def test_one_folder_of_a_split(tmp_path: Path, scenes: Path) -> None:

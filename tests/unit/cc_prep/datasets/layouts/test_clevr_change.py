@@ -76,13 +76,32 @@ def test_a_missing_true_frame_moves_no_other(root: Path) -> None:
             (place / f"{step:02d}.png").touch()
     first, second, whole, none = datasets.pairs(settings(root), "train")
     assert [t for t, _ in first.truth] == [0.25, 0.75]
-    assert [t for t, _ in second.truth] == [0.25, 0.5]
+    assert second.truth == (), "its last frame may be at 0.5 or at 2/3"
     assert [t for t, _ in whole.truth] == [0.25, 0.5, 0.75]
     assert none.truth == ()
     assert datasets.reader(settings(root)).faults(settings(root)) == [
         "truth/sc/000000: 2 true frames, not 3",
-        "truth/nsc/000000: 2 true frames, not 3",
+        "truth/nsc/000000: 2 true frames, not 3; left out, for without 03.png they have no time",
     ]
+
+
+def test_pairs_with_fewer_true_frames_have_none(root: Path) -> None:
+    """Keeps away: the frames of a pair that has three of them, at the times of one with seven; a
+    split with other numbers of them, at the times of this one.
+    """
+    for folder, count in (("sc/000000", 7), ("nsc/000000", 3), ("sc/000001", 3)):
+        place = root / "truth" / folder
+        place.mkdir(parents=True)
+        for step in range(1, count + 1):
+            (place / f"{step:02d}.png").touch()
+    first, second, *_ = datasets.pairs(settings(root), "train")
+    assert [t for t, _ in first.truth] == [step / 8 for step in range(1, 8)]
+    assert second.truth == ()
+    assert datasets.reader(settings(root)).faults(settings(root)) == [
+        "truth/nsc/000000: 3 true frames, not 7; left out, for without 07.png they have no time",
+    ]
+    [other] = [p for p in datasets.pairs(settings(root), "val") if p.truth]
+    assert [t for t, _ in other.truth] == [0.25, 0.5, 0.75]
 
 
 def change(root: Path, name: str, value: object) -> None:

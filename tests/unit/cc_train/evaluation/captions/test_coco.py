@@ -99,6 +99,19 @@ def test_pairs_without_official_ids_go_by_their_keys(tmp_path: Path) -> None:
     assert coco.matched(predictions, items) == (predictions, items)
 
 
+def test_predictions_are_not_replaced_by_their_evaluation(tmp_path: Path) -> None:
+    """Keeps away: SCORER's results that an evaluation removes, since they lie in its --out."""
+    theirs, other = tmp_path / "theirs", tmp_path / "other"
+    theirs.mkdir()
+    for name in ("sc_results.json", "predictions.json"):
+        (theirs / name).write_text("[]")
+        for place in (theirs, theirs / name):
+            with pytest.raises(UserError, match="the evaluation would replace it"):
+                coco.check_apart(tmp_path / "other/../theirs", [str(other), str(place)])
+            coco.check_apart(other, [str(place)])
+    coco.check_apart(theirs, [str(theirs / "mine.json")])
+
+
 def test_scorers_folder(tmp_path: Path) -> None:
     items = items_of(miniatures.clevr(tmp_path / "data"))
     predictions = {item.id: f"said of {item.id}" for item in items}
