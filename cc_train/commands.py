@@ -47,7 +47,7 @@ def train(
     start_from = None if init is None else hub.locate(init)
     if start_from is not None and not start_from.exists():
         raise UserError(f"--init {init}: no such file or folder", "Look at the path")
-    request = Request(shards, valid, Path(run), start_from, resume, console)
+    request = Request(shards, valid, Path(run), start_from, resume, console, init_name=init)
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
         click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

@@ -9,6 +9,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
+from cc_train.training import runs
 
 # What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
 # step's batch is divided is free as well: `global_batch_size` is what counts.
@@ -47,7 +48,8 @@ def check_same(
     which the items of a step are known where settings from before `global_batch_size` do not say
     them.
     """
-    old, new = dict(before), dict(now)
+    _check_start(before, now, run)
+    old, new = runs.without_start(before), runs.without_start(now)
     if "loop" in old and "loop" in new and old["loop"].get(ITEMS) is None:
         loop, own = dict(old["loop"]), new["loop"]
         batch = loop.get("batch_size", own["batch_size"])
@@ -63,4 +65,21 @@ def check_same(
         raise UserError(
             f"{run} was trained with other settings ({'; '.join(changed[:5])})",
             "Use the same settings, or another --out",
+        )
+
+
+def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
+    """Raises UserError where --init names other weights than those that the run started from.
+
+    They are not read again, but the settings that follow from them are, and the card names them.
+    Runs from before that was noted go on with any.
+    """
+    if runs.INIT not in before:
+        return
+    old, new = before[runs.INIT], now.get(runs.INIT)
+    if (old or {}).get("sha256") != (new or {}).get("sha256"):
+        what = f"{run} started from {runs.start_in_words(old)}"
+        raise UserError(
+            f"{what}, and this training from {runs.start_in_words(new)}",
+            "Give the same --init, or another --out",
         )

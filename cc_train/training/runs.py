@@ -27,6 +27,7 @@ from cc_prep.weights.folders import first_line
 from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
+INIT = "init"  # the key of what a training started from, see `started_from`
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named
 
@@ -62,6 +63,29 @@ def is_shipped(place: str | Path) -> bool:
 def locate(place: str | Path) -> Path:
     """The folder of a run, or of a captioner that comes with the package, by its name."""
     return ASSETS / str(place) if is_shipped(place) else Path(place)
+
+
+def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
+    """What a run's settings say of the weights that --init names; None where there are none.
+
+    init: a run, a packed captioner or a file of weights. name: what the user calls it. Raises
+    UserError for a folder without a network.
+    """
+    if init is None:
+        return None
+    place = locate(init)
+    file = best_model(place)[0] if place.is_dir() else place
+    return {"name": name or str(init), "sha256": sha256(file)}
+
+
+def start_in_words(start: Mapping[str, str] | None) -> str:
+    """What a training started from, as messages and cards have it."""
+    return "new weights" if start is None else f"{start['name']} (SHA-256 {start['sha256'][:12]})"
+
+
+def without_start(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that do not say what the training started from."""
+    return {name: value for name, value in settings.items() if name != INIT}
 
 
 def read(folder: Path, system: str | None = None) -> Run:

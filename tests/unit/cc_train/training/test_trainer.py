@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cc_prep.errors import JobFailed
+from cc_train.data.stream import StatelessSource
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training.loop import Loop, Trainer
 
@@ -45,6 +47,19 @@ def test_no_number_stops_the_run() -> None:
     with pytest.raises(JobFailed, match="step 0"):
         trainer.step([images() * math.nan], 0)
     assert torch.equal(before, task.network.decoder.conv_out.weight)
+
+
+@pytest.mark.parametrize(("before", "now"), [({}, {}), ({"init": None}, {"init": None})])
+def test_a_run_says_of_its_start_what_it_knows(
+    tmp_path: Path, before: dict[str, None], now: dict[str, None]
+) -> None:
+    """Keeps away: a card by which a run of before --init was noted started from new weights."""
+    source, settings = StatelessSource(lambda number: None), Loop(steps=2, device="cpu")
+    Trainer(objective(), settings, before, tmp_path).prepare("never", source)
+    Trainer(objective(), settings, before, tmp_path).save(1, source)
+    goes_on = Trainer(objective(), settings, {"init": None}, tmp_path)
+    assert goes_on.prepare("auto", source) == 1
+    assert goes_on.config == json.loads((tmp_path / "settings.json").read_text()) == now
 
 
 @pytest.mark.parametrize("tf32", [False, True])
