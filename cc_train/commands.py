@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cc_train import configs, start, systems
 from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
+from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, protocol, protocols, signature
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.masks import files as mask_files
@@ -129,7 +131,7 @@ def evaluate(
         scores, captions = protocol.score(
             captioner, entries, items, beams, console, place, protocol_name
         )
-        scores.step = captioners.step_of(run)
+        scores.step, scores.trained_on = captioners.step_of(run), _trained_on(run, entries)
     evaluation.write(place, scores, items, captions, uncaptioned)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
@@ -147,6 +149,11 @@ def _run_to_score(
             "Leave them out: a run is scored against the captions of its --shards",
         )
     return run
+
+
+def _trained_on(run: str, entries: Sequence[Entry]) -> int:
+    """How many of the samples the run was trained on, as far as its folder says."""
+    return runs.trained_on(hub.locate(run), [entry.key for entry in entries])
 
 
 def _say_left_out(pairs: int, predictions: int) -> None:

@@ -57,7 +57,8 @@ class Evaluation:
         that have facts. masks: of predicted masks, where captioner and samples have them;
         faithfulness: where those are of rendered pairs too. signature: what the scores depend on
         besides the captions. step, beams: the checkpoint that made the captions and how; None of
-        captions from elsewhere.
+        captions from elsewhere. trained_on: how many of the pairs the captioner was trained on, as
+        far as its folder says.
     """
 
     signature: Signature
@@ -69,6 +70,7 @@ class Evaluation:
     faithfulness: Faithfulness | None = None
     step: int | None = None
     beams: int | None = None
+    trained_on: int = 0
 
     @property
     def facts(self) -> FactScores | None:
@@ -91,6 +93,7 @@ class Evaluation:
             "signature": self.signature.line,
             "swapped": self.swapped,
             **({} if self.beams is None else {"step": self.step, "beams": self.beams}),
+            **({"trained_on": self.trained_on} if self.trained_on else {}),
         }
 
 
@@ -203,6 +206,12 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
     return {"facts": asdict(item.facts), "outcomes": verdict.outcomes, "exact": verdict.exact}
 
 
+def of_training(count: int, pairs: int) -> str:
+    """What is said of scores on `count` training pairs among `pairs`."""
+    of = f"{count:,} of these {pairs:,} pairs"
+    return f"It was trained on {of}: the scores do not say how good it is on other pairs."
+
+
 def table(result: Evaluation) -> str:
     """What is right of rendered pairs, then the corpus scores, in Markdown."""
     names = list(result.groups[TOTAL].corpus)
@@ -225,6 +234,8 @@ def table(result: Evaluation) -> str:
             f"pairs stay the same; CIDEr {swapped['CIDEr']:.2f} in order, "
             f"{swapped['CIDEr of the swapped']:.2f} swapped."
         )
+    if result.trained_on:
+        lines.append(f"\n{of_training(result.trained_on, result.counts[TOTAL])}")
     lines.append(f"\n{scorer.CONVENTIONS[0].upper()}{scorer.CONVENTIONS[1:]}.")
     lines.append(f"\nSignature: `{result.signature.line}`")
     return "\n".join(lines) + "\n"

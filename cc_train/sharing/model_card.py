@@ -65,6 +65,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         measures |= {name: _value(name, value, items) for name, value in corpus.items()}
         measures |= _of_masks(scores.get("masks", {}))
         changed = None if facts is None else facts["changed pairs"]["pairs"]
+        trained_on = int(scores.get("trained_on", 0))
         signature = str(scores.get("signature", ""))
         beams = int(scores.get("beams") or 1)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -77,6 +78,8 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
             f" {changed:,} of the pairs changed; the shares of right types, looks, new values and "
             "exact captions are over these."
         )
+    if trained_on:
+        on += f" {evaluation.of_training(trained_on, pairs)}"
     return Measured(on, measures, signature, words)
 
 

@@ -1,6 +1,7 @@
 """A run's folder, or a packed one, as others read it: settings, tensors, files beside them.
 
 RUN/settings.json                 all settings, and what identifies the training
+RUN/training_keys.txt             keys of the samples that it was trained on, one a line
 RUN/<file> …                      what the network needs besides, named in settings["files"]
 RUN/checkpoints/000500/           see `cc_train.training.checkpoints`
 PACKED/model.safetensors          in place of the checkpoints; settings in the file's metadata
@@ -27,6 +28,7 @@ from cc_prep.weights.folders import first_line
 from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
+KEYS = "training_keys.txt"
 INIT = "init"  # the key of what a training started from, see `started_from`
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named
@@ -197,3 +199,21 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         if not begun or not (folder / name).exists():
             storage.write_bytes(str(folder / name), content)
+
+
+def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
+    """Writes the keys of the samples that a run is trained on; `anew` also where they are there."""
+    if keys and (anew or not (folder / KEYS).exists()):
+        storage.write_bytes(str(folder / KEYS), ("\n".join(keys) + "\n").encode())
+
+
+def trained_on(folder: Path, keys: Collection[str]) -> int:
+    """How many of these samples the run in a folder was trained on; 0 where it does not say.
+
+    An exported folder, and a run from before its keys were kept, do not say it.
+    """
+    try:
+        content = storage.read_bytes(str(folder / KEYS))
+    except FileNotFoundError:
+        return 0
+    return len(set(keys) & set(content.decode().split("\n")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import cv2
@@ -13,6 +14,7 @@ import torch
 from cc_train import Captioner
 from cc_train import captioner as captioners
 from cc_train.captioner import Inputs
+from cc_train.data import shard_index
 from cc_train.evaluation import protocol
 from tests import toy_captioner
 from tests.commands import cc_train
@@ -139,6 +141,24 @@ def test_a_card_has_the_scores_of_its_own_weights(tmp_path: Path, run: Path, sha
     done = cc_train("export", run, tmp_path / "older")
     assert (done.returncode, "Evaluate again" in done.stderr) == (2, True)
     assert not (tmp_path / "older").exists()
+
+
+def test_scores_on_training_pairs_say_so(tmp_path: Path, run: Path, shards: str) -> None:
+    """Keeps away: a card that praises a captioner for what it has learned by heart."""
+    trained = (run / "training_keys.txt").read_text().split()
+    keys = [entry.key for entry in shard_index.read([shards])]
+    assert 0 < len(trained) < len(keys) == 12, "some were held out to validate on"
+    note = f"It was trained on {len(trained)} of these 12 pairs: the scores do not say"
+    done = cc_train("evaluate", run, "--shards", shards, "--out", tmp_path / "scores")
+    assert note in done.stdout
+    done = cc_train("export", run, tmp_path / "small", "--shards", shards)
+    assert (done.returncode, note in done.stderr) == (0, True), done.stderr
+    assert note in (tmp_path / "small/README.md").read_text()
+    assert not (tmp_path / "small/training_keys.txt").exists()
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run/training_keys.txt").write_text("another\n")
+    done = cc_train("export", tmp_path / "run", tmp_path / "other", "--shards", shards)
+    assert (done.returncode, "It was trained on" in done.stderr) == (0, False), done.stderr
 
 
 @pytest.mark.parametrize("option", ["--references", "--types", "--predicted-only"])
