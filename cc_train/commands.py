@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from cc_prep import storage
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
 from cc_train.captioner import Caption, CaptionModel
@@ -221,14 +221,38 @@ def caption(
         raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
     if pairs is not None and images:
         raise UserError("images and --pairs are both given", "Give one of them")
-    listed = [images] if images else list(read_pairs(Path(pairs or "")))
-    captioner = Captioner.from_pretrained(run, device=device)
+    if pairs is not None:
+        listed = list(read_pairs(Path(pairs)))
+        _caption_listed(Captioner.from_pretrained(run, device=device), listed, beams, as_json)
+        return
+    assert images is not None
+    one = Captioner.from_pretrained(run, device=device)(*images, beams=beams)
+    if mask is not None or overlay is not None:
+        overlays.write(one, images, mask, overlay)
+    click.echo(_line(*images, one, as_json, many=False))
+
+
+def _caption_listed(
+    captioner: Captioner, listed: Sequence[tuple[str, str]], beams: int, as_json: bool
+) -> None:
+    """Prints a sentence for each pair of a list. A pair without readable images has its error on
+    standard error, and with `as_json` a record too; raises JobFailed for such pairs at the end.
+    """
+    failed = 0
     for first in range(0, len(listed), BATCH):
         part = listed[first : first + BATCH]
-        for (before, after), one in zip(part, captioner(part, beams=beams), strict=True):
-            if mask is not None or overlay is not None:
-                overlays.write(one, (before, after), mask, overlay)
-            click.echo(_line(before, after, one, as_json, len(listed) > 1))
+        outcomes = captioner.caption_each(part, beams=beams)
+        for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
+            if isinstance(one, Caption):
+                click.echo(_line(*pair, one, as_json, len(listed) > 1))
+                continue
+            failed += 1
+            click.echo(f"pair {number}: {one}", err=True)
+            if as_json:
+                row = {"before": pair[0], "after": pair[1], "error": str(one)}
+                click.echo(json.dumps(row, ensure_ascii=False))
+    if failed:
+        raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
 
 
 def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:
