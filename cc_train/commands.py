@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats import coco as reference_files
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
 from cc_train.captioner import Caption, CaptionModel
@@ -274,7 +275,9 @@ def _caption_samples(
     for sample, one in predict(captioner, entries, beams):
         references = list(by_key[sample.key].captions)
         if as_json:
-            row = {"key": sample.key, **_row(one), "references": references}
+            entry = by_key[sample.key]
+            names = reference_files.own_names(entry.image_id or entry.key, entry.meta())
+            row = {"key": sample.key, **names, **_row(one), "references": references}
             click.echo(json.dumps(row, ensure_ascii=False))
             continue
         click.echo(f"{sample.key}: {_text(one)}")

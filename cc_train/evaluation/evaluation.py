@@ -8,7 +8,8 @@ DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores 
                        pairs tell of the same object (`faithfulness`), what was left out, the
                        conventions, the signature
 DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
-                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`)
+                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`); of
+                       an own pair its names in its data set (`pair`, `before`, `after`)
 DIR/table.md           facts and corpus scores as tables
 DIR/predicted_masks/   KEY.png of class ids, where the captioner masks; and true_masks/ beside it
 """
@@ -184,6 +185,7 @@ def write(
             {
                 "id": item.id,
                 "image_id": item.name,
+                **item.own,
                 "caption": predictions[item.id],
                 "references": item.references,
                 "groups": item.groups,
