@@ -105,6 +105,9 @@ def _say_that_it_goes_on(trainer: Trainer, start: int, console: Console) -> None
     before, steps = trainer.steps_before, trainer.settings.steps
     for what in trainer.damaged:
         console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
+    if start == steps:
+        console.print(f"all {steps} steps are done", highlight=False)
+        return
     console.print(f"going on at step {start}", highlight=False)
     if before not in (None, steps) and trainer.settings.schedule != "constant":
         text = f"{before} steps became {steps}: the learning rate follows"

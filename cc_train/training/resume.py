@@ -68,6 +68,16 @@ def check_same(
         )
 
 
+def check_steps(done: int, steps: int | None, run: Path) -> None:
+    """Raises UserError where a training is to end before the last of the `done` steps of its run.
+
+    Nothing would be trained, and the settings would name fewer steps than the checkpoints have.
+    """
+    if steps is not None and steps < done:
+        what = f"{run} was trained for {done} steps already, and is to end after {steps}"
+        raise UserError(what, f"Give --steps {done} or more, or another --out")
+
+
 def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
     """Raises UserError where --init names other weights than those that the run started from.
 

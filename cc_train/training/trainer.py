@@ -201,6 +201,8 @@ class Trainer:
             resume.check_same(before, self.config, self.run, stream)
             self.steps_before = before.get("loop", {}).get("steps")
             states_start = checkpoint is None or runs.INIT in before
+        if checkpoint is not None:
+            resume.check_steps(checkpoint.step, self.settings.steps, self.run)
         config = self.config if states_start else runs.without_start(self.config)
         storage.write_json(str(place), config)
         return checkpoint, states_start
