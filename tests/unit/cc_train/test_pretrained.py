@@ -86,10 +86,15 @@ GREY = np.zeros((32, 32), np.uint8)
     ("images", "message"),
     [
         ((GREY, np.zeros((32, 40), np.uint8)), "before is 32×32 px and the image after 40×32 px"),
-        ((GREY.astype(np.float32), GREY), r"before: .*float32 \[32, 32\], not uint8"),
+        (
+            (GREY.astype(np.float32), GREY),
+            r"^the image before: unreadable image \(float32 \[32, 32\], "
+            r"not uint8 .*\)\. Give uint8, 0 to 255",
+        ),
         ((np.zeros((3, 32, 32), np.uint8), GREY), r"uint8 \[3, 32, 32\], not uint8 \[H, W, 3\]"),
-        ((GREY[:8], GREY[:8]), "at least 16 a side"),
-        ((GREY, "nowhere.png"), "nowhere.png: missing image"),
+        ((GREY[:8], GREY[:8]), r"too small \(32×8, at least 16 a side\)\. Give a larger image"),
+        ((GREY, "nowhere.png"), r"^nowhere.png: missing image\. Look at the path$"),
+        ((GREY, __file__), r"^[^ ]*: unreadable image \(cannot identify .*\)\. Save it anew"),
         (("clip.MP4", GREY), "clip.MP4: is a video. Name a frame of it: clip.MP4#frame=0"),
         ((GREY,), "one image"),
         (([(GREY, GREY), (GREY,)],), "no list of pairs"),
