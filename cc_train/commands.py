@@ -260,7 +260,9 @@ def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | Non
     """The captioner and the two images that `[RUN] [BEFORE AFTER]` name. Raises UserError."""
     if len(places) > 3:
         raise UserError(f"{len(places)} places given", "Give RUN, BEFORE and AFTER, or --pairs")
-    if len(places) == 2 and Path(places[0]).is_dir():
+    if (len(places) == 2 and Path(places[0]).is_dir()) or (
+        len(places) == 1 and Path(places[0]).is_file()
+    ):
         raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
     run = runs.SHIPPED if len(places) in (0, 2) else places[0]
     return run, (places[-2], places[-1]) if len(places) > 1 else None

@@ -9,6 +9,7 @@ PACKED/model.safetensors          in place of the checkpoints; settings in the f
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,12 +124,23 @@ def best_model(folder: Path) -> tuple[Path, int]:
     packed = folder / checkpoints.MODEL
     if packed.is_file():
         return packed, 0
+    if not checkpoints.steps(folder):
+        raise UserError(f"{folder}: no checkpoint of a run", _likely(folder))
     step = checkpoints.best_step(folder)
     model = folder / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
     state = checkpoints.read_state(folder, step)
     if sha256(model) != state["sha256"][checkpoints.MODEL]:
         raise UserError(f"{model}: damaged", "Restore it, or train on from the one before")
     return model, step
+
+
+def _likely(folder: Path) -> str:
+    """What may be meant in place of a folder that is no run: a name of ours, or a run in it."""
+    near = [] if folder.exists() else difflib.get_close_matches(str(folder), shipped(), 1)
+    parts = (checkpoints.FOLDER, checkpoints.MODEL)
+    inside = [str(place.parent) for part in parts for place in sorted(folder.glob(f"*/{part}"))]
+    likely = [*near, *inside]
+    return f'Did you mean "{likely[0]}"?' if likely else "Give the --out of a training"
 
 
 def settings_of(run: Run, model: type[S], without: Collection[str] = ()) -> S:

@@ -172,6 +172,12 @@ def test_a_bad_pair_of_a_list_stops_no_other(
     assert lines[1].startswith(f"{after}\t{after}\tnothing changed")
 
 
+def test_one_image_alone_is_named_as_that(scene: tuple[Path, Path, Path]) -> None:
+    """Keeps away: "no images given" where one is."""
+    done = command("caption", scene[0])
+    assert (done.returncode, "only one image is given" in done.stderr) == (2, True)
+
+
 def test_other_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="no attribute 'captioner_of_all'"):
         _ = cc_train.captioner_of_all
