@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import click
 from rich.console import Console
 
 from cc_prep import storage
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.formats import coco as reference_files
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
 from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
+from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, protocol, protocols, signature
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.masks import files as mask_files
@@ -47,7 +50,7 @@ def train(
     start_from = None if init is None else hub.locate(init)
     if start_from is not None and not start_from.exists():
         raise UserError(f"--init {init}: no such file or folder", "Look at the path")
-    request = Request(shards, valid, Path(run), start_from, resume, console)
+    request = Request(shards, valid, Path(run), start_from, resume, console, init_name=init)
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
         click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
@@ -129,7 +132,7 @@ def evaluate(
         scores, captions = protocol.score(
             captioner, entries, items, beams, Console(stderr=True), place, protocol_name
         )
-        scores.step = step
+        scores.step, scores.trained_on = step, _trained_on(run, entries)
     evaluation.write(place, scores, items, captions, uncaptioned)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
@@ -153,6 +156,11 @@ def _captioner_and_step(run: str, device: str) -> tuple[CaptionModel, int]:
     """The captioner of a run, and the step of its checkpoint, 0 of an exported one."""
     stored = runs.read(hub.locate(run))
     return captioners.of_run(stored, run, pick_device(device)), stored.step
+
+
+def _trained_on(run: str, entries: Sequence[Entry]) -> int:
+    """How many of the samples the run was trained on, as far as its folder says."""
+    return runs.trained_on(hub.locate(run), [entry.key for entry in entries])
 
 
 def _say_left_out(pairs: int, predictions: int) -> None:
@@ -220,21 +228,47 @@ def caption(
         raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
     if pairs is not None and images:
         raise UserError("images and --pairs are both given", "Give one of them")
-    listed = [images] if images else list(read_pairs(Path(pairs or "")))
-    captioner = Captioner.from_pretrained(run, device=device)
+    if pairs is not None:
+        listed = list(read_pairs(Path(pairs)))
+        _caption_listed(Captioner.from_pretrained(run, device=device), listed, beams, as_json)
+        return
+    assert images is not None
+    one = Captioner.from_pretrained(run, device=device)(*images, beams=beams)
+    if mask is not None or overlay is not None:
+        overlays.write(one, images, mask, overlay)
+    click.echo(_line(*images, one, as_json, many=False))
+
+
+def _caption_listed(
+    captioner: Captioner, listed: Sequence[tuple[str, str]], beams: int, as_json: bool
+) -> None:
+    """Prints a sentence for each pair of a list. A pair without readable images has its error on
+    standard error, and with `as_json` a record too; raises JobFailed for such pairs at the end.
+    """
+    failed = 0
     for first in range(0, len(listed), BATCH):
         part = listed[first : first + BATCH]
-        for (before, after), one in zip(part, captioner(part, beams=beams), strict=True):
-            if mask is not None or overlay is not None:
-                overlays.write(one, (before, after), mask, overlay)
-            click.echo(_line(before, after, one, as_json, len(listed) > 1))
+        outcomes = captioner.caption_each(part, beams=beams)
+        for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
+            if isinstance(one, Caption):
+                click.echo(_line(*pair, one, as_json, len(listed) > 1))
+                continue
+            failed += 1
+            click.echo(f"pair {number}: {one}", err=True)
+            if as_json:
+                row = {"before": pair[0], "after": pair[1], "error": str(one)}
+                click.echo(json.dumps(row, ensure_ascii=False))
+    if failed:
+        raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
 
 
 def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:
     """The captioner and the two images that `[RUN] [BEFORE AFTER]` name. Raises UserError."""
     if len(places) > 3:
         raise UserError(f"{len(places)} places given", "Give RUN, BEFORE and AFTER, or --pairs")
-    if len(places) == 2 and Path(places[0]).is_dir():
+    if (len(places) == 2 and Path(places[0]).is_dir()) or (
+        len(places) == 1 and Path(places[0]).is_file()
+    ):
         raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
     run = runs.SHIPPED if len(places) in (0, 2) else places[0]
     return run, (places[-2], places[-1]) if len(places) > 1 else None
@@ -249,7 +283,9 @@ def _caption_samples(
     for sample, one in predict(captioner, entries, beams):
         references = list(by_key[sample.key].captions)
         if as_json:
-            row = {"key": sample.key, **_row(one), "references": references}
+            entry = by_key[sample.key]
+            names = reference_files.own_names(entry.image_id or entry.key, entry.meta())
+            row = {"key": sample.key, **names, **_row(one), "references": references}
             click.echo(json.dumps(row, ensure_ascii=False))
             continue
         click.echo(f"{sample.key}: {_text(one)}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
+import numpy as np
 import torch
 
 from cc_prep.errors import UserError
@@ -115,9 +116,29 @@ class Captioner:
         batches = (pairs[first : first + batch_size] for first in range(0, len(pairs), batch_size))
         return [caption for batch in batches for caption in self._captions(batch, beams)]
 
+    def caption_each(
+        self, pairs: Sequence[Pair], /, *, beams: int = 1
+    ) -> list[Caption | UserError]:
+        """The captions of one batch of pairs, in their order, and the error of each other pair.
+
+        What a call raises of a pair stands in that pair's place, and the others have captions.
+        """
+        batch: list[np.ndarray | UserError] = []
+        for pair in pairs:
+            try:
+                batch.append(image_pairs.stack([pair], self.inputs.size))
+            except UserError as error:
+                batch.append(error)
+        pixels = [one for one in batch if not isinstance(one, UserError)]
+        captions = iter(self._captions_of(np.concatenate(pixels), beams) if pixels else [])
+        return [one if isinstance(one, UserError) else next(captions) for one in batch]
+
     def _captions(self, pairs: Sequence[Pair], beams: int) -> list[Caption]:
-        pixels = torch.from_numpy(image_pairs.stack(pairs, self.inputs.size))
-        return self.model.caption(pixels.to(self.device), beams)
+        return self._captions_of(image_pairs.stack(pairs, self.inputs.size), beams)
+
+    def _captions_of(self, pixels: np.ndarray, beams: int) -> list[Caption]:
+        """pixels: uint8 [B, 2, H, W, 3] RGB of the size of `inputs`."""
+        return self.model.caption(torch.from_numpy(pixels).to(self.device), beams)
 
 
 def _listed(pairs: object) -> list[Pair]:

@@ -37,7 +37,8 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)
         loop = loop.lasting(task.items, ranks.world)
-        about = {"system": system, "files": sorted(task.files), **task.about}
+        start = runs.started_from(request.init, request.init_name)
+        about = {"system": system, "files": sorted(task.files), runs.INIT: start, **task.about}
         values = settings.model_copy(update={"loop": loop}).model_dump(mode="json")
         assert not about.keys() & values.keys(), "a key of `about` is also a setting"
         config = {**about, **values}

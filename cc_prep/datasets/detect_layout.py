@@ -139,6 +139,11 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
     archives = [n for n in files if n.lower().endswith(annotation_files.ARCHIVES)]
     if archives:
         return UserError(f"{root}: {', '.join(archives[:MOST_LISTED])} in it", "Unpack it there")
+    if any(name in table.NAMES for name in files):
+        try:
+            table.only_table(root)
+        except UserError as error:
+            return error
     partial = {layout: present for layout, present in parts.items() if any(present.values())}
     if partial:
         layout = max(partial, key=lambda one: sum(partial[one].values()) / len(partial[one]))
@@ -153,5 +158,6 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
     contents = ", ".join(files[:MOST_LISTED]) or "no files"
     return UserError(
         f"{root}: no known layout; {contents} in it",
-        "Add a table pairs.csv with columns before, after, caption, split (docs/data.md)",
+        "Add a table pairs.csv, or .jsonl, with columns before, after, caption, split "
+        "(docs/data.md)",
     )

@@ -20,10 +20,22 @@ def image_ids(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(meta["key"]) for meta in facts]
 
 
+def own_names(name: str, meta: Mapping[str, Any]) -> dict[str, str]:
+    """The pair's id in its data set and its two images, where its name is no official id.
+
+    Keys are cut and hold digests: of a key alone nobody could tell whose images it means.
+    """
+    if name != meta["key"]:
+        return {}
+    names = {"pair": meta.get("id"), "before": meta.get("before"), "after": meta.get("after")}
+    return {what: str(value) for what, value in names.items() if value}
+
+
 def references(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """COCO's annotation format of samples by their JSON.
 
-    Kind and change type stand beside each image: `cc-train evaluate` scores by them. The ids of
+    Kind and change type stand beside each image: `cc-train evaluate` scores by them. So do the
+    names of an own pair, which predictions may go by. The ids of
     samples without captions are in a list of their own, since the official scripts fail on an image
     without annotations.
     """
@@ -43,6 +55,7 @@ def references(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 "filename": name,
                 "kind": meta.get("kind"),
                 "change_type": meta.get("change_type"),
+                **own_names(name, meta),
             }
             for name, meta in zip(names, with_captions, strict=True)
         ],

@@ -9,12 +9,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import PIL.Image
 
-from cc_prep.errors import RejectedPair, UserError
+from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
 
 Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
 """A path or URL, `video.mp4#frame=12`, uint8 [H, W, 3] RGB or [H, W] grey, or a PIL image."""
 
+REMEDIES = {
+    Reason.MISSING_IMAGE: "Look at the path",
+    Reason.IMAGE_TOO_SMALL: "Give a larger image",
+    Reason.IMAGE_TOO_LARGE: "Shrink it first",
+    Reason.UNREADABLE_VIDEO: "Name a frame that it has, such as VIDEO#frame=0",
+}
+# What is no image: of arrays and PIL images, and of files.
+UNREADABLE = ("Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey", "Save it anew, as PNG or JPEG")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
 
 
@@ -65,7 +73,11 @@ def _pixels(image: Any, name: str) -> np.ndarray:
             return images.from_pillow(image, name)
         return images.from_array(image, name)
     except RejectedPair as error:
-        raise UserError(f"{name}: {error}", "Give two images") from None
+        reason = error.reason.value
+        detail = error.detail.removeprefix(name).removeprefix(": ")
+        what = f"{name}: {reason} ({detail})" if detail else f"{name}: {reason}"
+        is_file = isinstance(image, str | os.PathLike)
+        raise UserError(what, REMEDIES.get(error.reason, UNREADABLE[is_file])) from None
 
 
 def _size(image: np.ndarray) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
+from cc_prep.datasets.layouts import table
 from cc_prep.datasets.layouts.annotation_files import by_stem
 from cc_prep.errors import UserError
 
+LISTS = (
+    "Give a CSV whose first line is before,after, or JSON lines (.jsonl) with an object a pair, "
+    'such as {"before": "a.png", "after": "b.png"}'
+)
 BEFORE, AFTER = "before", "after"
 
 
@@ -26,17 +30,22 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
     if place.is_dir():
         yield from _of_folder(place)
         return
+    if not place.exists():
+        raise UserError(f"{place}: no such file or folder", "Look at the path")
+    if place.suffix == ".json":
+        raise UserError(f"{place}: neither a CSV nor JSON lines", LISTS)
     try:
         if place.suffix == ".jsonl":
             rows: list[Any] = storage.read_json_lines(str(place))
         else:
-            rows = list(csv.DictReader(io.StringIO(place.read_text(encoding="utf-8-sig"))))
+            rows = table.csv_rows(place.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{place}: {error}", "Give a CSV or JSON-lines file") from None
+        raise UserError(f"{place}: {error}", LISTS) from None
     if not rows:
-        raise UserError(f"{place}: lists no pairs", "Add a line a pair below the header")
-    if not isinstance(rows[0], dict) or not {BEFORE, AFTER} <= rows[0].keys():
-        raise UserError(f"{place}: no columns before and after", "Name the columns so")
+        raise UserError(f"{place}: lists no pairs", LISTS)
+    if not table.has_columns(rows[0]):
+        what = f"no columns before and after, but {table.columns_of(rows[0])}"
+        raise UserError(f"{place}: {what}", LISTS)
     yield from [_of_row(place, number, row) for number, row in enumerate(rows, start=1)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import re
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from cc_prep.media import images
 from cc_prep.progress import Progress, no_progress
 
 ADVICE = "Give shards that `cc-prep interpolate` wrote"
+SHARD_NUMBER = re.compile(r"\d+\.tar$")
+MOST_LISTED = 8
 END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
 
 
@@ -61,11 +64,23 @@ def expand(patterns: Sequence[str]) -> list[str]:
         for name in braceexpand.braceexpand(pattern):
             matches = storage.glob(name) if any(c in name for c in "*?[") else [name]
             if not matches or not all(storage.exists(place) for place in matches):
-                raise UserError(f"--shards {name}: no such file", "Quote it, and look at the path")
+                raise _none_of(name)
             if matches != [name]:
                 _check_finished(name, matches)
             places += matches
     return list(dict.fromkeys(places))
+
+
+def _none_of(pattern: str) -> UserError:
+    """What is said of a pattern that names no file: which shards lie there, by their splits."""
+    folder, slash, _ = pattern.rpartition("/")
+    names = [place.rpartition("/")[2] for place in storage.glob(f"{folder}{slash}*.tar")]
+    there = sorted({SHARD_NUMBER.sub("*.tar", name) for name in names})
+    what = f"--shards {pattern}: no such file"
+    if not there:
+        return UserError(what, "Quote it, and look at the path")
+    listed = ", ".join(there[:MOST_LISTED])
+    return UserError(f"{what}, but {listed}", "Give one of these, or another folder")
 
 
 def _check_finished(pattern: str, places: Sequence[str]) -> None:

@@ -42,7 +42,10 @@ class StreamSettings(Section):
 
 
 class Source(Protocol):
-    """Where micro-batches come from."""
+    """Where micro-batches come from. keys: of all samples that they are made of."""
+
+    @property
+    def keys(self) -> Sequence[str]: ...
 
     def __call__(self, number: int) -> Any:
         """The micro-batch of this rank by its number."""
@@ -62,10 +65,10 @@ class Source(Protocol):
 
 
 class StatelessSource:
-    """A source without a state of its own: a function of the number."""
+    """A source without a state of its own: a function of the number. keys: see `Source`."""
 
-    def __init__(self, batch: Callable[[int], Any]) -> None:
-        self.batch = batch
+    def __init__(self, batch: Callable[[int], Any], keys: Sequence[str] = ()) -> None:
+        self.batch, self.keys = batch, keys
 
     def __call__(self, number: int) -> Any:
         return self.batch(number)
@@ -111,8 +114,8 @@ class Stream:
                 f"({ranks.world} × {batch_size})",
                 "Give more shards, a smaller loop.batch_size or fewer processes",
             )
-        keys = "\n".join(entry.key for entry in self.entries)
-        self.digest = hashlib.sha256(keys.encode()).hexdigest()
+        self.keys = [entry.key for entry in self.entries]
+        self.digest = hashlib.sha256("\n".join(self.keys).encode()).hexdigest()
         self.skipped: set[str] = set()
 
     def __call__(self, number: int) -> dict[str, Any]:

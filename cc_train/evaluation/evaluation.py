@@ -8,7 +8,8 @@ DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores 
                        pairs tell of the same object (`faithfulness`), what was left out, the
                        conventions, the signature
 DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
-                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`)
+                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`); of
+                       an own pair its names in its data set (`pair`, `before`, `after`)
 DIR/table.md           facts and corpus scores as tables
 DIR/predicted_masks/   KEY.png of class ids, where the captioner masks; and true_masks/ beside it
 """
@@ -61,7 +62,8 @@ class Evaluation:
         that have facts. masks: of predicted masks, where captioner and samples have them;
         faithfulness: where those are of rendered pairs too. signature: what the scores depend on
         besides the captions. step, beams: the checkpoint that made the captions and how; None of
-        captions from elsewhere.
+        captions from elsewhere. trained_on: how many of the pairs the captioner was trained on, as
+        far as its folder says.
     """
 
     signature: Signature
@@ -73,6 +75,7 @@ class Evaluation:
     faithfulness: Faithfulness | None = None
     step: int | None = None
     beams: int | None = None
+    trained_on: int = 0
 
     @property
     def facts(self) -> FactScores | None:
@@ -95,6 +98,7 @@ class Evaluation:
             "signature": self.signature.line,
             "swapped": self.swapped,
             **({} if self.beams is None else {"step": self.step, "beams": self.beams}),
+            **({"trained_on": self.trained_on} if self.trained_on else {}),
         }
 
 
@@ -185,6 +189,7 @@ def write(
             {
                 "id": item.id,
                 "image_id": item.name,
+                **item.own,
                 "caption": predictions[item.id],
                 "references": item.references,
                 "groups": item.groups,
@@ -205,6 +210,12 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
         return {}
     verdict = result.verdicts[item.id]
     return {"facts": asdict(item.facts), "outcomes": verdict.outcomes, "exact": verdict.exact}
+
+
+def of_training(count: int, pairs: int) -> str:
+    """What is said of scores on `count` training pairs among `pairs`."""
+    of = f"{count:,} of these {pairs:,} pairs"
+    return f"It was trained on {of}: the scores do not say how good it is on other pairs."
 
 
 def table(result: Evaluation) -> str:
@@ -231,6 +242,8 @@ def table(result: Evaluation) -> str:
             f"pairs stay the same; CIDEr {swapped['CIDEr']:.2f} in order, "
             f"{swapped['CIDEr of the swapped']:.2f} swapped."
         )
+    if result.trained_on:
+        lines.append(f"\n{of_training(result.trained_on, result.counts[TOTAL])}")
     lines.append(f"\n{scorer.CONVENTIONS[0].upper()}{scorer.CONVENTIONS[1:]}.")
     lines.append(f"\nSignature: `{result.signature.line}`")
     return "\n".join(lines) + "\n"

@@ -102,6 +102,10 @@ def _network(stored: Run, recipe: Any, out: Path, details: Details) -> list[Path
         small = Path(folder) / file.name
         _write_model(tensors, stored.settings, small)
         about = recipe.card(small, samples)
+        keys = [sample.key for sample in samples]
+        count = _say_trained_on(stored, keys, Console(stderr=True))
+        if count:
+            about["measured_on"] += f" {evaluation.of_training(count, len(keys))}"
         text = model_card.of_network(stored, small, out.name, about, details.licence)
         small.replace(file)
     storage.write_bytes(str(card), text.encode())
@@ -141,13 +145,23 @@ def _measured(
             shutil.copytree(earlier, place)
         return model_card.measured(place)
     entries, items = protocol.items(details.shards)
-    scores, captions = protocol.score(captioner, entries, items, 1, Console(stderr=True))
+    console = Console(stderr=True)
+    scores, captions = protocol.score(captioner, entries, items, 1, console)
+    scores.trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
     evaluation.write(place, scores, items, captions)
     words = model_card.measured(place, entries)
     if details.calibrate and scores.facts is not None:
         error = calibrating.error(captioner, details.shards)
         words.measures["calibration error"] = f"{100 * error:.1f} %"
     return words
+
+
+def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
+    """How many of the samples that an export is measured on the run was trained on."""
+    count = runs.trained_on(stored.folder, keys)
+    if count:
+        console.print(evaluation.of_training(count, len(keys)), highlight=False, soft_wrap=True)
+    return count
 
 
 def _require_step(earlier: Path, step: int) -> None:

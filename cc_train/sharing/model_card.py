@@ -19,7 +19,7 @@ from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
-from cc_train.training import checkpoints
+from cc_train.training import checkpoints, runs
 from cc_train.training.runs import Run
 
 NAME = "README.md"
@@ -65,6 +65,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         measures |= {name: _value(name, value, items) for name, value in corpus.items()}
         measures |= _of_masks(scores.get("masks", {}))
         changed = None if facts is None else facts["changed pairs"]["pairs"]
+        trained_on = int(scores.get("trained_on", 0))
         signature = str(scores.get("signature", ""))
         beams = None if scores.get("beams") is None else int(scores["beams"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -79,6 +80,8 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
             f" {changed:,} of the pairs changed; the shares of right types, looks, new values and "
             "exact captions are over these."
         )
+    if trained_on:
+        on += f" {evaluation.of_training(trained_on, pairs)}"
     return Measured(on, measures, signature, words)
 
 
@@ -95,6 +98,7 @@ def of_captioner(
         system=stored.system,
         licence=licence,
         data=data,
+        start=_start(stored),
         pairs=_pairs(stored),
         steps=_steps(stored),
         size=f"{width}×{height}" if height else "see the settings",
@@ -136,9 +140,11 @@ def with_place(card: str, place: str) -> str:
 def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
     """What the captioner cannot do, as far as the run knows."""
     like = data or scores.datasets or "its training data"
+    start = stored.settings.get(runs.INIT)
+    before = "" if start is None else f", from the weights of {start['name']}"
     limits = [
-        f"It was trained on {like} and knows nothing else. Of other images it says a sentence too, "
-        "and the sentence is then wrong.",
+        f"It was trained on {like}{before}. Of images unlike those it says a sentence too, and the "
+        "sentence is then wrong.",
         "It can only use the words of its vocabulary.",
         "Both images must show one view in one size; they are resized to the size above.",
     ]
@@ -204,6 +210,14 @@ def _datasets(entries: Sequence[Entry]) -> str:
 
 def _parameters(stored: Run) -> int:
     return sum(tensor.numel() for tensor in stored.tensors.values())
+
+
+def _start(stored: Run) -> str:
+    """What the training started from; other data and another licence may come with it."""
+    if runs.INIT not in stored.settings:
+        return "not stated"
+    start = stored.settings[runs.INIT]
+    return "nothing learned" if start is None else f"{start['name']}, SHA-256 `{start['sha256']}`"
 
 
 def _pairs(stored: Run) -> str:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_train.data.stream import SKIPPED, Source
 from cc_train.distributed import Ranks
+from cc_train.training import runs
 from cc_train.training.ahead import ahead
 from cc_train.training.experiment_loggers import open_loggers
 from cc_train.training.metric_logger import MetricLogger
@@ -72,17 +73,11 @@ def fit(
     """
     trainer = Trainer(objective, settings, config, run, ranks, device)
     start = trainer.prepare(resume, source)
-    if start and ranks.first:
-        for what in trainer.damaged:
-            console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
-        console.print(f"going on at step {start}", highlight=False)
-        if trainer.steps_before not in (None, settings.steps) and settings.schedule != "constant":
-            text = (
-                f"{trainer.steps_before} steps became {settings.steps}: the learning rate follows"
-            )
-            console.print(f"{text} the schedule of all {settings.steps}", highlight=False)
     logger = None
     if ranks.first:
+        runs.write_keys(run, source.keys, anew=start == 0)
+        if start:
+            _say_that_it_goes_on(trainer, start, console)
         others = open_loggers(settings.loggers, run, config)
         logger = MetricLogger(run, start, settings.steps, console, others)
     with _stoppable() as stop_asked, _alive():
@@ -106,6 +101,19 @@ def fit(
             if logger is not None:
                 logger.close()
     return trainer.figures
+
+
+def _say_that_it_goes_on(trainer: Trainer, start: int, console: Console) -> None:
+    before, steps = trainer.steps_before, trainer.settings.steps
+    for what in trainer.damaged:
+        console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
+    if start == steps:
+        console.print(f"all {steps} steps are done", highlight=False)
+        return
+    console.print(f"going on at step {start}", highlight=False)
+    if before not in (None, steps) and trainer.settings.schedule != "constant":
+        text = f"{before} steps became {steps}: the learning rate follows"
+        console.print(f"{text} the schedule of all {steps}", highlight=False)
 
 
 def _after(

@@ -10,6 +10,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
 from cc_train.data.split import VALID_DIGEST
+from cc_train.training import runs
 
 # What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
 # step's batch is divided is free as well: `global_batch_size` is what counts.
@@ -49,7 +50,8 @@ def check_same(
     which the items of a step are known where settings from before `global_batch_size` do not say
     them.
     """
-    old, new = dict(before), dict(now)
+    _check_start(before, now, run)
+    old, new = runs.without_start(before), runs.without_start(now)
     if "loop" in old and "loop" in new and old["loop"].get(ITEMS) is None:
         loop, own = dict(old["loop"]), new["loop"]
         batch = loop.get("batch_size", own["batch_size"])
@@ -75,4 +77,31 @@ def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path)
         raise UserError(
             f"{run} was validated on other pairs, and its best checkpoint chosen by them",
             "Give the same --valid, or another --out",
+        )
+
+
+def check_steps(done: int, steps: int | None, run: Path) -> None:
+    """Raises UserError where a training is to end before the last of the `done` steps of its run.
+
+    Nothing would be trained, and the settings would name fewer steps than the checkpoints have.
+    """
+    if steps is not None and steps < done:
+        what = f"{run} was trained for {done} steps already, and is to end after {steps}"
+        raise UserError(what, f"Give --steps {done} or more, or another --out")
+
+
+def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
+    """Raises UserError where --init names other weights than those that the run started from.
+
+    They are not read again, but the settings that follow from them are, and the card names them.
+    Runs from before that was noted go on with any.
+    """
+    if runs.INIT not in before:
+        return
+    old, new = before[runs.INIT], now.get(runs.INIT)
+    if (old or {}).get("sha256") != (new or {}).get("sha256"):
+        what = f"{run} started from {runs.start_in_words(old)}"
+        raise UserError(
+            f"{what}, and this training from {runs.start_in_words(new)}",
+            "Give the same --init, or another --out",
         )

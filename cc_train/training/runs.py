@@ -1,6 +1,7 @@
 """A run's folder, or a packed one, as others read it: settings, tensors, files beside them.
 
 RUN/settings.json                 all settings, and what identifies the training
+RUN/training_keys.txt             keys of the samples that it was trained on, one a line
 RUN/<file> …                      what the network needs besides, named in settings["files"]
 RUN/checkpoints/000500/           see `cc_train.training.checkpoints`
 PACKED/model.safetensors          in place of the checkpoints; settings in the file's metadata
@@ -8,6 +9,7 @@ PACKED/model.safetensors          in place of the checkpoints; settings in the f
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from cc_prep.weights.folders import first_line
 from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
+KEYS = "training_keys.txt"
+INIT = "init"  # the key of what a training started from, see `started_from`
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named
 
@@ -64,6 +68,29 @@ def locate(place: str | Path) -> Path:
     return ASSETS / str(place) if is_shipped(place) else Path(place)
 
 
+def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
+    """What a run's settings say of the weights that --init names; None where there are none.
+
+    init: a run, a packed captioner or a file of weights. name: what the user calls it. Raises
+    UserError for a folder without a network.
+    """
+    if init is None:
+        return None
+    place = locate(init)
+    file = best_model(place)[0] if place.is_dir() else place
+    return {"name": name or str(init), "sha256": sha256(file)}
+
+
+def start_in_words(start: Mapping[str, str] | None) -> str:
+    """What a training started from, as messages and cards have it."""
+    return "new weights" if start is None else f"{start['name']} (SHA-256 {start['sha256'][:12]})"
+
+
+def without_start(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that do not say what the training started from."""
+    return {name: value for name, value in settings.items() if name != INIT}
+
+
 def read(folder: Path, system: str | None = None) -> Run:
     """The best network of a run, or a packed one.
 
@@ -97,12 +124,23 @@ def best_model(folder: Path) -> tuple[Path, int]:
     packed = folder / checkpoints.MODEL
     if packed.is_file():
         return packed, 0
+    if not checkpoints.steps(folder):
+        raise UserError(f"{folder}: no checkpoint of a run", _likely(folder))
     step = checkpoints.best_step(folder)
     model = folder / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
     state = checkpoints.read_state(folder, step)
     if sha256(model) != state["sha256"][checkpoints.MODEL]:
         raise UserError(f"{model}: damaged", "Restore it, or train on from the one before")
     return model, step
+
+
+def _likely(folder: Path) -> str:
+    """What may be meant in place of a folder that is no run: a name of ours, or a run in it."""
+    near = [] if folder.exists() else difflib.get_close_matches(str(folder), shipped(), 1)
+    parts = (checkpoints.FOLDER, checkpoints.MODEL)
+    inside = [str(place.parent) for part in parts for place in sorted(folder.glob(f"*/{part}"))]
+    likely = [*near, *inside]
+    return f'Did you mean "{likely[0]}"?' if likely else "Give the --out of a training"
 
 
 def settings_of(run: Run, model: type[S], without: Collection[str] = ()) -> S:
@@ -187,3 +225,21 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         if not begun or not (folder / name).exists():
             storage.write_bytes(str(folder / name), content)
+
+
+def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
+    """Writes the keys of the samples that a run is trained on; `anew` also where they are there."""
+    if keys and (anew or not (folder / KEYS).exists()):
+        storage.write_bytes(str(folder / KEYS), ("\n".join(keys) + "\n").encode())
+
+
+def trained_on(folder: Path, keys: Collection[str]) -> int:
+    """How many of these samples the run in a folder was trained on; 0 where it does not say.
+
+    An exported folder, and a run from before its keys were kept, do not say it.
+    """
+    try:
+        content = storage.read_bytes(str(folder / KEYS))
+    except FileNotFoundError:
+        return 0
+    return len(set(keys) & set(content.decode().split("\n")))

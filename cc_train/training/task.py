@@ -21,8 +21,9 @@ class Request:
     """What a command asks for besides the settings.
 
     shards, valid: patterns of shards to train and to validate on. run: the run's folder. init: the
-    file or the run's folder to start from. resume: `auto` or `never`, see `fit`. ranks, device:
-    this process and where it computes, `cpu` or `cuda`; `start.train` sets them.
+    file or the run's folder to start from; init_name: what the user calls it. resume: `auto` or
+    `never`, see `fit`. ranks, device: this process and where it computes, `cpu` or `cuda`;
+    `start.train` sets them.
     """
 
     shards: Sequence[str]
@@ -33,6 +34,7 @@ class Request:
     console: Console = field(default_factory=lambda: Console(stderr=True))
     ranks: Ranks = field(default_factory=Ranks)
     device: str = "cpu"
+    init_name: str | None = None
 
 
 @dataclass(frozen=True)

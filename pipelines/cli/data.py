@@ -137,7 +137,10 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     more = len(layout.faults) - detect_layout.MOST_LISTED
     if more > 0:
         click.echo(f"and {more} more faults")
-    click.echo(f"Next: cc-prep inspect {name if out is None else out}")
+    dataset = name if out is None else out
+    if layout.settings.layout in ("table", "folders") and len(layout.pairs) == 1:
+        click.echo(f"There is one split. To divide it: cc-prep split {dataset}")
+    click.echo(f"Next: cc-prep inspect {dataset}")
 
 
 @click.command()

@@ -78,14 +78,29 @@ def split(
     if grouped_by:
         description |= {"grouped by": grouped_by, "without a group": len(pairs) - len(groups)}
     target = storage.resolve(settings.root, out)
+    _check_no_other(target, result.splits)
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})
-    click.echo(f"{target}; set in the manifest:")
+    click.echo(f"{target}; set in the manifest, in place of its own splits:")
     click.echo(f"  split_file: {out}\n  splits: [{', '.join(result.splits)}]")
     for fault in result.faults:
         click.echo(f"fault: {fault}")
     if result.faults:
         raise JobFailed(f"{dataset}: {len(result.faults)} images were not compared")
+
+
+def _check_no_other(target: str, splits: dict[str, list[str]]) -> None:
+    """Raises UserError if the file holds another division: trained on it, it is still needed."""
+    from cc_prep import storage
+
+    if not storage.exists(target):
+        return
+    try:
+        earlier = storage.read_json(target)
+    except ValueError:
+        earlier = None
+    if not isinstance(earlier, dict) or earlier.get("splits") != splits:
+        raise UserError(f"{target}: holds another division", "Give another --out, or remove it")
 
 
 def _pairs_without_splits(dataset: str, settings: Manifest) -> list[ImagePair]:

@@ -82,7 +82,8 @@ def test_what_a_run_leaves(undisturbed: tuple[str, Path]) -> None:
     kind, run = undisturbed
     there = sorted(path.name for path in run.iterdir())
     pictures = ["pictures"] if kind == "vqgan" else []
-    assert there == ["checkpoints", "log.jsonl", *pictures, "settings.json", "tensorboard"]
+    settings = ["settings.json", "tensorboard", "training_keys.txt"]
+    assert there == ["checkpoints", "log.jsonl", *pictures, *settings]
     best = max(
         (line for line in log(run) if line["part"] == "validation"),
         key=lambda line: line["psnr" if kind == "vqgan" else "recall"],

@@ -15,6 +15,7 @@ import torch
 from cc_train import Captioner
 from cc_train import captioner as captioners
 from cc_train.captioner import Inputs
+from cc_train.data import shard_index
 from cc_train.evaluation import protocol
 from tests import toy_captioner
 from tests.commands import cc_train
@@ -172,6 +173,24 @@ def test_the_step_is_that_of_the_weights_that_captioned(
     done = cc_train("evaluate", tmp_path / "run", "--shards", shards)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run/evaluation/scores.json").read_text())["step"] == 2
+
+
+def test_scores_on_training_pairs_say_so(tmp_path: Path, run: Path, shards: str) -> None:
+    """Keeps away: a card that praises a captioner for what it has learned by heart."""
+    trained = (run / "training_keys.txt").read_text().split()
+    keys = [entry.key for entry in shard_index.read([shards])]
+    assert 0 < len(trained) < len(keys) == 12, "some were held out to validate on"
+    note = f"It was trained on {len(trained)} of these 12 pairs: the scores do not say"
+    done = cc_train("evaluate", run, "--shards", shards, "--out", tmp_path / "scores")
+    assert note in done.stdout
+    done = cc_train("export", run, tmp_path / "small", "--shards", shards)
+    assert (done.returncode, note in done.stderr) == (0, True), done.stderr
+    assert note in (tmp_path / "small/README.md").read_text()
+    assert not (tmp_path / "small/training_keys.txt").exists()
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run/training_keys.txt").write_text("another\n")
+    done = cc_train("export", tmp_path / "run", tmp_path / "other", "--shards", shards)
+    assert (done.returncode, "It was trained on" in done.stderr) == (0, False), done.stderr
 
 
 @pytest.mark.parametrize("option", ["--references", "--types", "--predicted-only"])

@@ -18,6 +18,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -41,6 +42,7 @@ KINDS = {
 ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
 # What a pair has once: a row that says nothing of it leaves it to the others.
 ONCE = ("kind", "change_type", *masks.NAMES)
+MOST_LISTED = 8
 FIRST_ROW = 2  # of a CSV: the header is row 1
 
 
@@ -56,12 +58,13 @@ def parts(root: str) -> dict[str, bool]:
 def only_table(root: str) -> str:
     """The name of the one file in `root` that is a table of pairs. Raises UserError."""
     tables = [n for n in storage.list_files(root) if n.endswith((".csv", ".jsonl", ".parquet"))]
+    named = [n for n in tables if n in NAMES] or tables
     names = []
-    for name in [n for n in tables if n in NAMES] or tables:
+    for name in named:
         try:
             _rows(storage.join(root, name))
         except UserError:
-            if len(tables) == 1:
+            if len(named) == 1:
                 raise
         else:
             names.append(name)
@@ -226,8 +229,7 @@ def _rows(place: str) -> list[dict[str, Any]]:
         elif place.endswith(".jsonl"):
             rows = storage.read_json_lines(place)
         else:
-            text = storage.read_bytes(place).decode("utf-8-sig")
-            rows = list(csv.DictReader(io.StringIO(text, newline="")))
+            rows = csv_rows(storage.read_bytes(place).decode("utf-8-sig"))
     except DamagedShard as error:
         raise UserError(str(error), ROW_FILES) from None
     except (OSError, ValueError, csv.Error, RecursionError) as error:
@@ -235,7 +237,31 @@ def _rows(place: str) -> list[dict[str, Any]]:
         raise UserError(f"{place}: {reason}", ROW_FILES) from None
     if not rows:
         raise UserError(f"{place}: no rows", REMEDY)
-    columns = {"before", "after"}
-    if not all(isinstance(row, dict) and columns <= row.keys() for row in rows):
-        raise UserError(f"{place}: no columns before and after in every row", REMEDY)
+    bad = next((row for row in rows if not has_columns(row)), None)
+    if bad is not None:
+        what = f"no columns before and after in every row, but {columns_of(bad)}"
+        raise UserError(f"{place}: {what}", REMEDY)
     return rows
+
+
+def csv_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of a CSV by the names in its header. Raises csv.Error.
+
+    They are separated as the header is: by commas, or by the semicolons or tabs that spreadsheets
+    write in some languages.
+    """
+    header = re.split("[\r\n]", text, maxsplit=1)[0]
+    names = {mark: next(csv.reader([header], delimiter=mark), []) for mark in ",;\t"}
+    mark = next((mark for mark in names if has_columns(names[mark])), ",")
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))
+
+
+def has_columns(row: Any) -> bool:
+    """Whether a row, or a header, has the columns that a pair needs."""
+    return isinstance(row, dict | list | tuple) and {"before", "after"} <= {*row}
+
+
+def columns_of(row: Any) -> str:
+    """The columns of a row in words."""
+    names = [str(name) for name in row if name is not None] if isinstance(row, dict) else []
+    return ", ".join(names[:MOST_LISTED]) or "none"

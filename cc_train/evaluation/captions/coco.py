@@ -2,6 +2,7 @@
 
 Predictions are read as
     COCO's results           [{"image_id": …, "caption": …}]   (also CLIP4IDC's hyp_ep_*.json)
+    the same of own pairs    [{"before": …, "after": …, "caption": …}]
     an object                {id: caption}
     ProCap's                 {"results": {name: [{"sentence": …}]}}
     SCORER's                 a folder with sc_results.json and nsc_results.json
@@ -11,7 +12,7 @@ and written as COCO's results. References are COCO's annotations, or {id: [capti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ class Item:
     """A pair with its references, and the groups besides `total` that it counts for.
 
     image_id: its id in the official reference file, where there is one.
-    aliases: other names that systems give it. facts: what truly changed, of a rendered pair.
+    aliases: other names that systems give it. facts: what truly changed, of a rendered pair. own:
+    its id in its data set (`pair`) and its two images (`before`, `after`), where it has no official
+    id.
     """
 
     id: str
@@ -44,6 +47,7 @@ class Item:
     image_id: str = ""
     aliases: tuple[str, ...] = ()
     facts: Facts | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -66,15 +70,24 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
     if not still and meta.get("change_type"):
         groups.append(str(meta["change_type"]))
     references = tuple(str(caption) for caption in meta.get("captions") or ())
+    own = coco.own_names(image_id, meta)
+    by_own_id = [own["pair"]] if "pair" in own else []
     files = [str(meta[side]).rpartition("/")[2] for side in ("before", "after") if meta.get(side)]
     return Item(
         str(meta["key"]),
         references,
         tuple(groups),
         image_id,
-        (*_aliases(image_id), "_".join(files)),
+        (*_aliases(image_id), "_".join(files), *by_own_id, _of_images(own)),
         shard_index.facts_of(meta),
+        own,
     )
+
+
+def _of_images(names: Mapping[str, Any]) -> str:
+    """What a pair is called by its two images: its id, where its data set gives it none."""
+    both = [names.get(side) for side in ("before", "after")]
+    return " ".join(map(str, both)) if all(both) else ""
 
 
 def _aliases(image_id: str) -> list[str]:
@@ -130,7 +143,9 @@ def _predictions(file: str) -> list[tuple[str, str]]:
 
 
 def _row(row: Any) -> tuple[Any, Any]:
-    return (row.get("image_id"), row.get("caption")) if isinstance(row, dict) else (None, None)
+    if not isinstance(row, dict):
+        return None, None
+    return row.get("image_id") or _of_images(row) or None, row.get("caption")
 
 
 def _first_sentence(sentences: Any) -> Any:
@@ -203,8 +218,9 @@ def read_references(place: str) -> list[Item]:
     try:
         if "annotations" in content:
             for image in content.get("images", ()):
-                groups = {name: image.get(name) for name in ("kind", "change_type")}
-                facts[str(image["id"])] = {**groups, "captions": []}
+                known = {n: image.get(n) for n in ("kind", "change_type", "before", "after")}
+                own = {"id": image.get("pair")}
+                facts[str(image["id"])] = {**known, **own, "captions": []}
             for row in content["annotations"]:
                 fact = facts.setdefault(str(row["image_id"]), {"captions": []})
                 fact["captions"].append(str(row["caption"]))
@@ -294,7 +310,7 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
     predictions: captions by the items' own ids.
     """
     out.mkdir(parents=True, exist_ok=True)
-    rows = [{"image_id": item.name, "caption": predictions[item.id]} for item in items]
+    rows = [{"image_id": item.name, "caption": predictions[item.id], **item.own} for item in items]
     storage.write_json(str(out / PREDICTIONS), rows)
     still = [row for row in rows if row["image_id"].endswith(STILL_END)]
     for name in SCORER_FILES:  # of an evaluation before this one
@@ -309,6 +325,8 @@ def write_references(place: Path, items: Sequence[Item]) -> None:
     """The items' references in COCO's annotation format."""
     facts = [
         {
+            **item.own,
+            "id": item.own.get("pair"),
             "key": item.id,
             "image_id": item.image_id or None,
             "kind": None if not item.groups else "no_change" if STILL in item.groups else "change",

@@ -103,7 +103,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     batch = partial(_batch, train, settings, network.config, request.ranks)
     about = {"samples": describe(samples, train)}
-    return Task(objective, StatelessSource(batch), len(train), about)
+    source = StatelessSource(batch, [sample.key for sample in train])
+    return Task(objective, source, len(train), about)
 
 
 def _check_facts(samples: Sequence[Sample]) -> None:

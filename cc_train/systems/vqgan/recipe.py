@@ -79,7 +79,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     if request.init is not None:
         _start_from(objective, request.init)
-    source = StatelessSource(partial(_batch, frames, settings))
+    keys = [sample.key for sample in train]
+    source = StatelessSource(partial(_batch, frames, settings), keys)
     return Task(objective, source, len(frames), {"samples": describe(samples, train)})
 
 

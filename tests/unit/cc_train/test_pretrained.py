@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,15 @@ GREY = np.zeros((32, 32), np.uint8)
     ("images", "message"),
     [
         ((GREY, np.zeros((32, 40), np.uint8)), "before is 32×32 px and the image after 40×32 px"),
-        ((GREY.astype(np.float32), GREY), r"before: .*float32 \[32, 32\], not uint8"),
+        (
+            (GREY.astype(np.float32), GREY),
+            r"^the image before: unreadable image \(float32 \[32, 32\], "
+            r"not uint8 .*\)\. Give uint8, 0 to 255",
+        ),
         ((np.zeros((3, 32, 32), np.uint8), GREY), r"uint8 \[3, 32, 32\], not uint8 \[H, W, 3\]"),
-        ((GREY[:8], GREY[:8]), "at least 16 a side"),
-        ((GREY, "nowhere.png"), "nowhere.png: missing image"),
+        ((GREY[:8], GREY[:8]), r"too small \(32×8, at least 16 a side\)\. Give a larger image"),
+        ((GREY, "nowhere.png"), r"^nowhere.png: missing image\. Look at the path$"),
+        ((GREY, __file__), r"^[^ ]*: unreadable image \(cannot identify .*\)\. Save it anew"),
         (("clip.MP4", GREY), "clip.MP4: is a video. Name a frame of it: clip.MP4#frame=0"),
         ((GREY,), "one image"),
         (([(GREY, GREY), (GREY,)],), "no list of pairs"),
@@ -136,6 +142,40 @@ def test_the_command_without_run_takes_the_shipped_captioner(
     done = command("caption", *scene[:2])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\t")[0] == captioner(*scene[:2]).text
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_bad_pair_of_a_list_stops_no_other(
+    scene: tuple[Path, Path, Path], tmp_path: Path, as_json: bool
+) -> None:
+    """Keeps away: 40 captions that are lost for one truncated image."""
+    before, after, _ = scene
+    (tmp_path / "cut.png").write_bytes(before.read_bytes()[:2000])
+    rows = [(before, after), (before, "cut.png"), ("nowhere.png", after), (after, after)]
+    table = "".join(f"{one},{two}\n" for one, two in rows)
+    (tmp_path / "pairs.csv").write_text(f"before,after\n{table}")
+    done = command("caption", "--pairs", tmp_path / "pairs.csv", *["--json"] * as_json)
+    assert done.returncode == 1, done.stderr
+    errors = done.stderr.splitlines()
+    assert errors[0].startswith(f"pair 2: {tmp_path / 'cut.png'}: ")
+    assert errors[1].startswith(f"pair 3: {tmp_path / 'nowhere.png'}: missing image")
+    assert errors[2:] == ["cc-train: 2 of 4 pairs have no caption"]
+    lines = done.stdout.splitlines()
+    if as_json:
+        records = [json.loads(line) for line in lines]
+        assert ["error" in record for record in records] == [False, True, True, False]
+        assert records[1]["after"] == str(tmp_path / "cut.png")
+        assert "caption" not in records[1]
+        lines = [f"{one['before']}\t{one['after']}\t{one.get('caption')}" for one in records]
+        lines = [lines[0], lines[3]]
+    assert len(lines) == 2
+    assert lines[1].startswith(f"{after}\t{after}\tnothing changed")
+
+
+def test_one_image_alone_is_named_as_that(scene: tuple[Path, Path, Path]) -> None:
+    """Keeps away: "no images given" where one is."""
+    done = command("caption", scene[0])
+    assert (done.returncode, "only one image is given" in done.stderr) == (2, True)
 
 
 def test_other_names_are_attribute_errors() -> None:

@@ -106,6 +106,14 @@ def test_nothing_known(tmp_path: Path) -> None:
         detect_layout.recognise("a b", str(tmp_path))
 
 
+def test_a_table_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """Keeps away: "Add a table pairs.csv" where it is, with other columns."""
+    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "pairs.csv").write_text("image1,image2,text\na.png,b.png,gone\n")
+    with pytest.raises(UserError, match=r"pairs\.csv: no columns .*, but image1, image2, text\."):
+        detect_layout.recognise("mine", str(tmp_path))
+
+
 def test_splits_that_number_their_pairs_alike_are_two(tmp_path: Path) -> None:
     """Keeps away: a split dropped as another's second name because it has the same ids."""
     for split in ("train", "val"):

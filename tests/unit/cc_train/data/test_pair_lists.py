@@ -50,10 +50,26 @@ def test_a_folder_of_images_as_the_layout_takes_them(tmp_path: Path, pattern: st
     assert pair == (str(before), str(tmp_path / pattern.format(side="after", ending=".png")))
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_lists_of_a_spreadsheet_are_read(tmp_path: Path, mark: str) -> None:
+    """Keeps away: "no columns before and after" of a list that has both, as Excel writes it."""
+    text = "\r\n".join(mark.join(row) for row in (["before", "after"], ["a, 1.png", "b.png"], []))
+    assert listed(tmp_path, text) == [(str(tmp_path / "a, 1.png"), str(tmp_path / "b.png"))]
+
+
+def test_what_is_no_list_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.csv: no such file or folder\. Look at the path"):
+        list(read_pairs(tmp_path / "nowhere.csv"))
+    (tmp_path / "pairs.json").write_text("[]")
+    with pytest.raises(UserError, match=r"pairs\.json: neither a CSV nor JSON lines\. Give a CSV"):
+        list(read_pairs(tmp_path / "pairs.json"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("first,second\na,b\n", "no columns before and after"),
+        ("first,second\na,b\n", "no columns before and after, but first, second. Give a CSV whose"),
+        ("a.png,b.png\n", "lists no pairs. Give a CSV whose first line is before,after"),
         ("before,after\na,b\nc\n", "pair 2 lacks before or after"),
         ("before,after\n", "lists no pairs"),
         ('before,after\n"' + 140_000 * "x", "field larger than field limit"),

@@ -52,6 +52,16 @@ def test_names_are_taken_as_they_are_where_they_have_no_wildcard(tmp_path: Path)
             sequence_index.expand([missing])
 
 
+def test_splits_that_are_there_are_named(tmp_path: Path) -> None:
+    """Keeps away: "Quote it" of a quoted pattern, where the folder has other splits."""
+    for name in ("train-000000.tar", "train-000001.tar", "test-000000.tar"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        UserError, match=r"val-\*\.tar: no such file, but test-\*\.tar, train-\*\.tar\."
+    ):
+        sequence_index.expand([f"{tmp_path}/val-*.tar"])
+
+
 def test_a_plain_name_is_asked_of_no_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,21 @@ def test_another_validation_set_is_refused() -> None:
         resume.check_same(of(**{name: "cd"}), of(**{name: "ab"}), RUN, {})
 
 
+def test_another_start_is_refused() -> None:
+    """Keeps away: a run of two starts, whose settings and card name the last one alone."""
+    of = lambda init: {**config(), "init": init}  # noqa: E731
+    mini, other = ({"name": name, "sha256": name * 20} for name in ("mini", "other"))
+    resume.check_same(of(mini), of({**mini, "name": "elsewhere/mini"}), RUN, {})
+    resume.check_same(of(None), of(None), RUN, {})
+    resume.check_same(config(), of(mini), RUN, {})  # of before this was noted
+    for now, words in ((None, "new weights"), (other, r"other \(SHA-256 otherotherot\)")):
+        message = rf"run started from mini \(SHA-256 miniminimini\), and this training from {words}"
+        with pytest.raises(UserError, match=message):
+            resume.check_same(of(mini), of(now), RUN, {})
+    with pytest.raises(UserError, match="run started from new weights, and"):
+        resume.check_same(of(None), of(mini), RUN, {})
+
+
 @pytest.mark.parametrize(
     ("world", "most", "micro", "accumulated"),
     [(1, 16, 16, 1), (1, 8, 8, 2), (2, 8, 8, 1), (4, 8, 4, 1), (16, 8, 1, 1), (1, 5, 4, 4)],

@@ -85,6 +85,17 @@ def test_a_stage_1_without_a_tensor_is_one_line(monkeypatch: pytest.MonkeyPatch)
         stage1.read_encoder(Path("somewhere"))
 
 
+def test_a_folder_that_is_no_run_says_which_may_be_meant(tmp_path: Path) -> None:
+    """Keeps away: "Give the --out of a training" of a slip of the keyboard, or one folder up."""
+    with pytest.raises(UserError, match=r'captioner_mini: no .*\. Did you mean "captioner-mini"\?'):
+        runs.best_model(Path("captioner_mini"))
+    (tmp_path / "captioner/checkpoints/000002").mkdir(parents=True)
+    with pytest.raises(UserError, match=rf'Did you mean "{tmp_path}/captioner"\?'):
+        runs.best_model(tmp_path)
+    with pytest.raises(UserError, match="Give the --out of a training"):
+        runs.best_model(tmp_path / "nowhere")
+
+
 def test_an_error_without_words_is_named() -> None:
     """Keeps away: an IndexError about the message of another error."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cc_prep.errors import JobFailed
+from cc_prep.errors import JobFailed, UserError
+from cc_train.data.stream import StatelessSource
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training.loop import Loop, Trainer
 from cc_train.training.settings import pick_device
@@ -46,6 +48,32 @@ def test_no_number_stops_the_run() -> None:
     with pytest.raises(JobFailed, match="step 0"):
         trainer.step([images() * math.nan], 0)
     assert torch.equal(before, task.network.decoder.conv_out.weight)
+
+
+@pytest.mark.parametrize(("before", "now"), [({}, {}), ({"init": None}, {"init": None})])
+def test_a_run_says_of_its_start_what_it_knows(
+    tmp_path: Path, before: dict[str, None], now: dict[str, None]
+) -> None:
+    """Keeps away: a card by which a run of before --init was noted started from new weights."""
+    source, settings = StatelessSource(lambda number: None), Loop(steps=2, device="cpu")
+    Trainer(objective(), settings, before, tmp_path).prepare("never", source)
+    Trainer(objective(), settings, before, tmp_path).save(1, source)
+    goes_on = Trainer(objective(), settings, {"init": None}, tmp_path)
+    assert goes_on.prepare("auto", source) == 1
+    assert goes_on.config == json.loads((tmp_path / "settings.json").read_text()) == now
+
+
+def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
+    """Keeps away: a run of 30 steps whose settings say 20, and whose command trains nothing."""
+    source, settings = StatelessSource(lambda number: None), Loop(steps=3, device="cpu")
+    Trainer(objective(), settings, {}, tmp_path).prepare("never", source)
+    Trainer(objective(), settings, {}, tmp_path).save(2, source)
+    fewer = Trainer(objective(), Loop(steps=1, device="cpu"), {}, tmp_path)
+    with pytest.raises(UserError, match="trained for 2 steps already, and is to end after 1"):
+        fewer.prepare("auto", source)
+    assert (
+        Trainer(objective(), Loop(steps=2, device="cpu"), {}, tmp_path).prepare("auto", source) == 2
+    )
 
 
 @pytest.mark.parametrize("tf32", [False, True])

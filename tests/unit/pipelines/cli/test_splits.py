@@ -212,6 +212,7 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
     done = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "manifests/mine.yaml: folders, pairs: train 30" in done.stdout
+    assert "There is one split. To divide it: cc-prep split mine\nNext: cc-prep" in done.stdout
     again = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert again.returncode == 2
     assert "is there already" in again.stderr
@@ -233,8 +234,13 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
         root=str(data),
     )
     assert len(datasets.pairs(settings, "test")) == 9
+    other = cc_prep("split", "mine", *options, "--seed", 1, cwd=tmp_path)
+    assert (other.returncode, "splits.json: holds another division" in other.stderr) == (2, True)
+    assert json.loads((data / "splits.json").read_text()) == listed, "trained on, and still needed"
+    same = cc_prep("split", "mine", *options, "--group-by", r"site(\d)", cwd=tmp_path)
+    assert same.returncode == 0, same.stderr
     (data / "before/site0_00.png").write_bytes(b"no image")
-    faulty = cc_prep("split", "mine", *options, cwd=tmp_path)
+    faulty = cc_prep("split", "mine", *options, "--out", "faulty.json", cwd=tmp_path)
     assert faulty.returncode == 1
     assert "1 images were not compared" in faulty.stderr
     assert "site0_00.png" in faulty.stdout

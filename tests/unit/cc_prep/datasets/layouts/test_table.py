@@ -59,6 +59,15 @@ def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
     assert fault == "split 'trian' of 1 pairs is not in the manifest (train, val, test)"
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_table_of_another_separator(tmp_path: Path, mark: str) -> None:
+    """Keeps away: a table as spreadsheets write it in many languages that has "no columns"."""
+    rows = [["before", "caption", "after"], ["a.png", '"gone; or, moved"', "b.png"]]
+    (tmp_path / "pairs.csv").write_text("\r\n".join(mark.join(row) for row in rows))
+    [pair] = every(settings(tmp_path))
+    assert (pair.before, pair.after, pair.captions) == ("a.png", "b.png", ("gone; or, moved",))
+
+
 def test_the_same_from_json_lines_and_parquet(tmp_path: Path) -> None:
     write_csv(tmp_path)
     expected = every(settings(tmp_path))
@@ -130,7 +139,7 @@ def test_the_same_images_under_two_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"before": "a", "caption": "b"}], "no columns before and after"),
+        ([{"before": "a", "caption": "b"}], "in every row, but before, caption"),
         ([{"before": "a", "after": " "}], "row 2: no before or no after"),
         ([{"before": "a", "after": "b", "kind": "maybe"}], "row 2: kind 'maybe'"),
         ([{"before": "a", "after": "b", "captions": "one"}], "row 2: captions are no JSON list"),

@@ -75,6 +75,7 @@ def named(name: str, ids: list[str]) -> object:
         ("clevr", "procap", ["000000.pngc", "000000.pngnc"]),
         ("clevr", "procap", ["000000c", "000000nc"]),
         ("clevr", "object", ["clevr-train-000000-change", "clevr-train-000000-no_change"]),
+        ("own", "results", ["a 0.png_é 0.png", "a 1.png é 1.png"]),
         ("edit", "procap", ["a b.jpg_train.jpg", "a b.jpg_more.jpg"]),
         ("edit", "results", ["Z_train", "Z_more"]),
         ("levir", "results", ["train_000000.png", "train_000003"]),
@@ -110,6 +111,29 @@ def test_predictions_are_not_replaced_by_their_evaluation(tmp_path: Path) -> Non
                 coco.check_apart(tmp_path / "other/../theirs", [str(other), str(place)])
             coco.check_apart(other, [str(place)])
     coco.check_apart(theirs, [str(theirs / "mine.json")])
+
+
+def test_own_pairs_are_found_by_their_images(tmp_path: Path) -> None:
+    """Keeps away: predictions of own pairs by digests that no other system can know."""
+    settings = miniatures.own(tmp_path)
+    pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
+    items = items_of(settings)
+    predictions = {item.id: f"said of {item.id}" for item in items}
+    coco.write(tmp_path / "ours", items, predictions)
+    coco.write_references(tmp_path / "ours.json", items)
+    both = reference_files.references([pair_meta(pair) for pair in pairs])
+    (tmp_path / "prep.json").write_text(json.dumps(both))
+    rows = json.loads((tmp_path / "ours/predictions.json").read_text())
+    assert (rows[1]["before"], rows[1]["after"]) == ("a 1.png", "é 1.png")
+    by_images = [{k: row[k] for k in ("before", "after", "caption")} for row in rows]
+    (tmp_path / "rows.json").write_text(json.dumps(by_images))
+    named = {f"a {number}.png é {number}.png": row["caption"] for number, row in enumerate(rows)}
+    (tmp_path / "named.json").write_text(json.dumps(named))
+    for references in ("ours.json", "prep.json"):
+        known = coco.read_references(str(tmp_path / references))
+        for theirs in ("rows.json", "named.json"):
+            read = coco.read_predictions([str(tmp_path / theirs)])
+            assert coco.matched(read, known) == (predictions, known)
 
 
 def test_scorers_folder(tmp_path: Path) -> None:
