@@ -76,9 +76,16 @@ def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
     """
     if init is None:
         return None
-    place = locate(init)
-    file = best_model(place)[0] if place.is_dir() else place
-    return {"name": name or str(init), "sha256": sha256(file)}
+    return {"name": name or str(init), "sha256": sha256(weights_file(init))}
+
+
+def weights_file(place: Path) -> Path:
+    """The file of a run's best network, or of a packed one; a file of weights as it is.
+
+    Raises UserError for a folder without a network.
+    """
+    folder = locate(place)
+    return best_model(folder)[0] if folder.is_dir() else folder
 
 
 def start_in_words(start: Mapping[str, str] | None) -> str:

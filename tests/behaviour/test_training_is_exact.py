@@ -200,9 +200,11 @@ def test_training_goes_on_from_other_weights(
     kind, whole = undisturbed
     model = whole / "checkpoints/000008/model.safetensors"
     done = train(
-        kind, shards, tmp_path / "run", "--init", str(model), "--set", "loop.warmup_steps=0"
+        kind, shards, tmp_path / "run", "--init", str(whole), "--set", "loop.warmup_steps=0"
     )
     assert done.returncode == 0, done.stderr
+    start = json.loads((tmp_path / "run/settings.json").read_text())["init"]
+    assert start["name"] == str(whole)
     other = {"vqgan": "clip4idc", "clip4idc": "vqgan"}[kind]
     refused = train(other, shards, tmp_path / "other", "--init", str(model))
     assert refused.returncode == 2

@@ -29,6 +29,7 @@ from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
 from cc_train.systems.clip4idc.card import card, compact
 from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
+from cc_train.training import runs
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
@@ -90,7 +91,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     network, scale = from_scratch(settings.network), 1.0
     _forget_unseen_words(network, train)
     if request.init is not None:
-        network = from_clip(read_tensors(request.init), settings.network.intra_layers)
+        network = from_clip(
+            read_tensors(runs.weights_file(request.init)), settings.network.intra_layers
+        )
         scale = settings.clip_lr_scale
     objective = Clip4idcObjective(
         network,

@@ -22,6 +22,7 @@ from cc_train.data import order
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.systems.vqgan.objective import Network, VqganObjective, Weights, measure
+from cc_train.training import runs
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
@@ -102,7 +103,7 @@ class HeldOut:
 
 
 def _start_from(objective: VqganObjective, init: Path) -> None:
-    other, _ = VQGAN.from_tensors(read_tensors(init))
+    other, _ = VQGAN.from_tensors(read_tensors(runs.weights_file(init)))
     if other.config != objective.network.config:
         raise UserError(
             f"{init}: another network, {other.config}", "Give its sizes with --set network.…"
