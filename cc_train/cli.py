@@ -254,7 +254,8 @@ def caption(**options: Any) -> None:
 
     With --pairs for many: a list with columns `before` and `after`, paths relative to it, or a
     folder with `before/NAME` and `after/NAME`, or with `NAME_before.*` and `NAME_after.*`. A pair
-    without readable images has its error in its place; the exit code is then 1.
+    without readable images has its error on standard error, with --json also a record in its
+    place; the exit code is then 1.
 
     \b
     Examples:

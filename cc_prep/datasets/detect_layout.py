@@ -22,7 +22,10 @@ TEMPLATES = {
     "video": "video",
 }
 # Sections about the data itself, which a manifest of another data set must not decide.
-OF_DATA = ("levir", "masks", "video")
+OF_DATA = (
+    "name", "layout", "root", "splits", "table", "split_file", "exclude", "outside_root",
+    "captions", "levir", "masks", "video",
+)  # fmt: skip
 MOST_LISTED = 8
 
 
@@ -102,10 +105,10 @@ def _joined(data: str, work: str) -> str:
     """The sections about the data of one manifest's text, and all others of another's."""
 
     def sections(text: str, of_data: bool) -> list[str]:
-        parts = re.split(r"(?m)^(?=[#\w])", text)
+        parts = re.split(r"(?m)^(?=\w)", text)[1:]  # without the comment at the top
         return [part for part in parts if (part.partition(":")[0] in OF_DATA) == of_data]
 
-    return "".join([*sections(work, False), *sections(data, True)])
+    return "".join([*sections(data, True), *sections(work, False)])
 
 
 def _with(template: str, values: dict[str, str]) -> str:

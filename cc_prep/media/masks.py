@@ -15,6 +15,7 @@ from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK, ImagePair
 
 Values = Sequence[tuple[tuple[int, ...], int]]
+INDEXED = ("PNG", "TIFF")  # formats whose masks hold a palette's indices
 TOP = 255
 DEEPENED = 257  # 65535 / 255
 HALF = 127  # of a lossy mask: values around an edge are neither of the two
@@ -108,7 +109,7 @@ def _pixels(data: bytes, name: str, values: Values) -> tuple[np.ndarray, bool]:
         is_lossy = image.format == "JPEG"
         is_deep = images.is_deep(image)
         # A GIF's writer numbers the colours anew, so that only they are the same in all files.
-        has_indices = image.mode == "P" and image.format != "GIF" and not has_colours
+        has_indices = image.mode == "P" and image.format in INDEXED and not has_colours
         if not (is_deep or has_indices):
             return pixels, is_lossy
         numbers = np.asarray(ImageOps.exif_transpose(image))

@@ -16,7 +16,7 @@ from cc_train.data import order, shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.text import Vocabulary
 
-VALID_DIGEST = "valid_keys_sha256"
+VALID_DIGEST = "valid_sha256"
 
 
 class ValidationSplit(Section):

@@ -22,6 +22,7 @@ FREE_OF_LOOP = (
 FREE = (
     *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
     f"samples.{VALID_DIGEST}",  # of which `_check_validation` says more than two digests
+    "samples.valid_keys_sha256",  # of the keys in their order, which changes no step
 )  # fmt: skip
 ITEMS = "global_batch_size"
 # Settings that came later, with the value that computes what runs without them do.

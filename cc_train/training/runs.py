@@ -71,12 +71,23 @@ def locate(place: str | Path) -> Path:
 def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
     """What a run's settings say of the weights that --init names; None where there are none.
 
-    init: a run, a packed captioner or a file of weights. name: what the user calls it. Raises
-    UserError for a folder without a network.
+    init: a run, a packed captioner or a file of weights. name: what the user calls it, which stands
+    where it is no place on this machine. Raises UserError for a folder without a network.
     """
     if init is None:
         return None
-    return {"name": name or str(init), "sha256": sha256(weights_file(init))}
+    shown = _without_folders(init) if name is None or Path(name) == init else name
+    return {"name": shown, "sha256": sha256(weights_file(init))}
+
+
+def _without_folders(place: Path) -> str:
+    """What cards call a place on this machine: `run`, `ViT-B-32.pt`, or
+    `run/checkpoints/001000/model.safetensors`.
+    """
+    parts = place.resolve().parts
+    if place.name != checkpoints.MODEL:
+        return parts[-1]
+    return "/".join(parts[-4:] if parts[-3] == checkpoints.FOLDER else parts[-2:])
 
 
 def weights_file(place: Path) -> Path:

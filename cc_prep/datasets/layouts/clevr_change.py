@@ -15,6 +15,7 @@ Where there are masks, those of a pair without change are zero everywhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -155,22 +156,26 @@ def _true_frames(root: str, indices: Iterable[int]) -> dict[str, dict[int, str]]
 
 
 def _last(frames: Mapping[str, Iterable[int]]) -> int:
-    """The number of the last true frame, which is the same for all pairs of a split."""
-    return max((number for numbers in frames.values() for number in numbers), default=0)
+    """The number of the last true frame, which is the same for all pairs of a split.
+
+    Where they differ it is that of most pairs, or of two alike the larger one.
+    """
+    counts = Counter(max(numbers) for numbers in frames.values() if numbers)
+    return max(counts, key=lambda last: (counts[last], last), default=0)
 
 
 def _truth(root: str, indices: Iterable[int]) -> dict[str, tuple[tuple[float, str], ...]]:
     """(time, image) of the true frames by folder.
 
-    A folder without the last one has none: its frames may be fewer, or at other times, and nothing
-    says which. Where another file is missing, the others keep their times.
+    A folder whose last one is another has none: its frames may be fewer, or at other times, and
+    nothing says which. Where another file is missing, the others keep their times.
     """
     frames = _true_frames(root, indices)
     last = _last(frames)
     return {
         folder: tuple((number / (last + 1), image) for number, image in images.items())
         for folder, images in frames.items()
-        if last in images
+        if last == max(images, default=0)
     }
 
 
@@ -180,9 +185,9 @@ def _truth_faults(root: str, indices: Iterable[int]) -> list[str]:
     last = _last(frames)
     return [
         f"{folder}: {len(images)} true frames, not {last}"
-        + ("" if last in images else f"; left out, for without {last:02d}.png they have no time")
+        + ("" if max(images) == last else f"; left out, for their last is not {last:02d}.png")
         for folder, images in frames.items()
-        if 0 < len(images) < last
+        if images and (len(images) < last or max(images) > last)
     ]
 
 

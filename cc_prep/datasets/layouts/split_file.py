@@ -36,7 +36,7 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     if unknown:
         raise UserError(
             f"{place}: {len(unknown)} pairs are in no split, such as {unknown[0]!r}",
-            "Run cc-prep split again",
+            "Run cc-prep split with another --out, and name it as split_file",
         )
     missing = [split for split, ids in splits.items() if ids and split not in manifest.splits]
     if missing:

@@ -42,6 +42,7 @@ KINDS = {
 ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
 # What a pair has once: a row that says nothing of it leaves it to the others.
 ONCE = ("kind", "change_type", *masks.NAMES)
+COLUMNS = ("before", "after")
 MOST_LISTED = 8
 FIRST_ROW = 2  # of a CSV: the header is row 1
 
@@ -252,13 +253,13 @@ def csv_rows(text: str) -> list[dict[str, Any]]:
     """
     header = re.split("[\r\n]", text, maxsplit=1)[0]
     names = {mark: next(csv.reader([header], delimiter=mark), []) for mark in ",;\t"}
-    mark = next((mark for mark in names if has_columns(names[mark])), ",")
+    mark = next((mark for mark in names if {*COLUMNS} <= {*names[mark]}), ",")
     return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))
 
 
 def has_columns(row: Any) -> bool:
-    """Whether a row, or a header, has the columns that a pair needs."""
-    return isinstance(row, dict | list | tuple) and {"before", "after"} <= {*row}
+    """Whether a row is an object with the columns that a pair needs."""
+    return isinstance(row, dict) and row.keys() >= {*COLUMNS}
 
 
 def columns_of(row: Any) -> str:

@@ -145,7 +145,8 @@ def _predictions(file: str) -> list[tuple[str, str]]:
 def _row(row: Any) -> tuple[Any, Any]:
     if not isinstance(row, dict):
         return None, None
-    return row.get("image_id") or _of_images(row) or None, row.get("caption")
+    id = row.get("image_id")
+    return (_of_images(row) or None) if id is None else id, row.get("caption")
 
 
 def _first_sentence(sentences: Any) -> Any:
@@ -181,7 +182,7 @@ def matched(
     if unknown:
         raise UserError(
             f"{len(unknown)} predictions are of no pair of the references, such as {unknown[0]!r}",
-            f"Ids there look like {items[0].name!r}",
+            f"Ids there look like {_of_images(items[0].own) or items[0].name!r}",
         )
     predicted = [item for item in items if item.id in captions]
     if len(predicted) < len(items) and not predicted_only:

@@ -61,6 +61,23 @@ def test_another_manifest_says_what_is_done_with_the_data(tmp_path: Path, name: 
         assert len(datasets.pairs(mine, split)) == len(datasets.pairs(known, split))
 
 
+def test_nothing_about_other_data_comes_along(tmp_path: Path) -> None:
+    """Keeps away: the table, the split file or the lists of the manifest that is named."""
+    MAKERS["folders"](tmp_path / "data")
+    theirs = tmp_path / "theirs.yaml"
+    theirs.write_text(
+        "# theirs\nname: theirs\nlayout: table\nroot: elsewhere\nsplits:\n  - part\n"
+        "table: {file: list.csv}\nsplit_file: splits.json\nexclude: bad.jsonl\noutside_root: true\n"
+        "features:\n# a remark at the margin\n  backbone: vqgan\nimage_size: 64\n"
+    )
+    recognised = detect_layout.recognise("mine", str(tmp_path / "data"), str(theirs))
+    settings = recognised.settings
+    assert (settings.image_size, settings.features.backbone) == (64, "vqgan")
+    assert settings.splits == ("train", "val", "test")
+    assert (settings.split_file, settings.exclude, settings.outside_root) == (None, None, False)
+    assert "list.csv" not in recognised.text
+
+
 def test_videos_are_recognised(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", 20)
     assert detect_layout.recognise("v", str(tmp_path)).settings.layout == "video"

@@ -57,6 +57,13 @@ def test_lists_of_a_spreadsheet_are_read(tmp_path: Path, mark: str) -> None:
     assert listed(tmp_path, text) == [(str(tmp_path / "a, 1.png"), str(tmp_path / "b.png"))]
 
 
+@pytest.mark.parametrize("line", ['[{"before": "a.png", "after": "b.png"}]', '["before", "after"]'])
+def test_lines_that_are_no_objects(tmp_path: Path, line: str) -> None:
+    (tmp_path / "pairs.jsonl").write_text(line)
+    with pytest.raises(UserError, match="no columns before and after, but none"):
+        list(read_pairs(tmp_path / "pairs.jsonl"))
+
+
 def test_what_is_no_list_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.csv: no such file or folder\. Look at the path"):
         list(read_pairs(tmp_path / "nowhere.csv"))

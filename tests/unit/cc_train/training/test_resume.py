@@ -66,7 +66,7 @@ def test_a_run_from_before_a_setting_goes_on_with_what_it_did(section: str) -> N
 
 def test_another_validation_set_is_refused() -> None:
     """Keeps away: a best checkpoint chosen by figures of two different sets of pairs."""
-    of, name = (lambda **samples: {**config(), "samples": samples}), "valid_keys_sha256"
+    of, name = (lambda **samples: {**config(), "samples": samples}), "valid_sha256"
     resume.check_same(of(valid=9), of(valid=9, **{name: "ab"}), RUN, {})
     resume.check_same(of(**{name: "ab"}), of(**{name: "ab"}), RUN, {})
     with pytest.raises(UserError, match="run was validated on other pairs"):

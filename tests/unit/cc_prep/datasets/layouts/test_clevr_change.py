@@ -81,7 +81,7 @@ def test_a_missing_true_frame_moves_no_other(root: Path) -> None:
     assert none.truth == ()
     assert datasets.reader(settings(root)).faults(settings(root)) == [
         "truth/sc/000000: 2 true frames, not 3",
-        "truth/nsc/000000: 2 true frames, not 3; left out, for without 03.png they have no time",
+        "truth/nsc/000000: 2 true frames, not 3; left out, for their last is not 03.png",
     ]
 
 
@@ -98,8 +98,14 @@ def test_pairs_with_fewer_true_frames_have_none(root: Path) -> None:
     assert [t for t, _ in first.truth] == [step / 8 for step in range(1, 8)]
     assert second.truth == ()
     assert datasets.reader(settings(root)).faults(settings(root)) == [
-        "truth/nsc/000000: 3 true frames, not 7; left out, for without 07.png they have no time",
+        "truth/nsc/000000: 3 true frames, not 7; left out, for their last is not 07.png",
     ]
+    # One stray file takes no other pair its frames.
+    for folder, name in (("sc/000003", "07.png"), ("nsc/000003", "08.png")):
+        place = root / "truth" / folder
+        place.mkdir()
+        (place / name).touch()
+    assert [len(pair.truth) for pair in datasets.pairs(settings(root), "train")] == [7, 0, 1, 0]
     [other] = [p for p in datasets.pairs(settings(root), "val") if p.truth]
     assert [t for t, _ in other.truth] == [0.25, 0.5, 0.75]
 

@@ -113,6 +113,14 @@ def test_predictions_are_not_replaced_by_their_evaluation(tmp_path: Path) -> Non
     coco.check_apart(theirs, [str(theirs / "mine.json")])
 
 
+def test_the_id_0_is_one(tmp_path: Path) -> None:
+    """Keeps away: "no predictions" of results whose ids are numbers from 0."""
+    rows = [{"image_id": number, "caption": f"caption {number}"} for number in range(2)]
+    (tmp_path / "results.json").write_text(json.dumps(rows))
+    read = coco.read_predictions([str(tmp_path / "results.json")])
+    assert read == {"0": "caption 0", "1": "caption 1"}
+
+
 def test_own_pairs_are_found_by_their_images(tmp_path: Path) -> None:
     """Keeps away: predictions of own pairs by digests that no other system can know."""
     settings = miniatures.own(tmp_path)
