@@ -94,13 +94,14 @@ def check_steps(done: int, steps: int | None, run: Path) -> None:
 def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
     """Raises UserError where --init names other weights than those that the run started from.
 
-    They are not read again, but the settings that follow from them are, and the card names them.
-    Runs from before that was noted go on with any.
+    They are not read again, so a run that was trained on meanwhile is as good. Runs from before the
+    start was noted go on with any.
     """
     if runs.INIT not in before:
         return
     old, new = before[runs.INIT], now.get(runs.INIT)
-    if (old or {}).get("sha256") != (new or {}).get("sha256"):
+    none = old is None or new is None
+    if old != new if none else all(old[key] != new[key] for key in ("name", "sha256")):
         what = f"{run} started from {runs.start_in_words(old)}"
         raise UserError(
             f"{what}, and this training from {runs.start_in_words(new)}",

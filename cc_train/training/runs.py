@@ -104,6 +104,12 @@ def start_in_words(start: Mapping[str, str] | None) -> str:
     return "new weights" if start is None else f"{start['name']} (SHA-256 {start['sha256'][:12]})"
 
 
+def with_start_of(before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that say of a run's start what its earlier ones did, which may be nothing."""
+    start = {INIT: before[INIT]} if INIT in before else {}
+    return {**without_start(settings), **start}
+
+
 def without_start(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that do not say what the training started from."""
     return {name: value for name, value in settings.items() if name != INIT}
@@ -260,4 +266,4 @@ def trained_on(folder: Path, keys: Collection[str]) -> int:
         content = storage.read_bytes(str(folder / KEYS))
     except FileNotFoundError:
         return 0
-    return len(set(keys) & set(content.decode().split("\n")))
+    return len(set(keys) & set(content.decode(errors="replace").split()))

@@ -169,7 +169,7 @@ class Trainer:
         folder. resume: `never` refuses a folder that has a run. Raises UserError for that, for a
         run with other settings, and for ranks that were given other settings or samples.
         """
-        checkpoint, states_start = self.ranks.decided(lambda: self._decide(resume))
+        checkpoint, before = self.ranks.decided(lambda: self._decide(resume))
         digests = self.ranks.gather_objects(json.dumps(self.config, sort_keys=True))
         if digests[self.ranks.rank] != digests[0]:
             lines = "; ".join(differences(json.loads(digests[0]), self.config)[:5])
@@ -177,35 +177,35 @@ class Trainer:
                 f"rank {self.ranks.rank} has other settings or samples than the first ({lines})",
                 "Start all processes with one command, on the same data",
             )
-        self.config = self.config if states_start else runs.without_start(self.config)
         if checkpoint is None:
             return 0
+        self.config = runs.with_start_of(before, self.config)
         tensors = self.ranks.broadcast_tensors(checkpoint.training, self.device)
         self._restore(checkpoint, tensors)
         source.restore(checkpoint.state.get("stream", {}))
         return checkpoint.step
 
-    def _decide(self, resume_how: str) -> tuple[Checkpoint | None, bool]:
-        """The checkpoint to go on from, on the first rank; its folder has its settings then.
+    def _decide(self, resume_how: str) -> tuple[Checkpoint | None, dict[str, Any]]:
+        """The checkpoint to go on from, on the first rank, and the settings that the run had.
 
-        And whether they say what the run started from: one from before that was noted does not.
+        Its folder has the new settings then, which say of its start what those said.
         """
         place = self.run / SETTINGS
         if place.exists() and resume_how == "never":
             raise UserError(f"{self.run}: a run is there already", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
-        states_start = True
+        before: dict[str, Any] = {}
         if place.exists():
             stream = {} if checkpoint is None else checkpoint.state.get("stream", {})
             before = resume.read_settings(place)
             resume.check_same(before, self.config, self.run, stream)
             self.steps_before = before.get("loop", {}).get("steps")
-            states_start = checkpoint is None or runs.INIT in before
+        config = self.config
         if checkpoint is not None:
             resume.check_steps(checkpoint.step, self.settings.steps, self.run)
-        config = self.config if states_start else runs.without_start(self.config)
+            config = runs.with_start_of(before, config)
         storage.write_json(str(place), config)
-        return checkpoint, states_start
+        return checkpoint, before
 
     def step(
         self, batches: Sequence[Any], step: int, signals: Mapping[str, float] | None = None

@@ -78,6 +78,7 @@ def test_another_start_is_refused() -> None:
     of = lambda init: {**config(), "init": init}  # noqa: E731
     mini, other = ({"name": name, "sha256": name * 20} for name in ("mini", "other"))
     resume.check_same(of(mini), of({**mini, "name": "elsewhere/mini"}), RUN, {})
+    resume.check_same(of(mini), of({**other, "name": "mini"}), RUN, {})  # trained on meanwhile
     resume.check_same(of(None), of(None), RUN, {})
     resume.check_same(config(), of(mini), RUN, {})  # of before this was noted
     for now, words in ((None, "new weights"), (other, r"other \(SHA-256 otherotherot\)")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,17 +51,29 @@ def test_no_number_stops_the_run() -> None:
     assert torch.equal(before, task.network.decoder.conv_out.weight)
 
 
-@pytest.mark.parametrize(("before", "now"), [({}, {}), ({"init": None}, {"init": None})])
+START = {"name": "mini", "sha256": "0"}
+
+
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        ({}, {"init": None}),
+        ({"init": None}, {"init": None}),
+        ({"init": START}, {"init": {"name": "mini", "sha256": "1"}}),
+    ],
+)
 def test_a_run_says_of_its_start_what_it_knows(
-    tmp_path: Path, before: dict[str, None], now: dict[str, None]
+    tmp_path: Path, before: dict[str, Any], command: dict[str, Any]
 ) -> None:
-    """Keeps away: a card by which a run of before --init was noted started from new weights."""
+    """Keeps away: a card by which a run of before --init was noted started from new weights, or
+    one from what became of its start meanwhile.
+    """
     source, settings = StatelessSource(lambda number: None), Loop(steps=2, device="cpu")
     Trainer(objective(), settings, before, tmp_path).prepare("never", source)
     Trainer(objective(), settings, before, tmp_path).save(1, source)
-    goes_on = Trainer(objective(), settings, {"init": None}, tmp_path)
+    goes_on = Trainer(objective(), settings, command, tmp_path)
     assert goes_on.prepare("auto", source) == 1
-    assert goes_on.config == json.loads((tmp_path / "settings.json").read_text()) == now
+    assert goes_on.config == json.loads((tmp_path / "settings.json").read_text()) == before
 
 
 def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
