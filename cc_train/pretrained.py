@@ -11,7 +11,7 @@ from typing import overload
 import numpy as np
 import torch
 
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_train import captioner
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.data import image_pairs
@@ -118,20 +118,20 @@ class Captioner:
 
     def caption_each(
         self, pairs: Sequence[Pair], /, *, beams: int = 1
-    ) -> list[Caption | UserError]:
+    ) -> list[Caption | UserError | JobFailed]:
         """The captions of one batch of pairs, in their order, and the error of each other pair.
 
         What a call raises of a pair stands in that pair's place, and the others have captions.
         """
-        batch: list[np.ndarray | UserError] = []
+        batch: list[np.ndarray | UserError | JobFailed] = []
         for pair in pairs:
             try:
                 batch.append(image_pairs.stack([pair], self.inputs.size))
-            except UserError as error:
+            except (UserError, JobFailed) as error:  # the second of a store that does not answer
                 batch.append(error)
-        pixels = [one for one in batch if not isinstance(one, UserError)]
+        pixels = [one for one in batch if isinstance(one, np.ndarray)]
         captions = iter(self._captions_of(np.concatenate(pixels), beams) if pixels else [])
-        return [one if isinstance(one, UserError) else next(captions) for one in batch]
+        return [next(captions) if isinstance(one, np.ndarray) else one for one in batch]
 
     def _captions(self, pairs: Sequence[Pair], beams: int) -> list[Caption]:
         return self._captions_of(image_pairs.stack(pairs, self.inputs.size), beams)

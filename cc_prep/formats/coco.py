@@ -23,12 +23,18 @@ def image_ids(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 def own_names(name: str, meta: Mapping[str, Any]) -> dict[str, str]:
     """The pair's id in its data set and its two images, where its name is no official id.
 
-    Keys are cut and hold digests: of a key alone nobody could tell whose images it means.
+    Keys are cut and hold digests: of a key alone nobody could tell whose images it means. Images
+    outside the data set's root are not named: the files that hold these names are handed on.
     """
     if name != meta["key"]:
         return {}
     names = {"pair": meta.get("id"), "before": meta.get("before"), "after": meta.get("after")}
-    return {what: str(value) for what, value in names.items() if value}
+    inside = {what: str(value) for what, value in names.items() if value}
+    return {what: value for what, value in inside.items() if not _is_outside(value)}
+
+
+def _is_outside(reference: str) -> bool:
+    return "://" in reference or reference.startswith(("/", "../")) or reference[1:3] == ":\\"
 
 
 def references(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
 def of_training(count: int, pairs: int) -> str:
     """What is said of scores on `count` training pairs among `pairs`."""
     of = f"{count:,} of these {pairs:,} pairs"
-    return f"It was trained on {of}: the scores do not say how good it is on other pairs."
+    return f"It was trained on {of}: on other pairs it may be worse than these scores say."
 
 
 def table(result: Evaluation) -> str:

@@ -100,8 +100,11 @@ def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -
     if runs.INIT not in before:
         return
     old, new = before[runs.INIT], now.get(runs.INIT)
-    none = old is None or new is None
-    if old != new if none else all(old[key] != new[key] for key in ("name", "sha256")):
+    if old is None or new is None:
+        differ = old != new
+    else:
+        differ = all(old[key] != new[key] for key in ("name", "sha256"))
+    if differ:
         what = f"{run} started from {runs.start_in_words(old)}"
         raise UserError(
             f"{what}, and this training from {runs.start_in_words(new)}",
