@@ -32,12 +32,25 @@ $train vqgan --out "$at/runs/vqgan" --config vqgan-mini ${STEPS:+--steps $STEPS}
 $train vqgan --out "$at/runs/vqgan-f8" --config vqgan-mini-f8 ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar" --shards "$at/large-seq/sequences/train-*.tar" \
   --shards "$at/video-seq/sequences/*.tar"
+# Trained on twice, with more weight on how objects look: colors and shapes come last.
+looks="--set weights.perceptual=1 --set weights.revive_every=0 --set loop.steps=1000 \
+ --set loop.warmup_steps=30 --set loop.validate_every=300"
+# shellcheck disable=SC2086
+$train vqgan --out "$at/runs/vqgan-f8-2" --config vqgan-mini-f8 --init "$at/runs/vqgan-f8" $looks \
+  --set weights.squared=8 --set loop.learning_rate=7e-4 ${STEPS:+--steps $STEPS} \
+  --shards "$at/small-seq/sequences/*.tar" --shards "$at/large-seq/sequences/train-*.tar" \
+  --shards "$at/video-seq/sequences/*.tar"
+# shellcheck disable=SC2086
+$train vqgan --out "$at/runs/vqgan-f8-3" --config vqgan-mini-f8 --init "$at/runs/vqgan-f8-2" $looks \
+  --set weights.squared=12 --set loop.learning_rate=8e-4 ${STEPS:+--steps $STEPS} \
+  --shards "$at/small-seq/sequences/*.tar" --shards "$at/large-seq/sequences/train-*.tar" \
+  --shards "$at/video-seq/sequences/*.tar"
 $train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar"
 
 $train export "$at/runs/vqgan" "$at/weights/vqgan-mini" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
-$train export "$at/runs/vqgan-f8" "$at/weights/vqgan-mini-f8" --license mit \
+$train export "$at/runs/vqgan-f8-3" "$at/weights/vqgan-mini-f8" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
 $train export "$at/runs/clip4idc" "$at/weights/clip4idc-mini" --license mit \
   --shards "$at/truth-seq/sequences/*.tar"
