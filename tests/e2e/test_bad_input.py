@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -114,12 +115,12 @@ def test_make_without_data_says_where_it_belongs(tmp_path: Path) -> None:
         # `make test ARGS=…` hands its arguments on to every make below it.
         env={n: v for n, v in os.environ.items() if not n.startswith(("MAKE", "ARGS"))},
     ).stdout.splitlines()[-1]
-    assert recipe.split() == [
+    assert shlex.split(recipe) == [
         ".venv/bin/cc-prep", "interpolate", "clevr", "--out", f"{tmp_path}/out"
     ]  # fmt: skip
     command = recipe.replace(".venv/bin/cc-prep", str(BIN / "cc-prep"))
     done = subprocess.run(
-        command.split(), cwd=tmp_path, capture_output=True, text=True, check=False
+        shlex.split(command), cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "no folder data/clevr" in done.stderr
