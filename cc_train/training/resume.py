@@ -26,7 +26,12 @@ FREE = (
 )  # fmt: skip
 ITEMS = "global_batch_size"
 # Settings that came later, with the value that computes what runs without them do.
-ADDED = {"mirror": 0.0, "network.compare_ends": False, "weights.squared": 0.0}
+ADDED = {
+    "mirror": 0.0,
+    "network.compare_ends": False,
+    "weights.squared": 0.0,
+    "data.reverse": False,
+}
 
 
 def read_settings(place: Path) -> dict[str, Any]:

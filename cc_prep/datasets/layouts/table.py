@@ -30,6 +30,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 
 WANTED = "Put the table (pairs.csv) and its images there, or name its folder with --root"
+EXCEL_HINT = re.compile(r"\A\"?sep=.\"?\r?\n", re.IGNORECASE)
 NAMES = ("pairs.csv", "pairs.jsonl", "pairs.parquet")
 REMEDY = (
     "Columns: before, after, and where there are any caption, split, id, kind, change_type, mask, "
@@ -249,8 +250,9 @@ def csv_rows(text: str) -> list[dict[str, Any]]:
     """The rows of a CSV by the names in its header. Raises csv.Error.
 
     They are separated as the header is: by commas, or by the semicolons or tabs that spreadsheets
-    write in some languages.
+    write in some languages. The line `sep=;`, which tells Excel so, may stand before the header.
     """
+    text = EXCEL_HINT.sub("", text, count=1)
     header = re.split("[\r\n]", text, maxsplit=1)[0]
     names = {mark: next(csv.reader([header], delimiter=mark), []) for mark in ",;\t"}
     mark = next((mark for mark in names if {*COLUMNS} <= {*names[mark]}), ",")

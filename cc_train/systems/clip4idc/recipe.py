@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import cv2
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -17,41 +14,24 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
-from cc_prep.records import NO_CHANGE, Facts
+from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
 from cc_prep.weights import read_tensors
 from cc_train.data import order, shard_index
-from cc_train.data.mirroring import exchange_sides
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import Ranks
-from cc_train.systems.clip4idc import known_facts
+from cc_train.systems.clip4idc import known_facts, variation
 from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
 from cc_train.systems.clip4idc.card import card, compact
 from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
+from cc_train.systems.clip4idc.variation import Data
 from cc_train.training import runs
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
 __all__ = ["Settings", "card", "compact", "prepare"]
-
-
-class Data(Section):
-    """What is trained on: the ends of each sequence with one of its captions, drawn anew.
-
-    mirror: half of the pairs are mirrored, and their captions say the other side, as
-    `exchange_sides` exchanges it.
-    shift: both images are moved by up to so many px together. blur: up to this deviation in px.
-    no_change: share of the pairs without change that is trained on.
-    """
-
-    mirror: bool = False
-    shift: int = Field(0, ge=0)
-    blur: float = Field(0.0, ge=0)
-    no_change: float = Field(1.0, ge=0, le=1)
-    held_out: float = Field(0.05, gt=0, lt=1)
-    validation_pairs: int = Field(500, ge=2)
 
 
 class Settings(Section):
@@ -152,26 +132,24 @@ def _batch(
     loop = settings.loop
     numbers = order.items_of_step(step, loop.batch_size * ranks.world, len(samples), loop.seed)
     chosen = [samples[number] for number in numbers]
-    captions, variations = [], []
-    for place, sample in enumerate(chosen):
-        rng = order.rng_of(loop.seed, step, place)
-        texts = sample.meta["captions"]
-        caption = str(texts[rng.integers(len(texts))])
-        variations.append(Variation.draw(settings.data, rng))
-        captions.append(variations[-1].of_caption(caption))
+    variations, captions = zip(
+        *(
+            variation.draw(sample, settings.data, order.rng_of(loop.seed, step, place))
+            for place, sample in enumerate(chosen)
+        ),
+        strict=True,
+    )
     own = slice(ranks.rank * loop.batch_size, (ranks.rank + 1) * loop.batch_size)
     images = [before_after(sample) for sample in chosen[own]]
-    pairs = [
-        variation.of_pair(*ends) for ends, variation in zip(images, variations[own], strict=True)
-    ]
-    batch = collate(pairs, captions[own], sizes.resolution)
+    pairs = [varied.of_pair(*ends) for ends, varied in zip(images, variations[own], strict=True)]
+    batch = collate(pairs, list(captions[own]), sizes.resolution)
     del batch["captions"]
     batch["positives"] = positives(captions, [sample.meta for sample in chosen])
     if settings.facts is None:
         return batch
     known = [
-        variation.of_facts(sample, before.shape)
-        for sample, variation, (before, _) in zip(chosen[own], variations[own], images, strict=True)
+        varied.of_facts(sample, before.shape)
+        for sample, varied, (before, _) in zip(chosen[own], variations[own], images, strict=True)
     ]
     side = sizes.resolution // sizes.patch
     return {**batch, **known_facts.batch_of(known, (side, side))}
@@ -186,59 +164,3 @@ def positives(captions: Sequence[str], metas: Sequence[Mapping[str, Any]]) -> Te
         for i in range(count)
     ]
     return torch.tensor(same)
-
-
-@dataclass(frozen=True)
-class Variation:
-    """A change of both images of a pair after which its caption is still true.
-
-    dx, dy: both images are moved by so many px. blur: deviation in px. mirror: left and right are
-    exchanged, in the caption too.
-    """
-
-    dx: int = 0
-    dy: int = 0
-    blur: float = 0.0
-    mirror: bool = False
-
-    @classmethod
-    def draw(cls, data: Data, rng: np.random.Generator) -> Variation:
-        """A random variation within the settings."""
-        dx = dy = 0
-        if data.shift:
-            dx, dy = (int(v) for v in rng.integers(-data.shift, data.shift + 1, 2))
-        blur = float(rng.uniform(0, data.blur)) if data.blur else 0.0
-        mirror = bool(data.mirror and rng.random() < 0.5)
-        return cls(dx, dy, blur, mirror)
-
-    def of_caption(self, caption: str) -> str:
-        """The caption of the varied pair."""
-        return exchange_sides(caption) if self.mirror else caption
-
-    def of_facts(self, sample: Sample, shape: Sequence[int]) -> Facts | None:
-        """What is known of the varied pair. Raises UserError for facts of another form.
-
-        shape: of its images, [H, W, 3].
-        """
-        facts = shard_index.facts_of({**sample.meta, "key": sample.key})
-        if facts is None:
-            return None
-        height, width = shape[:2]
-        return known_facts.moved(facts, (self.dx / width, self.dy / height), self.mirror)
-
-    def of_pair(self, before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Both images, uint8 [H, W, 3]."""
-        if self.dx or self.dy:
-            before, after = (_moved(image, self.dx, self.dy) for image in (before, after))
-        if self.blur > 0.1:
-            before, after = (cv2.GaussianBlur(x, (0, 0), self.blur) for x in (before, after))
-        if self.mirror:
-            before, after = before[:, ::-1], after[:, ::-1]
-        return np.ascontiguousarray(before), np.ascontiguousarray(after)
-
-
-def _moved(image: np.ndarray, dx: int, dy: int) -> np.ndarray:
-    """The image moved by whole px; its border is repeated."""
-    shape = np.array([[1, 0, dx], [0, 1, dy]], np.float32)
-    size = (image.shape[1], image.shape[0])
-    return cv2.warpAffine(image, shape, size, borderMode=cv2.BORDER_REPLICATE)

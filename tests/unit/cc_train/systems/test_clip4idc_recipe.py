@@ -19,11 +19,20 @@ from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.clip4idc.known_facts import FactHeads
 from cc_train.systems.clip4idc.objective import from_scratch
+from cc_train.systems.clip4idc.variation import Data, Variation, draw
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 
 RANDOM = np.random.default_rng(0)
+
+
+def looks(number: int) -> Looks:
+    return Looks(("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3))
+
+
+# Of four pairs, which show different numbers of objects.
+ADDED = Facts("add", None, looks(1), (), (looks(1), looks(2)))
 
 
 def write(
@@ -47,12 +56,12 @@ def write(
 
 
 def test_a_mirrored_pair_keeps_its_caption_true() -> None:
-    data = clip4idc.Data(mirror=True)
+    data = Data(mirror=True)
     image = np.zeros((8, 8, 3), np.uint8)
     image[:, :2] = 255  # something on the left
     seen = set()
     for place in range(20):
-        variation = clip4idc.Variation.draw(data, order.rng_of(0, 0, place))
+        variation = Variation.draw(data, order.rng_of(0, 0, place))
         pair = variation.of_pair(image, image)
         side = "left" if pair[0][0, 0, 0] else "right"
         assert variation.of_caption("the cube left of the ball") == f"the cube {side} of the ball"
@@ -64,8 +73,8 @@ def test_a_mirrored_pair_keeps_its_caption_true() -> None:
 
 def test_both_images_move_together() -> None:
     image = RANDOM.integers(0, 256, (16, 16, 3), np.uint8)
-    data = clip4idc.Data(shift=3, blur=1.0)
-    variation = clip4idc.Variation.draw(data, order.rng_of(0, 0))
+    data = Data(shift=3, blur=1.0)
+    variation = Variation.draw(data, order.rng_of(0, 0))
     before, after = variation.of_pair(image, image)
     assert np.array_equal(before, after)
     assert not np.array_equal(before, image)
@@ -83,9 +92,9 @@ def test_facts_go_where_the_images_go() -> None:
     del meta["height"], meta["width"]  # the images say it
     sample = sequence_index.Sample("shard", "d-1", meta, {})
     for variation in (
-        clip4idc.Variation(),
-        clip4idc.Variation(dx=3, dy=-2),
-        clip4idc.Variation(dx=3, dy=-2, mirror=True),
+        Variation(),
+        Variation(dx=3, dy=-2),
+        Variation(dx=3, dy=-2, mirror=True),
     ):
         seen = variation.of_facts(sample, image.shape)
         assert seen is not None
@@ -95,6 +104,46 @@ def test_facts_go_where_the_images_go() -> None:
         assert before[int(v * 32), int(u * 40)].all()
         assert seen.objects_before == (seen.before,)
         assert (seen.type, seen.after, seen.objects_after) == ("drop", None, ())
+
+
+def test_a_pair_turned_round_has_the_other_caption_and_the_other_facts() -> None:
+    """Keeps away: images exchanged under the caption or the facts of the way forwards."""
+    facts = replace(ADDED, reversed_captions=("the cube left of the ball is gone",))
+    meta = {"captions": ["a cube appeared"], "kind": "change", "facts": asdict(facts)}
+    sample = sequence_index.Sample("shard", "d-1", meta, {})
+    before, after = (np.full((32, 40, 3), level, np.uint8) for level in (0, 255))
+    sentences = set()
+    for place in range(20):
+        variation, caption = draw(
+            sample, Data(reverse=True, mirror=True), order.rng_of(0, 0, place)
+        )
+        varied = variation.of_facts(sample, before.shape)
+        assert varied is not None
+        first, second = variation.of_pair(before, after)
+        assert first.mean() == (255 if variation.reverse else 0) == 255 - second.mean()
+        assert varied.type == ("drop" if variation.reverse else "add")
+        assert len(varied.objects_before) == (2 if variation.reverse else 0)
+        assert caption.endswith("gone") == variation.reverse
+        sentences.add(caption)
+    sides = {f"the cube {side} of the ball is gone" for side in ("left", "right")}
+    assert sentences == {"a cube appeared", *sides}
+
+
+@pytest.mark.parametrize(
+    ("meta", "turned"),
+    [
+        ({"kind": "no_change"}, True),
+        ({"kind": "change"}, False),
+        ({"kind": "change", "facts": asdict(ADDED)}, False),
+    ],
+)
+def test_only_a_pair_with_a_caption_of_that_is_turned_round(
+    meta: dict[str, object], turned: bool
+) -> None:
+    sample = sequence_index.Sample("shard", "d-1", {"captions": ["a"], **meta}, {})
+    drawn = [draw(sample, Data(reverse=True), order.rng_of(0, 0, place)) for place in range(20)]
+    assert {caption for _, caption in drawn} == {"a"}
+    assert {variation.reverse for variation, _ in drawn} == ({True, False} if turned else {False})
 
 
 def test_a_batch_with_facts(tmp_path: Path) -> None:
@@ -111,12 +160,6 @@ def test_a_batch_with_facts(tmp_path: Path) -> None:
     assert not batch["has_objects"].any()
 
 
-def looks(number: int) -> Looks:
-    return Looks(("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3))
-
-
-# Of four pairs, which show different numbers of objects.
-ADDED = Facts("add", None, looks(1), (), (looks(1), looks(2)))
 FACTS = [
     Facts("drop", looks(0), None, (looks(0),), ()),
     ADDED,

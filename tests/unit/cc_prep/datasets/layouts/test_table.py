@@ -59,11 +59,13 @@ def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
     assert fault == "split 'trian' of 1 pairs is not in the manifest (train, val, test)"
 
 
+@pytest.mark.parametrize("hint", ["", "sep={}\r\n", '"SEP={}"\n'])
 @pytest.mark.parametrize("mark", [";", "\t"])
-def test_a_table_of_another_separator(tmp_path: Path, mark: str) -> None:
+def test_a_table_of_another_separator(tmp_path: Path, mark: str, hint: str) -> None:
     """Keeps away: a table as spreadsheets write it in many languages that has "no columns"."""
     rows = [["before", "caption", "after"], ["a.png", '"gone; or, moved"', "b.png"]]
-    (tmp_path / "pairs.csv").write_text("\r\n".join(mark.join(row) for row in rows))
+    text = hint.format(mark) + "\r\n".join(mark.join(row) for row in rows)
+    (tmp_path / "pairs.csv").write_text(text, newline="")
     [pair] = every(settings(tmp_path))
     assert (pair.before, pair.after, pair.captions) == ("a.png", "b.png", ("gone; or, moved",))
 

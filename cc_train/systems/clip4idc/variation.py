@@ -1,0 +1,126 @@
+"""What is trained on: pairs, and changes of them after which their captions are still true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+from pydantic import Field
+
+from cc_prep.records import NO_CHANGE, Facts
+from cc_prep.settings import Section
+from cc_train.data import shard_index, supervision
+from cc_train.data.mirroring import exchange_sides
+from cc_train.data.sequence_index import Sample
+from cc_train.systems.clip4idc import known_facts
+
+
+class Data(Section):
+    """What is trained on: the ends of each sequence with one of its captions, drawn anew.
+
+    mirror: half of the pairs are mirrored, and their captions say the other side, as
+    `exchange_sides` exchanges it.
+    reverse: half of the pairs are turned round where there are captions of that, and half of those
+    without change.
+    shift: both images are moved by up to so many px together. blur: up to this deviation in px.
+    no_change: share of the pairs without change that is trained on.
+    """
+
+    mirror: bool = False
+    reverse: bool = False
+    shift: int = Field(0, ge=0)
+    blur: float = Field(0.0, ge=0)
+    no_change: float = Field(1.0, ge=0, le=1)
+    held_out: float = Field(0.05, gt=0, lt=1)
+    validation_pairs: int = Field(500, ge=2)
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A change of both images of a pair after which its caption is still true.
+
+    dx, dy: both images are moved by so many px. blur: deviation in px. mirror: left and right are
+    exchanged, in the caption too. reverse: before and after are exchanged, which wants a caption of
+    the pair turned round.
+    """
+
+    dx: int = 0
+    dy: int = 0
+    blur: float = 0.0
+    mirror: bool = False
+    reverse: bool = False
+
+    @classmethod
+    def draw(cls, data: Data, rng: np.random.Generator) -> Variation:
+        """A random variation within the settings."""
+        dx = dy = 0
+        if data.shift:
+            dx, dy = (int(v) for v in rng.integers(-data.shift, data.shift + 1, 2))
+        blur = float(rng.uniform(0, data.blur)) if data.blur else 0.0
+        mirror = bool(data.mirror and rng.random() < 0.5)
+        reverse = bool(data.reverse and rng.random() < 0.5)
+        return cls(dx, dy, blur, mirror, reverse)
+
+    def of_caption(self, caption: str) -> str:
+        """The caption of the varied pair. caption: of the pair turned round where `reverse` is."""
+        return exchange_sides(caption) if self.mirror else caption
+
+    def of_facts(self, sample: Sample, shape: Sequence[int]) -> Facts | None:
+        """What is known of the varied pair. Raises UserError for facts of another form.
+
+        shape: of its images, [H, W, 3].
+        """
+        facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+        if facts is None:
+            return None
+        if self.reverse:
+            facts = supervision.reversed_facts(facts)
+        height, width = shape[:2]
+        return known_facts.moved(facts, (self.dx / width, self.dy / height), self.mirror)
+
+    def of_pair(self, before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both images, uint8 [H, W, 3]."""
+        if self.dx or self.dy:
+            before, after = (_moved(image, self.dx, self.dy) for image in (before, after))
+        if self.blur > 0.1:
+            before, after = (cv2.GaussianBlur(x, (0, 0), self.blur) for x in (before, after))
+        if self.mirror:
+            before, after = before[:, ::-1], after[:, ::-1]
+        if self.reverse:
+            before, after = after, before
+        return np.ascontiguousarray(before), np.ascontiguousarray(after)
+
+
+def draw(sample: Sample, data: Data, rng: np.random.Generator) -> tuple[Variation, str]:
+    """A random variation of a sample within the settings, and a caption of the varied pair.
+
+    Raises UserError for facts of another form.
+    """
+    captions: Sequence[str] = sample.meta["captions"]
+    caption = str(captions[rng.integers(len(captions))])
+    variation = Variation.draw(data, rng)
+    if variation.reverse:
+        backwards = _captions_backwards(sample)
+        if backwards:
+            caption = str(backwards[rng.integers(len(backwards))])
+        else:
+            variation = replace(variation, reverse=False)
+    return variation, variation.of_caption(caption)
+
+
+def _captions_backwards(sample: Sample) -> Sequence[str]:
+    """Sentences about (after, before); none where the sample has none."""
+    if sample.meta.get("kind") == NO_CHANGE:
+        captions: Sequence[str] = sample.meta["captions"]
+        return captions
+    facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+    return () if facts is None else facts.reversed_captions
+
+
+def _moved(image: np.ndarray, dx: int, dy: int) -> np.ndarray:
+    """The image moved by whole px; its border is repeated."""
+    shape = np.array([[1, 0, dx], [0, 1, dy]], np.float32)
+    size = (image.shape[1], image.shape[0])
+    return cv2.warpAffine(image, shape, size, borderMode=cv2.BORDER_REPLICATE)
