@@ -99,12 +99,12 @@ def draw(sample: Sample, data: Data, rng: np.random.Generator) -> tuple[Variatio
     Raises UserError for facts of another form.
     """
     captions: Sequence[str] = sample.meta["captions"]
-    caption = str(captions[rng.integers(len(captions))])
+    caption = str(captions[int(rng.integers(len(captions)))])
     variation = Variation.draw(data, rng)
     if variation.reverse:
         backwards = _captions_backwards(sample)
         if backwards:
-            caption = str(backwards[rng.integers(len(backwards))])
+            caption = str(backwards[int(rng.integers(len(backwards)))])
         else:
             variation = replace(variation, reverse=False)
     return variation, variation.of_caption(caption)
