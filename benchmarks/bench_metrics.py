@@ -8,6 +8,8 @@ same measures in Python follow. The figures agree, which is asserted. The aim is
 
 from __future__ import annotations
 
+from itertools import chain
+
 import click
 import numpy as np
 from lib.measuring import report, turns
@@ -42,8 +44,8 @@ def main(captions: int, repeats: int) -> None:
 def sentences(count: int) -> tuple[dict[str, list[str]], dict[str, str]]:
     """References and a prediction for so many pairs, of random words in the field's manner."""
     rng = np.random.default_rng(0)
-    words = sorted({word for text in wording.__dict__.values() if isinstance(text, str)
-                    for word in text.split() if word.isalpha()})[:200]  # fmt: skip
+    texts = [*chain(*wording.SENTENCES.values()), *wording.NO_CHANGE_SENTENCES]
+    words = sorted({word for text in texts for word in text.split() if word.isalpha()})
     words += [f"word{number}" for number in range(300)]
 
     def sentence() -> str:

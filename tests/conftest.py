@@ -36,6 +36,15 @@ BIN = Path(sys.executable).parent
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def outside_make() -> dict[str, str]:
+    """The environment without what a `make` above these tests left in it.
+
+    `make test ARGS=…` hands its arguments on to every make below it.
+    """
+    inherited = ("MAKE", "MFLAGS", "ARGS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(inherited)}
+
+
 def golden(prefix: str) -> list[Path]:
     """Folders of golden vectors whose name begins so; GOLDEN_DIR may name others than ours."""
     folder = Path(os.environ.get("GOLDEN_DIR") or ROOT / "tests" / "golden")

@@ -17,7 +17,7 @@ $prep synth "$at/fresh" --scenes "$(scenes 40)" --seed 3000 --size 224
 $prep videos "$at/videos"
 
 # Sequences of them: interpolated frames are what the VQGAN will see; CLIP4IDC sees only the ends.
-$prep interpolate synth --root "$at/large" --out "$at/large-seq" --split train --split val \
+$prep interpolate synth --root "$at/large" --out "$at/large-seq" --split train \
   --set interpolate.depth=1
 $prep interpolate video --root "$at/videos" --out "$at/video-seq" \
   --set interpolate.depth=1 --set video.stride=4

@@ -51,9 +51,15 @@ case $SYSTEM in
     exit 2 ;;
 esac
 
+# What the row says that made it, quoted as in a shell.
+quoted() { printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
+command="make zoo-row DATASET=$data SYSTEM=$SYSTEM"
+[ -z "${PREPARE:-}" ] || command="$command PREPARE=$(quoted "$PREPARE")"
+[ -z "${TRAIN:-}" ] || command="$command TRAIN=$(quoted "$TRAIN")"
+
 # Captions of the test split, and their scores; --protocol refuses other pairs than the official.
 $train evaluate "$run" --shards "$out/shards/test-*.tar" ${protocol:+--protocol "$protocol"}
 rm -rf "$ROWS/$SYSTEM-$title"  # of an earlier run of this program
 $train zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$title" \
-  --system "$name" --dataset "$title" --command "make zoo-row DATASET=$data SYSTEM=$SYSTEM"
+  --system "$name" --dataset "$title" --command "$command"
 $train zoo page --zoo "$ROWS" --out "$ROWS/zoo.md"

@@ -62,16 +62,18 @@ def test_killed_and_resumed(
         [str(BIN / "cc-prep"), *arguments, "--workers", "1", *SMALL],
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 240
-    while not (
-        list(tmp_path.glob("changes/*.tar"))
-        and list(tmp_path.glob("changes/.state/*.journal.json"))
-    ):
-        assert time.monotonic() < deadline, "no shard in four minutes"
-        assert job.poll() is None
-        time.sleep(0.005)
-    job.kill()
-    job.wait()
+    try:
+        deadline = time.monotonic() + 240
+        while not (
+            list(tmp_path.glob("changes/*.tar"))
+            and list(tmp_path.glob("changes/.state/*.journal.json"))
+        ):
+            assert time.monotonic() < deadline, "no shard in four minutes"
+            assert job.poll() is None
+            time.sleep(0.005)
+    finally:
+        job.kill()
+        job.wait()
     assert len(list(tmp_path.glob("changes/*.tar"))) < 6, "it was over already"
     done = prep(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr

@@ -34,10 +34,12 @@ def test_renderers_end_with_their_parent(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    assert processes.wait_for(lambda: list(tmp_path.glob("scenes/*.json")), job)
-    assert len(group(job.pid)) >= 3
-    os.kill(job.pid, signal.SIGKILL)
-    job.wait()
+    try:
+        assert processes.wait_for(lambda: list(tmp_path.glob("scenes/*.json")), job)
+        assert len(group(job.pid)) >= 3
+    finally:
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
     deadline = time.monotonic() + processes.PATIENCE
     while group(job.pid) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from PIL import Image
 
 from cc_prep.formats import rejects, sequences
-from tests.conftest import BIN, ROOT, Command
+from tests.conftest import BIN, ROOT, Command, outside_make
 
 FAST = ("--set", "interpolate.method=crossfade", "--set", "image_size=64")
 
@@ -112,8 +111,7 @@ def test_make_without_data_says_where_it_belongs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        # `make test ARGS=…` hands its arguments on to every make below it.
-        env={n: v for n, v in os.environ.items() if not n.startswith(("MAKE", "ARGS"))},
+        env=outside_make(),
     ).stdout.splitlines()[-1]
     assert shlex.split(recipe) == [
         ".venv/bin/cc-prep", "interpolate", "clevr", "--out", f"{tmp_path}/out"

@@ -7,7 +7,6 @@ process, which is quicker.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from cc_prep.formats import training_shards
 from tests.commands import cc_train
-from tests.conftest import BIN, ROOT, Command
+from tests.conftest import BIN, ROOT, Command, outside_make
 from tests.miniatures import MAKERS
 
 # One thread a network, so that a busy machine does not make the threads wait for each other.
@@ -44,7 +43,7 @@ SCORER = (
 
 def make(*arguments: str) -> str:
     """What `make` says, as in a shell of its own, with this environment: it installs nothing."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    environment = outside_make()
     done = subprocess.run(
         ["make", "-s", "-C", str(ROOT), "SETUP=", f"BIN={BIN}", *arguments],
         capture_output=True, text=True, timeout=300, env=environment, check=False,

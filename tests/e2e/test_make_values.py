@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, outside_make
 
 SCRIPT = """#!{python}
 import json, sys
@@ -27,7 +27,7 @@ def commands(folder: Path, *arguments: str) -> list[list[str]]:
     for name in ("cc-prep", "cc-train"):
         (folder / name).write_text(SCRIPT.format(python=sys.executable, log=str(log)))
         (folder / name).chmod(0o755)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    environment = outside_make()
     done = subprocess.run(
         ["make", "-C", str(ROOT), "SETUP=", f"BIN={folder}", *arguments],
         capture_output=True, text=True, timeout=300, env=environment, check=False,
@@ -71,6 +71,11 @@ def test_a_row_of_the_zoo(tmp_path: Path, system: str, trainings: int) -> None:
         assert training[-2:] == ["--valid", f"{out}/shards/val-*.tar"]
     assert [words[0] for words in others[trainings:]] == ["evaluate", "zoo", "zoo"]
     assert holds(others[-1], ["--zoo", rows])
+    published = others[-2][others[-2].index("--command") + 1]
+    assert shlex.split(published) == [
+        "make", "zoo-row", "DATASET=spot", f"SYSTEM={system}",
+        f"PREPARE={QUOTED}", f"TRAIN={QUOTED}",
+    ]  # fmt: skip
 
 
 def test_shards_of_one_split_are_no_whole(tmp_path: Path) -> None:

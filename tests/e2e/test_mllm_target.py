@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from cc_prep.formats import training_shards
 from cc_train.training import runs
 from tests import small_mllm
-from tests.conftest import ROOT
+from tests.conftest import ROOT, outside_make
 
 PREPARE = "--set entities.min_count=1 --set entities.features=lab"
 TRAIN = "--set loop.steps=1 --set loop.batch_size=2 --set loop.device=cpu --set loop.log_every=1"
@@ -40,9 +39,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make(*arguments: object, synth_root: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = ["make", "mllm", "SETUP=", *map(str, arguments)]
-    variables = {**os.environ} | ({} if synth_root is None else {"SYNTH_ROOT": str(synth_root)})
-    for inherited in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
-        variables.pop(inherited, None)
+    variables = outside_make() | ({} if synth_root is None else {"SYNTH_ROOT": str(synth_root)})
     return subprocess.run(
         command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False
     )

@@ -67,8 +67,8 @@ def measured(root: Path, out: Path) -> dict[str, int]:
                 most[f"{name} MB"] = max(most[f"{name} MB"], size)
                 most[f"{name} files"] = max(most[f"{name} files"], files)
         time.sleep(0.05)
-    assert processes.ended(job) is not None
-    assert job.returncode == 0
+    output = processes.ended(job)
+    assert job.returncode == 0, output
     return most
 
 

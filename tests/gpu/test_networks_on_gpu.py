@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from cc_prep import device_errors
 from cc_prep.models.rife import RIFE
 from cc_prep.steps.scoring import Scorer
 from cc_prep.steps.tokenization import Tokenizer
@@ -75,8 +75,10 @@ def test_clip4idc(row: Row, seconds: Timed) -> None:
     row("CLIP4IDC, scores of 9 frames", "0.001", f"{apart:.1e}; {1e3 * took:.1f} ms a sequence")
 
 
-def test_running_out_of_memory_is_known(tmp_path: Path) -> None:
+def test_running_out_of_memory_is_known() -> None:
     """Keeps away: an error of the device that no step takes for what it is."""
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(torch.OutOfMemoryError) as caught:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    assert device_errors.is_out_of_memory(caught.value)
+    assert not device_errors.is_broken_device(caught.value)
     assert float(torch.ones(3, device="cuda").sum()) == 3.0, "and the device goes on"

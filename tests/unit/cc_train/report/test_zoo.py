@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.report import zoo_page
 from tests.commands import Done, cc_train
-from tests.conftest import ROOT
+from tests.conftest import ROOT, outside_make
 
 ITEMS = coco.items(
     [
@@ -112,7 +111,7 @@ def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
         log = f'printf "%s\\n" "$@" >> {tmp_path}/{program}.log'
         (tmp_path / program).write_text(f"#!/bin/sh\n{log}\n")
         (tmp_path / program).chmod(0o755)
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    variables = outside_make()
     settings = ("SETUP=", f"BIN={tmp_path}", f"DATASET={tmp_path}/my.yaml", f"ROWS={tmp_path}/rows")
     subprocess.run(
         ["make", "zoo-row", *settings],

@@ -90,10 +90,12 @@ def test_a_host_with_another_clock(
     thread = threading.Thread(target=beating)
     if beats:
         thread.start()
-        with pytest.raises(UserError, match="process 1 on elsewhere"), lock.locked(place):
-            pass
-        stop.set()
-        thread.join()
+        try:
+            with pytest.raises(UserError, match="process 1 on elsewhere"), lock.locked(place):
+                pass
+        finally:
+            stop.set()
+            thread.join()
     else:
         with lock.locked(place):
             pass
