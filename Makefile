@@ -97,21 +97,21 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	@$(BIN)/cc-train caption captioner-mini --shards '$(DEMO)/synth/shards/test-*.tar' --limit 3
 
 interpolate: $(SETUP)  ## pairs → sequences: OUT/sequences
-	$(BIN)/cc-prep interpolate $(DATASET) --out '$(OUT)' $(ARGS)
+	$(BIN)/cc-prep interpolate '$(DATASET)' --out '$(OUT)' $(ARGS)
 
 score: $(SETUP)  ## sequences → scores: OUT/scores
-	$(BIN)/cc-prep score-frames $(DATASET) --out '$(OUT)' $(ARGS)
+	$(BIN)/cc-prep score-frames '$(DATASET)' --out '$(OUT)' $(ARGS)
 
 shards: $(SETUP)  ## pairs, or what OUT holds of them → training shards: OUT/shards
-	$(BIN)/cc-prep build $(DATASET) --out '$(OUT)' $(ARGS)
+	$(BIN)/cc-prep build '$(DATASET)' --out '$(OUT)' $(ARGS)
 	$(BIN)/cc-prep verify '$(OUT)/shards'
 
 stage1: $(SETUP)  ## OUT/shards → procedure encoder: OUT/stage1
-	$(BIN)/cc-train stage1 --config $(DATASET) --out '$(OUT)/stage1' \
+	$(BIN)/cc-train stage1 --config '$(DATASET)' --out '$(OUT)/stage1' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
-	$(BIN)/cc-train stage2 --config $(DATASET) --out '$(OUT)/stage2' --init '$(OUT)/stage1' \
+	$(BIN)/cc-train stage2 --config '$(DATASET)' --out '$(OUT)/stage2' --init '$(OUT)/stage1' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 # Without shards of both splits in OUT, or with a part of them, they are made first, of both images'
@@ -122,13 +122,13 @@ SHARDS_ARE_WHOLE = grep -qs '"complete": true' '$(OUT)/shards/provenance.json' &
 scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
 	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
-	$(BIN)/cc-train scorer --config $(DATASET) --out '$(OUT)/scorer' \
+	$(BIN)/cc-train scorer --config '$(DATASET)' --out '$(OUT)/scorer' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says where: OUT/chain
 	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
-	$(BIN)/cc-train chain --config $(DATASET) --out '$(OUT)/chain' \
+	$(BIN)/cc-train chain --config '$(DATASET)' --out '$(OUT)/chain' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 # Rendered pairs train SmolLM2-135M with new eyes, which know features of images of 112 px, and FOUND=yes
@@ -141,15 +141,15 @@ MLLM_TRAIN  = $(if $(RENDERED),--init captioner-mini \
   $(if $(FOUND),--set attention.where=vision --set entity.source=retrieved))
 SYNTH_DATA  = $${SYNTH_ROOT:-data/synth}
 mllm: $(SETUP)  ## OUT/shards → adapters of a multi-modal language model: OUT/mllm
-	@$(SHARDS_ARE_WHOLE) || test $(DATASET) != synth || \
+	@$(SHARDS_ARE_WHOLE) || test '$(DATASET)' != synth || \
 	  test -n "$(findstring --root,$(PREPARE))" || test -e "$(SYNTH_DATA)/splits.json" || \
 	  $(BIN)/cc-prep synth "$(SYNTH_DATA)" --scenes $(SCENES) --seed 8 --size 112 --wording plain
 	@$(SHARDS_ARE_WHOLE) || test -z "$(FOUND)" || { \
-	  $(BIN)/cc-prep changes $(DATASET) --out '$(OUT)' $(MLLM_SHARDS) && \
-	  $(BIN)/cc-prep entities $(DATASET) --out '$(OUT)' $(MLLM_SHARDS); }
+	  $(BIN)/cc-prep changes '$(DATASET)' --out '$(OUT)' $(MLLM_SHARDS) && \
+	  $(BIN)/cc-prep entities '$(DATASET)' --out '$(OUT)' $(MLLM_SHARDS); }
 	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS="$$MLLM_SHARDS"
-	$(BIN)/cc-train mllm --config $(DATASET) $(MLLM_TRAIN) --out '$(OUT)/mllm' \
+	$(BIN)/cc-train mllm --config '$(DATASET)' $(MLLM_TRAIN) --out '$(OUT)/mllm' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/evaluation, RUN=stage2
@@ -158,7 +158,7 @@ evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/eval
 
 # See docs/zoo.md. PREPARE and TRAIN are passed on; ROWS is the folder that the row goes into.
 zoo-row: $(SETUP)  ## raw files → shards → SYSTEM=procap|scorer → scores by protocol → a row of ROWS
-	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET=$(DATASET) OUT='$(OUT)' ROWS='$(ROWS)' \
+	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET='$(DATASET)' OUT='$(OUT)' ROWS='$(ROWS)' \
 	  sh cc_train/recipes/zoo-row.sh
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md

@@ -13,7 +13,6 @@ size before they are read. The scenes are rendered from a seed that no shipped n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import click
 import cv2
@@ -58,7 +57,7 @@ def main(names: tuple[str, ...], captioner: str, scenes: int, size: int, out: st
             frames: np.ndarray = tokenizer.reconstruct(tokenizer(image[None]))
             return frames[0]
 
-        rows[Path(name).stem] = measure(reader, pairs, root, rebuilt)
+        rows[name] = measure(reader, pairs, root, rebuilt)
     for name, row in rows.items():
         print(f"{name}: " + ", ".join(f"{what} {value:.1f}" for what, value in row.items()))
     report(f"kept_looks_{size}", {"size": size, "scenes": scenes, **rows})

@@ -177,6 +177,9 @@ def _commands(dataset: str) -> Iterator[str]:
     root = f"{dataset.upper()}_ROOT=/data/{dataset}"
     yield f"A row of your own, from raw files, by the protocol `{protocol}`:"
     yield ""
-    for system in SYSTEMS.values():
-        yield f"    make zoo-row DATASET={dataset} SYSTEM={system} {root}"
+    for (
+        system
+    ) in SYSTEMS.values():  # each in a folder of its own: they prepare the data differently
+        out = f"OUT=out/{dataset}-{system}"
+        yield f"    make zoo-row DATASET={dataset} SYSTEM={system} {root} {out}"
     yield ""

@@ -27,10 +27,16 @@ QUIET = Console(quiet=True)
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [("vqgan-mini", vqgan.Settings), ("clip4idc-mini", clip4idc.Settings)]
+    ("name", "system", "model"),
+    [
+        ("vqgan-mini", "vqgan", vqgan.Settings),
+        ("vqgan-mini-f8", "vqgan", vqgan.Settings),
+        ("clip4idc-mini", "clip4idc", clip4idc.Settings),
+        ("pairs", "pair", pair.Settings),
+        ("pairs", "chain", chain.Settings),
+    ],
 )
-def test_shipped_settings(name: str, model: type[Section]) -> None:
-    system = name.removesuffix("-mini")
+def test_shipped_settings(name: str, system: str, model: type[Section]) -> None:
     assert configs.load(model, system, name, [], QUIET) != model()
 
 
