@@ -177,9 +177,8 @@ def _commands(dataset: str) -> Iterator[str]:
     root = f"{dataset.upper()}_ROOT=/data/{dataset}"
     yield f"A row of your own, from raw files, by the protocol `{protocol}`:"
     yield ""
-    for (
-        system
-    ) in SYSTEMS.values():  # each in a folder of its own: they prepare the data differently
+    # Each in a folder of its own: they prepare the data differently.
+    for system in SYSTEMS.values():
         out = f"OUT=out/{dataset}-{system}"
         yield f"    make zoo-row DATASET={dataset} SYSTEM={system} {root} {out}"
     yield ""

@@ -54,6 +54,12 @@ def test_places_with_spaces_and_quoted_settings(tmp_path: Path, target: str) -> 
     assert holds(training, ["--shards", f"{out}/shards/train-*.tar"])
 
 
+def test_a_manifest_with_a_space_in_its_name(tmp_path: Path) -> None:
+    """Keeps away: half a name, and the other half as a further argument."""
+    [words] = commands(tmp_path, "interpolate", "DATASET=my data.yaml")
+    assert words == ["interpolate", "my data.yaml", "--out", "out/my data"]
+
+
 @pytest.mark.parametrize(("system", "trainings"), [("procap", 2), ("scorer", 1)])
 def test_a_row_of_the_zoo(tmp_path: Path, system: str, trainings: int) -> None:
     """Keeps away: the same of `make zoo-row`, whose recipe puts its settings in by itself."""
