@@ -75,8 +75,8 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	$(BIN)/cc-prep videos '$(DEMO)/videos'
 	$(BIN)/cc-prep build video --root '$(DEMO)/videos' --out '$(DEMO)/video' --limit 3
 	$(BIN)/cc-prep report '$(DEMO)/video'
-	$(MAKE) --no-print-directory stage1 OUT='$(DEMO)/synth' ARGS='--steps 20'
-	$(MAKE) --no-print-directory stage2 OUT='$(DEMO)/synth' ARGS='--steps 40'
+	$(MAKE) --no-print-directory stage1 DATASET=synth OUT='$(DEMO)/synth' ARGS='--steps 20'
+	$(MAKE) --no-print-directory stage2 DATASET=synth OUT='$(DEMO)/synth' ARGS='--steps 40'
 	$(BIN)/cc-train report '$(DEMO)/synth/stage1'
 	$(BIN)/cc-train report '$(DEMO)/synth/stage2'
 	$(BIN)/cc-train evaluate captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
@@ -156,9 +156,11 @@ evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/eval
 	$(BIN)/cc-train evaluate '$(OUT)/$(RUN)' --shards '$(OUT)/shards/test-*.tar' $(ARGS)
 	$(BIN)/cc-train report '$(OUT)/$(RUN)' --shards '$(OUT)/shards/test-*.tar'
 
-# See docs/zoo.md. PREPARE and TRAIN are passed on; ROWS is the folder that the row goes into.
+# See docs/zoo.md. PREPARE and TRAIN are passed on; ROWS is the folder that the row goes into. Without
+# OUT each system has a folder of its own, since they prepare the data differently.
+ZOO_OUT = $(if $(filter file,$(origin OUT)),$(OUT)-$(SYSTEM),$(OUT))
 zoo-row: $(SETUP)  ## raw files → shards → SYSTEM=procap|scorer → scores by protocol → a row of ROWS
-	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET='$(DATASET)' OUT='$(OUT)' ROWS='$(ROWS)' \
+	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET='$(DATASET)' OUT='$(ZOO_OUT)' ROWS='$(ROWS)' \
 	  sh cc_train/recipes/zoo-row.sh
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md

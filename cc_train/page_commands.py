@@ -141,6 +141,7 @@ def zoo() -> None:
 @click.option("--with-references", is_flag=True, help="Keep the references: they may be public.")
 @click.option("--captions", metavar="FILE", help="What was scored; only its SHA-256 is kept.")
 @click.option("--captions-at", metavar="PLACE", help="Where the authors publish that file.")
+@click.option("--replace", is_flag=True, help="Take the place of a row of this name.")
 @click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
 def zoo_add(**options: Any) -> None:
     """Adds a row: EVALUATION is a folder that `cc-train evaluate` wrote.

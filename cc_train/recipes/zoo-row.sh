@@ -9,6 +9,10 @@ train=${BIN:-.venv/bin}/cc-train
 data=$DATASET
 title=$(basename "$data" .yaml)
 out=$OUT
+# A file of your own is no official data set, whatever it is called.
+case $title in
+  clevr | clevr_dc | spot | edit | levir) [ "$data" = "$title" ] || title=$title.yaml ;;
+esac
 case $data in
   clevr) protocol=clevr-change ;;
   clevr_dc) protocol=clevr-dc ;;
@@ -53,13 +57,14 @@ esac
 
 # What the row says that made it, quoted as in a shell.
 quoted() { printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
-command="make zoo-row DATASET=$data SYSTEM=$SYSTEM"
+shown=$data
+case $data in *[!a-zA-Z0-9_./-]*) shown=$(quoted "$data") ;; esac
+command="make zoo-row DATASET=$shown SYSTEM=$SYSTEM"
 [ -z "${PREPARE:-}" ] || command="$command PREPARE=$(quoted "$PREPARE")"
 [ -z "${TRAIN:-}" ] || command="$command TRAIN=$(quoted "$TRAIN")"
 
 # Captions of the test split, and their scores; --protocol refuses other pairs than the official.
 $train evaluate "$run" --shards "$out/shards/test-*.tar" ${protocol:+--protocol "$protocol"}
-rm -rf "$ROWS/$SYSTEM-$title"  # of an earlier run of this program
 $train zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$title" \
-  --system "$name" --dataset "$title" --command "$command"
+  --system "$name" --dataset "$title" --command "$command" --replace
 $train zoo page --zoo "$ROWS" --out "$ROWS/zoo.md"

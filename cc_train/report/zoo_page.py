@@ -53,6 +53,7 @@ def add(
     with_references: bool,
     captions: str | None,
     captions_at: str | None,
+    replace: bool,
     folder: str,
 ) -> Path:
     """Adds a row: `cc-train zoo add`. Raises UserError."""
@@ -72,7 +73,15 @@ def add(
     )
     trained = None if run is None else runs.locate(run)
     return zoo_rows.add(
-        Path(folder), name, row, Path(evaluation), trained, weights, with_references, published
+        Path(folder),
+        name,
+        row,
+        Path(evaluation),
+        trained,
+        weights,
+        with_references,
+        published,
+        replace,
     )
 
 
@@ -177,8 +186,6 @@ def _commands(dataset: str) -> Iterator[str]:
     root = f"{dataset.upper()}_ROOT=/data/{dataset}"
     yield f"A row of your own, from raw files, by the protocol `{protocol}`:"
     yield ""
-    # Each in a folder of its own: they prepare the data differently.
     for system in SYSTEMS.values():
-        out = f"OUT=out/{dataset}-{system}"
-        yield f"    make zoo-row DATASET={dataset} SYSTEM={system} {root} {out}"
+        yield f"    make zoo-row DATASET={dataset} SYSTEM={system} {root}"
     yield ""

@@ -9,6 +9,7 @@ ZOO/references/<digest>.json  references that may be handed on, by the digest of
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,20 +91,23 @@ def add(
     weights: str | None = None,
     with_references: bool = False,
     captions: tuple[Path, str] | None = None,
+    replace: bool = False,
 ) -> Path:
     """Writes a row and returns its folder.
 
     evaluated: a folder of `cc-train evaluate`. run: the training, for its settings, log and the
     digest of its weights. weights: where others find these. with_references: keep the references
     too. captions: the file that was scored and where it is published; then the row has its digest
-    in place of the captions. Raises UserError where a file is missing or is not what was scored,
-    the name is not that of a folder, or the zoo has it.
+    in place of the captions. replace: a row of this name gives way. Raises UserError where a file
+    is missing or is not what was scored, the name is not that of a folder, or the zoo has it.
     """
     if Path(name).name != name:
         raise UserError(f"--name {name}: no name of a folder", "Give one without /")
     target = zoo / name
-    if target.exists():
-        raise UserError(f"{target}: is there already", "Give another --name, or remove it")
+    if target.exists() and not (replace and (target / ROW).exists()):
+        raise UserError(
+            f"{target}: is there already", "Give another --name, remove it, or give --replace"
+        )
     scores = _scores(evaluated / SCORES)
     files: dict[str, Any] = {SCORES: values_without_folders(scores)}
     if captions is None:
@@ -118,15 +122,18 @@ def add(
         about = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=weights)
         row = row.model_copy(update={"weights": about})
         files["settings.json"] = values_without_folders(_json(run / runs.SETTINGS))
+    references = (evaluated / "references.json").read_bytes() if with_references else b""
+    if target.exists():  # nothing is refused from here on
+        shutil.rmtree(target)
     target.mkdir(parents=True)
     for file, content in files.items():
         storage.write_json(str(target / file), content)
     if run is not None and (run / LOG).exists():
         storage.write_bytes(str(target / LOG), (run / LOG).read_bytes())
     if with_references:
-        references = zoo / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
-        references.parent.mkdir(exist_ok=True)
-        storage.write_bytes(str(references), (evaluated / "references.json").read_bytes())
+        place = zoo / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
+        place.parent.mkdir(exist_ok=True)
+        storage.write_bytes(str(place), references)
     text = yaml.safe_dump(row.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     storage.write_bytes(str(target / ROW), text.encode())
     return target

@@ -138,7 +138,7 @@ def test_stage1_starts_from_clip_s_blocks(tmp_path: Path, shard: Path, vqgan: Pa
         refused([*arguments, "--out", tmp_path / wrong, *more], "Give CLIP's weights (ViT-B-32.pt)")
 
 
-def test_tokens_of_a_file_that_is_not_named(tmp_path: Path, shard: Path, runs: Path) -> None:
+def test_tokens_of_a_file_that_is_not_named(tmp_path: Path, shard: Path) -> None:
     arguments = ["stage1", "--shards", shard, "--out", tmp_path / "run"]
     refused(arguments, "Name that file with --set vqgan=FILE")
     other = small_weights.write_vqgan(tmp_path / "vqgan.safetensors", seed=1)

@@ -54,8 +54,7 @@ def test_it_is_evaluated_reported_and_captions_images(out: Path, synth_root: Pat
     page = (out / "run/report.html").read_text()
     assert all(f"train: {name}<" in page for name in ("contrast", "cbr", "caption"))
     rows = [json.loads(x) for x in (out / "run/evaluation/items.jsonl").read_text().splitlines()]
-    if any(row["caption"] for row in rows):
-        assert "where each word looked" in page
+    assert ("where each word looked" in page) == any(row["caption"] for row in rows)
     images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
     done = cc_train("caption", out / "run", *images, "--json")
     assert done.returncode == 0, done.stderr

@@ -327,7 +327,7 @@ def test_html_in_captions_does_not_run(tmp_path: Path, prepare: Command) -> None
         assert "data-ran" not in dom
 
 
-def test_training_samples_with_numbers_that_lie(tmp_path: Path) -> None:
+def test_training_samples_with_numbers_that_lie() -> None:
     """Arrays whose header declares more than there is, or another type."""
     good = MEMBERS["tokens.npy"]
     for bad in (good.replace(b"(2, 2, 2)", b"(2, 9, 9)"), good.replace(b"<i2", b"<i8"),

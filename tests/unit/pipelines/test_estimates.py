@@ -9,7 +9,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from pipelines import estimates
 
-PAIR = ImagePair("x", "0", "train", "change", "before.png", "after.png", ())
+PAIR = ImagePair("x", "train", "0", "change", "before.png", "after.png", ())
 
 
 def settings(*overrides: str) -> Manifest:

@@ -196,7 +196,7 @@ def test_crashes_between_pairs_are_counted_in_one_run(
         assert counted == (before + 1 if run == "run" else 0)
 
 
-def test_a_crash_with_pairs_in_flight_is_none_between_pairs(tmp_path: Path) -> None:
+def test_a_crash_with_pairs_in_flight_is_none_between_pairs() -> None:
     [shard] = fakes.shards(4, 4)
     left = journal(shard, "run", [1], crashes_outside_pairs=2)
     opened = open_journal(shard.name, "run", left)

@@ -53,7 +53,7 @@ def test_scores_are_the_plain_way_s(scorer: Scorer) -> None:
                     )
 
 
-def test_images_go_straight_to_a_square(scorer: Scorer) -> None:
+def test_images_go_straight_to_a_square() -> None:
     from PIL import Image
 
     normalized = normalize(FRAMES[:1], 32)[0].permute(1, 2, 0).numpy()

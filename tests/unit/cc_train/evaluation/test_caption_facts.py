@@ -256,7 +256,7 @@ def test_facts_stand_first_in_what_is_written(tmp_path: Path) -> None:
     assert rows[1]["outcomes"] == {"type": "right"}
 
 
-def test_pairs_without_facts_have_no_such_figures(tmp_path: Path) -> None:
+def test_pairs_without_facts_have_no_such_figures() -> None:
     items = coco.items([{**m, "key": m["image_id"]} for m in METAS])
     scores = evaluation.evaluate(items, {item.id: "x" for item in items}, ["CIDEr"])
     assert scores.facts is None

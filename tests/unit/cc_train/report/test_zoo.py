@@ -97,6 +97,10 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert not zoo.exists()
     assert add(zoo, place).returncode == 0
     assert "is there already" in add(zoo, place).stderr
+    assert "no such file" in add(zoo, tmp_path, "--replace").stderr
+    assert (zoo / "theirs/row.yaml").exists()  # a row that is refused takes no other's place
+    assert add(zoo, place, "--replace", "--note", "Again.").returncode == 0
+    assert yaml.safe_load((zoo / "theirs/row.yaml").read_text())["note"] == "Again."
     (zoo / "theirs/row.yaml").write_text("system: a\nkind: heard\n")
     done = cc_train("zoo", "page", "--zoo", zoo, "--out", tmp_path / "x.md")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -119,7 +123,7 @@ def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
     )  # fmt: skip
     words = (tmp_path / "cc-train.log").read_text().splitlines()
     add = words[words.index("add") :]
-    assert add[1] == "out/my/stage2/evaluation"
+    assert add[1] == "out/my-procap/stage2/evaluation"
     assert add[add.index("--name") + 1] == "procap-my"
     assert add[add.index("--dataset") + 1] == "my"
     assert add[add.index("--command") + 1].startswith(f"make zoo-row DATASET={tmp_path}/my.yaml ")

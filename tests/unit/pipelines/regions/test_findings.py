@@ -107,9 +107,7 @@ def test_from_sequences_the_same_bytes(
     assert "IoU of changed pairs" in page
 
 
-def test_a_part_of_the_data_is_refused(
-    out: Path, tmp_path: Path, synth_root: Path, prepare: Command
-) -> None:
+def test_a_part_of_the_data_is_refused(tmp_path: Path, synth_root: Path, prepare: Command) -> None:
     """Keeps away: shards of which some pairs have masks, and others only seem to have none."""
     done = prepare(*arguments("changes", synth_root, tmp_path), "--split", "val")
     assert done.returncode == 0, done.stderr

@@ -54,7 +54,7 @@ def test_two_pairs_an_index(root: Path) -> None:
     assert datasets.reader(settings(root)).faults(settings(root)) == []
 
 
-def test_masks_and_truth_are_found(root: Path, synth_root: Path) -> None:
+def test_masks_and_truth_are_found(synth_root: Path) -> None:
     """Keeps away: a pair without change whose mask is not known, so that nothing teaches it."""
     settings = manifest.load("synth", root=str(synth_root))
     for pair in (p for split in settings.splits for p in datasets.pairs(settings, split)):
