@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -13,10 +13,12 @@ from rich.console import Console
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train.data import order, shard_index
+from cc_train.data.mirroring import exchange_sides
 from cc_train.data.shard_index import Entry
 from cc_train.text import Vocabulary
 
 VALID_DIGEST = "valid_sha256"
+NO_CAPTIONS = ("the shards hold no captions", "Give shards of a captioned data set")
 
 
 class ValidationSplit(Section):
@@ -53,7 +55,7 @@ class Split:
 
 
 class CaptionSettings(Protocol):
-    """What `captioned` reads of a captioner's settings; see `vocabulary` for the last two."""
+    """What `captioned` reads of a captioner's settings; see `vocabulary` for the others."""
 
     @property
     def validation_split(self) -> ValidationSplit: ...
@@ -64,14 +66,30 @@ class CaptionSettings(Protocol):
     @property
     def min_word_count(self) -> int: ...
 
+    @property
+    def mirror(self) -> float: ...
+
 
 def captioned(
     shards: Sequence[str], valid: Sequence[str], settings: CaptionSettings, console: Console
 ) -> tuple[Split, Vocabulary]:
     """The samples that a captioner is trained and validated on, and its words. Raises UserError."""
-    data = read(shards, valid, settings.validation_split, console)
-    words = vocabulary(data.train, settings.vocabulary, settings.min_word_count, console)
-    return data, words
+    data = with_captions(read(shards, valid, settings.validation_split, console), console)
+    file, least = settings.vocabulary, settings.min_word_count
+    return data, vocabulary(data.train, file, least, console, settings.mirror > 0)
+
+
+def with_captions(data: Split, console: Console) -> Split:
+    """The split without those pairs to train on that have no caption, and so would teach none.
+
+    Raises UserError if no pair has one.
+    """
+    train = [entry for entry in data.train if entry.captions]
+    if not train:
+        raise UserError(*NO_CAPTIONS)
+    if left_out := len(data.train) - len(train):
+        console.print(f"{left_out:,} pairs without a caption are left out", highlight=False)
+    return replace(data, train=train, first=train[0].meta())
 
 
 def read(
@@ -104,20 +122,32 @@ def read(
 
 
 def vocabulary(
-    entries: Sequence[Entry], file: str | None, min_count: int, console: Console
+    entries: Sequence[Entry],
+    file: str | None,
+    min_count: int,
+    console: Console,
+    mirrored: bool = False,
 ) -> Vocabulary:
     """The vocabulary of the training captions, or that of a file.
 
-    min_count: how often a word has to occur. Raises UserError if there are no captions, or the file
-    is no vocabulary.
+    min_count: how often a word has to occur. mirrored: whether samples are seen mirrored; words
+    that only the captions of mirrored ones have come last. Raises UserError if there are no
+    captions, or the file is no vocabulary.
     """
     if file is not None:
         return Vocabulary.read(file)
-    with console.status("reading the captions to train on"):
-        metas = shard_index.metas(entries)
-    captions = [str(caption) for meta in metas for caption in meta.get("captions") or []]
-    if not captions:
-        raise UserError("the shards hold no captions", "Give shards of a captioned data set")
+    captions = training_captions(entries)
     words = Vocabulary.of(captions, min_count)
+    if mirrored:
+        others = Vocabulary.of(map(exchange_sides, captions), min_count).words
+        words = Vocabulary([*words.words, *(word for word in others if word not in words.ids)])
     console.print(f"{len(captions):,} captions, {len(words)} words", highlight=False)
     return words
+
+
+def training_captions(entries: Sequence[Entry]) -> list[str]:
+    """All captions of some samples. Raises UserError if there are none."""
+    captions = [caption for entry in entries for caption in entry.captions]
+    if not captions:
+        raise UserError(*NO_CAPTIONS)
+    return captions

@@ -61,7 +61,7 @@ def denominators(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "place_before": (batch["places"][:, 0] != UNKNOWN).sum(),
         "place_after": (batch["places"][:, 1] != UNKNOWN).sum(),
         "objects": torch.tensor(len(batch["object_image"]), device=known.device),
-        "cells": batch["has_objects"].sum() * batch["centres"][0].numel(),
+        "cells": batch["has_objects"].sum() * batch["centres"].shape[1:].numel(),
     }
 
 

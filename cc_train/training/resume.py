@@ -10,7 +10,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
 from cc_train.data.split import VALID_DIGEST
-from cc_train.training import runs
+from cc_train.training import checkpoints, runs
 
 # What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
 # step's batch is divided is free as well: `global_batch_size` is what counts.
@@ -86,6 +86,15 @@ def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path)
         )
 
 
+def check_begun(run: Path) -> None:
+    """Raises UserError for checkpoints without the settings that they were made with."""
+    if checkpoints.steps(run) and not (run / runs.SETTINGS).exists():
+        raise UserError(
+            f"{run}: checkpoints without {runs.SETTINGS}, which says what they are of",
+            "Restore that file, or give another --out",
+        )
+
+
 def check_steps(done: int, steps: int | None, run: Path) -> None:
     """Raises UserError where a training is to end before the last of the `done` steps of its run.
 
@@ -108,7 +117,9 @@ def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -
     if old is None or new is None:
         differ = old != new
     else:
-        differ = all(old[key] != new[key] for key in ("name", "sha256"))
+        # Folders of one name are many. Runs from before the place was noted have the name alone.
+        place = "place" if "place" in old else "name"
+        differ = all(old[key] != new[key] for key in (place, "sha256"))
     if differ:
         what = f"{run} started from {runs.start_in_words(old)}"
         raise UserError(

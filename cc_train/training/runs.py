@@ -10,6 +10,7 @@ PACKED/model.safetensors          in place of the checkpoints; settings in the f
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,12 +73,16 @@ def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
     """What a run's settings say of the weights that --init names; None where there are none.
 
     init: a run, a packed captioner or a file of weights. name: what the user calls it, which stands
-    where it is no place on this machine. Raises UserError for a folder without a network.
+    where it is no place on this machine. `place` is a digest of the whole path, which tells two
+    folders of one name apart and is nobody else's concern. Raises UserError for a folder without a
+    network.
     """
     if init is None:
         return None
     shown = _without_folders(init) if name is None or Path(name) == init else name
-    return {"name": shown, "sha256": sha256(weights_file(init))}
+    place = name if name is not None and Path(name) != init else str(init.resolve())
+    digest = hashlib.sha256(place.encode()).hexdigest()[:16]
+    return {"name": shown, "place": digest, "sha256": sha256(weights_file(init))}
 
 
 def _without_folders(place: Path) -> str:
@@ -243,9 +248,9 @@ def with_rows(
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes the files of a run. Those of a run that goes on are there already, and stay.
 
-    Without settings.json a run never began: what lies in the folder is then replaced.
+    Without settings.json and checkpoints a run never began: what lies in the folder is replaced.
     """
-    begun = (folder / SETTINGS).exists()
+    begun = (folder / SETTINGS).exists() or bool(checkpoints.steps(folder))
     for name, content in files.items():
         if not begun or not (folder / name).exists():
             storage.write_bytes(str(folder / name), content)

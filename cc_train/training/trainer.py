@@ -191,6 +191,7 @@ class Trainer:
         Its folder has the new settings then, which say of its start what those said.
         """
         place = self.run / SETTINGS
+        resume.check_begun(self.run)
         if place.exists() and resume_how == "never":
             raise UserError(f"{self.run}: a run is there already", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)

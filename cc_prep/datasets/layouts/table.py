@@ -197,18 +197,18 @@ def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> I
 
 def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
     value: Any = row.get("captions")
-    if isinstance(value, str) and value.strip():
+    remedy = "Use `caption` for a sentence, `captions` for a list of them"
+    if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value) if value.strip() else None
         except ValueError:
-            value = None
-        if not isinstance(value, list):
-            raise UserError(
-                f"{place}: row {number}: captions are no JSON list", "Use `caption` for a sentence"
-            )
-    sentences = list(value) if isinstance(value, (list, tuple)) else []
-    sentences += [row["caption"]] if row.get("caption") else []
-    return tuple(str(sentence).strip() for sentence in sentences if str(sentence).strip())
+            value = ""
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise UserError(f"{place}: row {number}: captions are no JSON list", remedy)
+    sentences = [one for one in (*(value or ()), row.get("caption")) if one is not None]
+    if not all(isinstance(sentence, str) for sentence in sentences):
+        raise UserError(f"{place}: row {number}: a caption is no sentence", remedy)
+    return tuple(sentence.strip() for sentence in sentences if sentence.strip())
 
 
 def _place(manifest: Manifest) -> str:

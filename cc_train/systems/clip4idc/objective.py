@@ -7,7 +7,7 @@ same sentence, or both pairs without change) is no negative for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -131,8 +131,9 @@ def retrieval(
 ) -> dict[str, float]:
     """R@1, R@5 and R@10 in percent, by caption and by pair, and what chance would give.
 
-    Each pair comes with one caption; a pair found by a sentence that is as true of it counts.
-    `recall` is the mean of the six.
+    Each pair comes with one caption; a pair found by a sentence that is as true of it counts, and
+    one that is no likelier than a wrong one does not. `recall` is the mean of the six. Where a
+    similarity is not finite, no figure but the chances is.
     """
     pairs, texts, captions = [], [], list[str]()
     for batch in batches:
@@ -143,14 +144,26 @@ def retrieval(
         captions += batch["captions"]
     logits = network.similarity(torch.cat(texts).float(), torch.cat(pairs).float()).cpu()
     same = torch.tensor([[one == other for other in captions] for one in captions])
+    finite = bool(torch.isfinite(logits).all())
     figures: dict[str, float] = {}
     for way, scores, right in (("text", logits, same), ("pair", logits.T, same.T)):
         best = scores.masked_fill(~right, -math.inf).amax(1, keepdim=True)
-        rank = ((scores > best) & ~right).sum(1)
-        figures |= {f"{way}_r{k}": 100 * float((rank < k).float().mean()) for k in RANKS}
+        rank = ((scores >= best) & ~right).sum(1)
+        for k in RANKS:
+            figures[f"{way}_r{k}"] = 100 * float((rank < k).float().mean()) if finite else math.nan
     figures["recall"] = float(np.mean(list(figures.values())))
-    figures |= {f"chance_r{k}": 100 * min(1.0, k / len(captions)) for k in RANKS}
+    figures |= {f"chance_r{k}": 100 * chance(same.sum(1).tolist(), k) for k in RANKS}
     return figures
+
+
+def chance(counts: Sequence[int], k: int) -> float:
+    """How often one of the first `k` of a random order of all pairs is right.
+
+    counts: of each sentence, as many as there are pairs, how many pairs it is true of.
+    """
+    total = len(counts)
+    ways = math.comb(total, min(k, total))
+    return float(np.mean([1 - math.comb(total - count, min(k, total)) / ways for count in counts]))
 
 
 def from_clip(tensors: Mapping[str, Tensor], intra_layers: int) -> CLIP4IDC:

@@ -96,6 +96,7 @@ def prepare(settings: Settings, request: Request) -> Task:
             "Leave --init out",
         )
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
+    data = split.with_captions(data, request.console)
     about: dict[str, Any] = {"samples": data.about()}
     if family is families.LM:
         about["backbone"] = frozen_backbone.about(feature_statistics.first(data.train))

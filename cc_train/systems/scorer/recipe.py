@@ -14,7 +14,7 @@ from cc_prep.settings import Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
-from cc_train.data.mirroring import MIRROR, MirroredBatches
+from cc_train.data.mirroring import MIRROR, MirroredBatches, exchange_sides
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.distributed import Ranks
@@ -142,6 +142,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         raise UserError("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
     loop = settings.loop
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
+    data = split.with_captions(data, request.console)
     codec = vocabulary(settings, data.train, request.console)
     first = feature_statistics.first(data.train)
     about = {
@@ -210,14 +211,16 @@ def _initialise(
 
 def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -> TextCodec:
     """The words of the training captions, or of a file. Raises UserError if there are none."""
+    file, least, mirrored = settings.vocabulary, settings.min_word_count, settings.mirror > 0
     if settings.split_words == "treebank":
-        return split.vocabulary(entries, settings.vocabulary, settings.min_word_count, console)
-    if settings.vocabulary is not None:
-        return ScorerWords.read(settings.vocabulary)
-    captions = [caption for meta in shard_index.metas(entries) for caption in meta["captions"]]
-    if not captions:
-        raise UserError("the shards hold no captions", "Give shards of a captioned data set")
-    codec = ScorerWords.of(captions, settings.min_word_count)
+        return split.vocabulary(entries, file, least, console, mirrored)
+    if file is not None:
+        return ScorerWords.read(file)
+    captions = split.training_captions(entries)
+    codec = ScorerWords.of(captions, least)
+    if mirrored:
+        others = ScorerWords.of(map(exchange_sides, captions), least).words
+        codec = ScorerWords([*codec.words, *(word for word in others if word not in codec.ids)])
     console.print(f"{len(captions):,} captions, {len(codec)} words", highlight=False)
     return codec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,26 @@ def test_a_pair_is_not_trained_and_validated_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(split.shard_index, "read", lambda patterns: entries(*patterns))
     with pytest.raises(UserError, match="2 samples are in --shards and in --valid"):
         split.read(["1", "2"], ["2"], split.ValidationSplit(), QUIET)
+
+
+def test_a_pair_without_a_caption_teaches_none() -> None:
+    """Keeps away: a captioner that learns to say nothing."""
+    one, other = entries("1")
+    captioned = [one, replace(other, captions=("gone",))]
+    data = split.with_captions(split.Split(captioned, [], {}), QUIET)
+    assert [entry.key for entry in data.train] == ["d-1-no_change"]
+    assert data.first["captions"] == ["gone"]
+    with pytest.raises(UserError, match="hold no captions"):
+        split.with_captions(split.Split([one], [], {}), QUIET)
+
+
+def test_words_of_mirrored_captions_can_be_learned() -> None:
+    """Keeps away: "rightmost" as an unknown word, where no caption but a mirrored one has it."""
+    [one, other] = entries("1")
+    captioned = [
+        replace(one, captions=("the leftmost cube",)),
+        replace(other, captions=("a left",)),
+    ]
+    plain = split.vocabulary(captioned, None, 1, QUIET)
+    mirrored = split.vocabulary(captioned, None, 1, QUIET, mirrored=True)
+    assert mirrored.words == [*plain.words, "right", "rightmost"]

@@ -200,8 +200,21 @@ def test_retrieval_of_a_known_order() -> None:
     # Row 3 is right: the pair it finds has the same sentence. Row 2 finds pair 0 first.
     assert measures["text_r1"] == 75
     assert measures["text_r5"] == 100
-    assert measures["chance_r1"] == 25
+    assert measures["chance_r1"] == 37.5  # one in four for two sentences, two in four for two
     assert 0 < measures["recall"] <= 100
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.0, 0.0), (math.nan, math.nan)])
+def test_a_network_that_tells_nothing_apart_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch, level: float, expected: float
+) -> None:
+    """Keeps away: a collapsed or overflowing network with the best figures there are."""
+    monkeypatch.setattr(clip4idc, "embed", lambda n, b: [torch.zeros(50, 1)] * 3)
+    batch = {"captions": [str(number) for number in range(50)]}
+    measures = clip4idc.retrieval(Known(torch.full((50, 50), level)), [batch], "cpu")  # type: ignore[arg-type]
+    assert measures["text_r10"] == pytest.approx(expected, nan_ok=True)
+    assert measures["recall"] == pytest.approx(expected, nan_ok=True)
+    assert measures["chance_r10"] == pytest.approx(20)
 
 
 def test_waves_tell_every_place_apart() -> None:

@@ -88,6 +88,19 @@ def test_the_losses_are_of_both_runs_together() -> None:
     torch.testing.assert_close(totals["total"], expected)
 
 
+def test_a_batch_without_a_pair_of_one_run() -> None:
+    """Keeps away: a training that ends where a batch happens to have changed pairs alone."""
+    one = supervised(SceneLosses())
+    changed = [sample for sample in SAMPLES if sample.meta["kind"] == "change"][:2]
+    make = ScorerBatches(
+        WORDS, small_scorer.LENGTH, pair_samples.DIGEST, pairs_per_scene=1, grid=(SIDE, SIDE)
+    )
+    batch = make(changed, [np.random.default_rng(i) for i in range(len(changed))])
+    assert len(batch["unchanged"]["ids"]) == 0
+    assert int(one.denominators(batch)["cells"]) > 0
+    assert torch.isfinite(sums(one, batch)["total"])
+
+
 def test_a_look_that_weighs_0_is_left_out() -> None:
     assert "look" not in sums(supervised(SceneLosses(look=0)), ordered())
 

@@ -81,6 +81,12 @@ def test_another_start_is_refused() -> None:
     resume.check_same(of(mini), of({**other, "name": "mini"}), RUN, {})  # trained on meanwhile
     resume.check_same(of(None), of(None), RUN, {})
     resume.check_same(config(), of(mini), RUN, {})  # of before this was noted
+    here, there = ({**mini, "place": place} for place in ("here", "there"))
+    resume.check_same(of(mini), of({**there, "sha256": "b" * 20}), RUN, {})  # no place was noted
+    resume.check_same(of(here), of({**here, "sha256": "b" * 20}), RUN, {})
+    resume.check_same(of(here), of(there), RUN, {})  # the same weights in another folder
+    with pytest.raises(UserError, match="run started from mini"):
+        resume.check_same(of(here), of({**there, "sha256": "b" * 20}), RUN, {})
     for now, words in ((None, "new weights"), (other, r"other \(SHA-256 otherotherot\)")):
         message = rf"run started from mini \(SHA-256 miniminimini\), and this training from {words}"
         with pytest.raises(UserError, match=message):

@@ -14,6 +14,7 @@ from torch import Tensor
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.systems.vqgan import objective as vqgan
+from cc_train.training import runs
 from cc_train.training.loop import Loop, Trainer
 from cc_train.training.settings import pick_device
 
@@ -87,6 +88,18 @@ def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
     assert (
         Trainer(objective(), Loop(steps=2, device="cpu"), {}, tmp_path).prepare("auto", source) == 2
     )
+
+
+@pytest.mark.parametrize("how", ["auto", "never"])
+def test_checkpoints_without_settings_are_refused(tmp_path: Path, how: str) -> None:
+    """Keeps away: a training that goes on with weights of which nothing says what they are."""
+    source, settings = StatelessSource(lambda number: None), Loop(steps=3, device="cpu")
+    Trainer(objective(), settings, {}, tmp_path).prepare("never", source)
+    Trainer(objective(), settings, {}, tmp_path).save(2, source)
+    (tmp_path / "settings.json").unlink()
+    runs.write_files(tmp_path, {"vocabulary.json": b"[]"})
+    with pytest.raises(UserError, match=r"checkpoints without settings\.json"):
+        Trainer(objective(), settings, {}, tmp_path).prepare(how, source)
 
 
 @pytest.mark.parametrize("tf32", [False, True])

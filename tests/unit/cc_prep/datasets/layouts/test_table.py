@@ -132,6 +132,27 @@ def test_lists_of_captions_and_ids(tmp_path: Path) -> None:
     assert (pair.id, pair.split, pair.captions) == ("x", "train", ("one", "two"))
 
 
+@pytest.mark.parametrize(
+    ("captions", "result"),
+    [
+        ({"captions": ["one", None], "caption": None}, ("one",)),
+        ({"caption": ["one", "two"]}, None),
+        ({"captions": [{"raw": "one"}]}, None),
+        ({"captions": 3}, None),
+    ],
+)
+def test_what_is_no_sentence_is_no_caption(
+    tmp_path: Path, captions: dict[str, object], result: tuple[str, ...] | None
+) -> None:
+    """Keeps away: "None" and "['one', 'two']" as what a captioner learns to say."""
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"before": "a", "after": "b", **captions}))
+    if result is not None:
+        assert [pair.captions for pair in every(settings(tmp_path))] == [result]
+    else:
+        with pytest.raises(UserError, match=r"row 2: (captions are|a caption is) no"):
+            every(settings(tmp_path))
+
+
 def test_the_same_images_under_two_ids(tmp_path: Path) -> None:
     write_csv(tmp_path, [{"id": i, "before": "a", "after": "b"} for i in ("x", "y")])
     dataset = settings(tmp_path)
