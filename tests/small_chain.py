@@ -35,8 +35,8 @@ def network(rounds: int = 1, feedback: Feedback = "text") -> ChainCaptioner:
     """The same one each time."""
     torch.manual_seed(0)
     return ChainCaptioner(
-        nn.Identity(), pair_samples.DIGEST, (SIDE, SIDE), SIZES, REGIONS, DECODER, WORDS,
-        rounds, feedback,
+        nn.Identity(), {"sha256": pair_samples.DIGEST}, (SIDE, SIDE), SIZES, REGIONS, DECODER,
+        WORDS, rounds, feedback,
     )  # fmt: skip
 
 

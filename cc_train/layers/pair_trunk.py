@@ -78,19 +78,21 @@ class PairTrunk(EncoderDecoder):
     """Two images, or their stored features → what differs between them.
 
     backbone: frozen, and no part of `state_dict`: a run has it as a file, so that images need no
-    shards. digest: SHA-256 of its weights, by which stored features are checked.
+    shards. known: what `frozen_backbone.about` tells of its features, by which stored ones are
+    checked.
     """
 
     def __init__(
         self,
         backbone: nn.Module,
-        digest: str,
+        known: Mapping[str, Any],
         size: tuple[int, int],
         config: pair_encoder.Config,
         text: TextCodec,
         length: int,
     ) -> None:
-        super().__init__(Inputs(size, "features", backbone=digest), text, length)
+        super().__init__(Inputs(size, "features", backbone=known["sha256"]), text, length)
+        self.known = known
         self._frozen = (backbone.requires_grad_(False),)  # in a tuple, so that it is no submodule
         self.encoder = PairEncoder(config)
 
@@ -112,13 +114,15 @@ class PairTrunk(EncoderDecoder):
         return self.features(before_after)
 
     def features(self, before_after: Tensor) -> Tensor:
-        """Features float32 [B, 2, C, h, w] of images uint8 [B, 2, H, W, 3], or of stored ones."""
+        """Features float32 [B, 2, C, h, w] of images uint8 [B, 2, H, W, 3], or of stored ones.
+
+        Those of images are the ones that shards would hold.
+        """
         if before_after.dtype != torch.uint8:
             return before_after.float()
         pixels = before_after.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
-        with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
-            features: Tensor = self.backbone(pixels)
-        return features.unflatten(0, before_after.shape[:2])
+        features = frozen_backbone.compute(self.backbone, self.known, pixels)
+        return features.float().unflatten(0, before_after.shape[:2])
 
     def changes(self, before_after: Tensor) -> Changes:
         """What is seen of pairs."""

@@ -15,11 +15,12 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.redaction import values_without_folders
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
-from cc_train.training import checkpoints, runs
+from cc_train.training import checkpoints, resume, runs
 from cc_train.training.runs import Run
 
 NAME = "README.md"
@@ -92,17 +93,20 @@ def of_captioner(
     height, width = stored.settings.get("size") or (0, 0)
     text = stored.settings.get("text") or {}
     known = f"{text['count']:,} entries" if text.get("count") else "see the files"
+    base = stored.settings.get("base")
     return _render(
         "captioner.md.j2",
         name=name,
         system=stored.system,
+        origin=_origin(stored),
         licence=licence,
         data=data,
         start=_start(stored),
         pairs=_pairs(stored),
         steps=_steps(stored),
         size=f"{width}×{height}" if height else "see the settings",
-        words=known,
+        words=known if base is None else None,
+        base=None if base is None else _base(stored),
         measures=scores.measures,
         measured_on=scores.on,
         signature=scores.signature,
@@ -111,7 +115,7 @@ def of_captioner(
         files=[_file(folder / file) for file in _contents(stored)],
         by_name=stored.settings.get(named_weights.KEY, {}),
         parameters=_parameters(stored),
-        settings_text=json.dumps(stored.settings, indent=1, sort_keys=True),
+        settings_text=_settings(stored),
     )
 
 
@@ -124,10 +128,11 @@ def of_network(
         name=name,
         file={**_file(file), "name": f"{name}.safetensors"},
         licence=licence,
+        start=_start(stored),
         pairs=_pairs(stored),
         steps=_steps(stored),
         parameters=_parameters(stored),
-        settings_text=json.dumps(stored.settings, indent=1, sort_keys=True),
+        settings_text=_settings(stored),
         **about,
     )
 
@@ -145,9 +150,10 @@ def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
     limits = [
         f"It was trained on {like}{before}. Of images unlike those it says a sentence too, and the "
         "sentence is then wrong.",
-        "It can only use the words of its vocabulary.",
         "Both images must show one view in one size; they are resized to the size above.",
     ]
+    if "text" in stored.settings:
+        limits.insert(1, "It can only use the words of its vocabulary.")
     if "calibration" in stored.settings:
         limits.append(
             "Its confidence is the chance that a caption is right for pairs like those that it was "
@@ -212,8 +218,35 @@ def _parameters(stored: Run) -> int:
     return sum(tensor.numel() for tensor in stored.tensors.values())
 
 
+def _settings(stored: Run) -> str:
+    """The settings as a card shows them: without the folders of the machine of the training."""
+    return json.dumps(values_without_folders(stored.settings), indent=1, sort_keys=True)
+
+
+def _origin(stored: Run) -> str:
+    """Who trained it, in a sentence."""
+    imported = stored.settings.get(runs.IMPORTED)
+    if imported is None:
+        return f"It was trained by `cc-train {stored.system}` of the change captioning toolkit."
+    return (
+        f"Others trained it: its weights are those of their file `{imported['file']}`, SHA-256 "
+        f"`{imported['sha256']}`, for `cc-train {stored.system}` of the change captioning toolkit."
+    )
+
+
+def _base(stored: Run) -> str:
+    """The language model that the run's weights are worth nothing without."""
+    base, place = stored.settings["base"], Path(stored.settings["model"]["weights"])
+    return (
+        f"`{place.name}` (family {base['family']}, fingerprint `{base['fingerprint']}`), which is "
+        "not among the files: `model.weights` of the settings names its folder"
+    )
+
+
 def _start(stored: Run) -> str:
     """What the training started from; other data and another licence may come with it."""
+    if runs.IMPORTED in stored.settings:
+        return "what others trained, see above"
     if runs.INIT not in stored.settings:
         return "not stated"
     start = stored.settings[runs.INIT]
@@ -230,11 +263,12 @@ def _pairs(stored: Run) -> str:
 
 def _steps(stored: Run) -> str:
     loop = stored.settings.get("loop", {})
-    if not loop:
+    if not loop or runs.IMPORTED in stored.settings:
         return "a number of steps that the run does not state"
+    items = loop.get(resume.ITEMS) or loop["batch_size"]  # of all processes and micro-batches
     if not stored.step:  # exported before: the step is not known any more
-        return f"the best of {loop['steps'] or 0:,} steps of {loop['batch_size']}"
-    text = f"{stored.step:,} steps of {loop['batch_size']}"
+        return f"the best of {loop['steps'] or 0:,} steps of {items}"
+    text = f"{stored.step:,} steps of {items}"
     if stored.step < (loop["steps"] or 0):
         text += f" (the best of {loop['steps']:,} steps)"
     return text

@@ -31,6 +31,7 @@ from cc_train.training import checkpoints
 
 SETTINGS = "settings.json"
 KEYS = "training_keys.txt"
+IMPORTED = "imported"  # the key of the file of others that the weights of a run were taken from
 INIT = "init"  # the key of what a training started from, see `started_from`
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,7 @@ class Look:
 class ChainCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence and a mask.
 
-    backbone, digest: see `PairTrunk`. rounds: how often regions and caption refine each other.
+    backbone, known: see `PairTrunk`. rounds: how often regions and caption refine each other.
     feedback: what a round gets: `text`, the states of the caption's words; `constant`, a learned
     vector in their place; `none`: regions and caption do not see each other at all. All three hold
     the same parameters, of which `none` trains fewer: those that tell words of regions rest.
@@ -53,7 +54,7 @@ class ChainCaptioner(PairTrunk):
     def __init__(
         self,
         backbone: nn.Module,
-        digest: str,
+        known: Mapping[str, Any],
         size: tuple[int, int],
         config: pair_encoder.Config,
         regions: region_layers.Config,
@@ -64,7 +65,7 @@ class ChainCaptioner(PairTrunk):
         folded: int = 0,
         mask_classes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(backbone, digest, size, config, text, decoder.length)
+        super().__init__(backbone, known, size, config, text, decoder.length)
         self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
         self.bridge = change_bridge(config.width, decoder.width)

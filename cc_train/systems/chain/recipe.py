@@ -153,7 +153,7 @@ def make(
     )
     return ChainCaptioner(
         backbone,
-        about["backbone"]["sha256"],
+        about["backbone"],
         (height, width),
         settings.encoder.config(about["backbone"]),
         of_regions,

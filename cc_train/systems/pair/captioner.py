@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor, nn
 
 from cc_train.decoding.cached_decoder import CachedDecoder
@@ -15,21 +18,21 @@ from cc_train.text import TextCodec
 class PairCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence.
 
-    backbone, digest: see `PairTrunk`. attend_grid: the decoder sees the differences at every place
+    backbone, known: see `PairTrunk`. attend_grid: the decoder sees the differences at every place
     besides their summaries.
     """
 
     def __init__(
         self,
         backbone: nn.Module,
-        digest: str,
+        known: Mapping[str, Any],
         size: tuple[int, int],
         config: pair_encoder.Config,
         decoder: caption_decoder.Config,
         text: TextCodec,
         attend_grid: bool = True,
     ) -> None:
-        super().__init__(backbone, digest, size, config, text, decoder.length)
+        super().__init__(backbone, known, size, config, text, decoder.length)
         self.attend_grid = attend_grid
         self.bridge = change_bridge(config.width, decoder.width)
         self.kinds = change_kinds(decoder.width)

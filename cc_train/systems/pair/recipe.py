@@ -126,7 +126,7 @@ def _network(
     decoder.check()
     return PairCaptioner(
         backbone,
-        about["backbone"]["sha256"],
+        about["backbone"],
         (height, width),
         settings.encoder.config(about["backbone"]),
         decoder,

@@ -112,7 +112,7 @@ def make_run(
         "network": {"width": encoder.config.width, "layers": encoder.config.layers},
         "reference_quirks": True,
         "losses": {"reference_quirks": True},
-        "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
+        runs.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
     files = frozen_networks.files(vqgan)
     if parts.decoder:

@@ -160,7 +160,7 @@ def _write(
         "files": sorted(files),
         **about,
         **settings.model_dump(mode="json"),
-        "imported": {"file": Path(file).name, "sha256": sha256(Path(file))},
+        runs.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
     runs.write_files(run, files)
     storage.write_json(str(run / runs.SETTINGS), config)

@@ -148,11 +148,11 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
     with torch.inference_mode():
         figures, _ = measure(network, frames, "cpu")
     codes = network.config.codes
+    kind = "rendered pairs" if all(s.meta.get("facts") for s in samples) else "pairs"
     return {
-        "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes. Small "
-        "and briefly trained: right for trying the whole path and for tests, not for a paper.",
+        "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes.",
         "measured_on": f"On {min(200, sum(len(s.frames) for s in samples))} whole frames, ends and "
-        f"interpolated ones, of {len(samples)} rendered pairs that training did not see.",
+        f"interpolated ones, of {len(samples)} {kind} that training did not see.",
         "measures": {
             "PSNR": f"{figures['psnr']:.2f} dB",
             "mean absolute error": f"{figures['absolute']:.4f} of the range",

@@ -1,13 +1,16 @@
-"""A card says of scores what their folder says, and no more."""
+"""A card says what the folders of a run and of its scores say, and no more."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from cc_train.sharing import model_card
+from cc_train.training.runs import Run
 
 
 @pytest.mark.parametrize(
@@ -26,3 +29,42 @@ def test_a_card_says_how_captions_were_decoded(
     (tmp_path / "scores.json").write_text(json.dumps(scores))
     (tmp_path / "items.jsonl").write_text(json.dumps({"scores": {}}) + "\n")
     assert model_card.measured(tmp_path).on == words
+
+
+LOOP = {"steps": 1000, "batch_size": 4, "global_batch_size": 32}
+
+
+def card(folder: Path, system: str, **settings: Any) -> str:
+    """The card of a packed captioner with these settings."""
+    (folder / "model.safetensors").write_bytes(b"weights")
+    run = Run(folder, system, {"loop": LOOP, **settings}, {"w": torch.zeros(3)}, 0)
+    return model_card.of_captioner(run, folder, "mine", model_card.Measured(), None, None)
+
+
+def test_a_step_has_the_pairs_of_all_processes(tmp_path: Path) -> None:
+    """Keeps away: a batch that depends on how many GPUs shared it."""
+    assert "the best of 1,000 steps of 32" in card(tmp_path, "pair")
+
+
+def test_others_weights_are_not_ours(tmp_path: Path) -> None:
+    """Keeps away: a card by which we trained what was imported, for steps that nobody took."""
+    text = card(tmp_path, "scorer", imported={"file": "best.pt", "sha256": "ab" * 32}, init=None)
+    assert "Others trained it: its weights are those of their file `best.pt`" in text
+    assert "It was trained by" not in text
+    assert "1,000" not in text
+    assert "nothing learned" not in text
+
+
+def test_a_card_names_no_folder_of_its_machine(tmp_path: Path) -> None:
+    """Keeps away: the name of a user and of a project in what is published."""
+    place = Path.home() / "secret-project/words.json"
+    assert "secret-project" not in card(tmp_path, "pair", vocabulary=str(place))
+
+
+def test_a_card_names_the_language_model_that_it_needs(tmp_path: Path) -> None:
+    """Keeps away: a folder that only its author can load, with a vocabulary that it lacks."""
+    base = {"family": "lm", "fingerprint": "cd" * 32}
+    text = card(tmp_path, "mllm", base=base, model={"weights": "/models/SmolLM2-135M"})
+    assert "| language model | `SmolLM2-135M` (family lm, fingerprint `cdcd" in text
+    assert "vocabulary" not in text
+    assert "vocabulary" in card(tmp_path, "pair", text={"count": 7})
