@@ -8,7 +8,8 @@
 Trains SmolLM2-135M with the settings of manifests/pairs.yaml, each variant and seed that has no
 result yet, and evaluates it on the test split, which nobody trains or chooses on and whose captions
 give no entities. It can be stopped and goes on where it was. RESULTS has a line of JSON for each
-training under the same conditions.
+training under the same conditions: settings, start and steps. It does not tell shards apart, so
+other shards need other RESULTS.
 """
 
 from __future__ import annotations
