@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +106,19 @@ def apart(rank: Ranks, folder: Path) -> Any:
     trainer.step([ROWS], 0)
     trainer.save(1, source)
     fresh = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
-    return fresh.prepare("auto", source), fresh.objective.network.weight.tolist()
+    pickled, broadcast = [], dist.broadcast_object_list
+
+    def recorded(values: list[Any]) -> None:
+        pickled.append(pickle.dumps(values))
+        broadcast(values)
+
+    dist.broadcast_object_list = recorded
+    try:
+        step = fresh.prepare("auto", source)
+    finally:
+        dist.broadcast_object_list = broadcast
+    tensors = any(b"_rebuild_tensor" in sent for sent in pickled)
+    return step, fresh.objective.network.weight.tolist(), len(pickled), tensors
 
 
 def other_settings(rank: Ranks, folder: Path) -> Any:
@@ -236,6 +249,14 @@ def test_ranks_go_on_from_the_first_one_s_checkpoint(answers: Answers) -> None:
     assert first == second
     assert first[0] == 1
     assert first[1] != [[1.0, 1.0]], "the weights after a step"
+
+
+def test_no_tensor_of_a_checkpoint_is_pickled(answers: Answers) -> None:
+    """Keeps away: a checkpoint of a gigabyte that is sent twice at each resume."""
+    for rank in (0, 1):
+        _, _, count, tensors = answers["apart", rank]
+        assert count == 2, "what was decided, and the tensors' shapes"
+        assert not tensors
 
 
 def test_ranks_with_other_samples_are_refused(answers: Answers) -> None:
