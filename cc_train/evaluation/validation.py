@@ -83,9 +83,9 @@ class Validation:
         if not self.ranks.first:
             return {}
         by_key = {key: text for part in parts for key, text in part.items()}
-        keys = [entry.key for entry in self.entries if entry.key not in damaged]
-        captions = {key: by_key[key] for key in keys}
-        tokens = scorer.tokenised({key: self.references[key] for key in keys}, captions)
+        read = [entry.key for entry in self.entries if entry.key not in damaged]
+        captions = {key: by_key[key] for key in read}
+        tokens = scorer.tokenised({key: self.references[key] for key in read}, captions)
         figures = dict(scorer.score_tokens(tokens, MEASURES).corpus)
         changed = set(captions) - self.unchanged
         for name, keys in (("change", changed), ("no_change", set(captions) & self.unchanged)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import pickle
 import time
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from rich.console import Console
 from torch import Tensor, nn
 
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import FirstRankFailed, Ranks, joined
+from cc_train.evaluation.unreadable import Unreadable
 from cc_train.systems.chain.objective import PARTS
 from cc_train.systems.chain.objective import Losses as ChainLosses
 from cc_train.systems.scorer.objective import Losses
@@ -167,6 +170,18 @@ def refused(rank: Ranks, folder: Path) -> Any:
     return Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank).prepare("never", source)
 
 
+def unreadable(rank: Ranks, folder: Path) -> Any:
+    """Each rank meets another sample that cannot be read, and then both are too many."""
+    screen = io.StringIO()
+    samples = Unreadable(10, 0.2, rank, Console(file=screen, width=200))
+    agreed = samples.agreed([f"key {rank.rank}"])
+    samples.skip_bad = 0.1
+    try:
+        samples.agreed([f"key {rank.rank}"])
+    except JobFailed as error:
+        return sorted(agreed), screen.getvalue(), str(error)
+
+
 def signals(rank: Ranks, folder: Path) -> Any:
     """What each rank gives to a step, and how many exchanges the step has besides DDP's own."""
     trainer = Trainer(Two(), Loop(steps=2, device="cpu"), {}, folder, rank)
@@ -182,7 +197,7 @@ def signals(rank: Ranks, folder: Path) -> Any:
 Answers = dict[tuple[str, int], Any]
 WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (
     gathers, trains, prepares, apart, other_settings, refused, signals, contrasts,
-    chains,
+    chains, unreadable,
 )  # fmt: skip
 
 
@@ -281,6 +296,16 @@ def test_a_step_has_one_exchange(answers: Answers) -> None:
         assert totals == {"stop": 1.0, "skipped": 4.0}
         assert exchanges == 1
         assert keys == ["key 0", "key 1"]
+
+
+def test_what_any_rank_cannot_read_counts_on_all(answers: Answers) -> None:
+    """Keeps away: ranks of which one ends and the others wait, or that validate on other pairs."""
+    first, second = (answers["unreadable", rank] for rank in (0, 1))
+    assert first[0] == second[0] == ["key 0", "key 1"]
+    assert first[1].startswith("2 of 10 samples to validate on cannot be read, and are left out")
+    assert second[1] == ""
+    assert first[2] == second[2]
+    assert "raise stream.skip_bad" in first[2]
 
 
 class Store:
