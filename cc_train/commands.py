@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mimetypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -266,12 +267,18 @@ def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | Non
     """The captioner and the two images that `[RUN] [BEFORE AFTER]` name. Raises UserError."""
     if len(places) > 3:
         raise UserError(f"{len(places)} places given", "Give RUN, BEFORE and AFTER, or --pairs")
-    if (len(places) == 2 and Path(places[0]).is_dir()) or (
+    if (len(places) == 2 and _names_a_captioner(places[0])) or (
         len(places) == 1 and Path(places[0]).is_file()
     ):
         raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
     run = runs.SHIPPED if len(places) in (0, 2) else places[0]
     return run, (places[-2], places[-1]) if len(places) > 1 else None
+
+
+def _names_a_captioner(place: str) -> bool:
+    """Whether a place can be no image: a folder, a captioner of the package, an id on the hub."""
+    may_be_id = hub.is_id(place) and mimetypes.guess_type(place)[0] is None
+    return Path(place).is_dir() or runs.is_shipped(place) or may_be_id
 
 
 def _caption_samples(

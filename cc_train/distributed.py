@@ -121,18 +121,21 @@ class Ranks:
         dist.broadcast_object_list(values)
         return values[0]
 
-    def decided(self, decide: Callable[[], T]) -> T:
+    def decided(self, decide: Callable[[], T], to_send: Callable[[T], T] | None = None) -> T:
         """What the first rank decides, on every rank.
 
+        to_send: what of it the others get, without tensors, say, which `broadcast_tensors` sends.
         Its UserError, JobFailed or OSError is raised there, and FirstRankFailed on the others.
         """
         if self.world == 1:
             return decide()
         error: Exception | None = None
         outcome: tuple[Any, str, int] = (None, "", 0)
+        own: Any = None
         if self.first:
             try:
-                outcome = (decide(), "", 0)
+                own = decide()
+                outcome = (own if to_send is None else to_send(own), "", 0)
             except (UserError, JobFailed, OSError) as raised:
                 error, code = raised, 2 if isinstance(raised, UserError) else 1
                 outcome = (None, str(raised), code)
@@ -141,7 +144,7 @@ class Ranks:
             raise error
         if code:
             raise FirstRankFailed(message, code)
-        decision: T = value
+        decision: T = own if self.first else value
         return decision
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:

@@ -45,7 +45,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.with_captions(data, request.console)
     words = split.vocabulary(data.train, None, 1, request.console)
     network = Toy(tuple(data.size), words, settings.width)
-    score = Validation(data.valid, request.run)
+    score = Validation(data.valid, request.run, request.ranks, settings.stream.skip_bad)
     objective = CaptionObjective(network, score, 0.0, 0.0, request.device)
     batches = collate.CaptionBatches("pixels", words, LENGTH)
     about = {"samples": data.about(), "text": words.describe(), "size": data.size}

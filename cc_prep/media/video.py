@@ -22,6 +22,7 @@ from cc_prep.errors import Reason, RejectedPair
 from cc_prep.media import video_readers
 from cc_prep.media.video_child import COUNT, NUMBER, SHAPE
 
+ENDINGS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")  # of files
 SECONDS_A_FRAME = 30.0
 
 

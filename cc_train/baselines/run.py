@@ -67,16 +67,16 @@ def baseline(options: Options) -> None:
     """
     _check(options)
     entries, items = protocol.items(options.shards)
+    wordings = {  # also of data sets that a trial does not come to: the full run has the same
+        dataset: prompts.of(dataset, options.prompt)
+        for dataset in sorted({entry.dataset for entry in entries}, key=str)
+    }
     subset = signature.ALL
     if options.limit is not None and options.limit < len(items):
         entries, items = entries[: options.limit], items[: options.limit]
         subset = signature.PREDICTED
     if options.protocol is not None:
         protocols.checked(options.protocol, items)  # before anything is asked
-    wordings = {
-        dataset: prompts.of(dataset, options.prompt)
-        for dataset in sorted({entry.dataset for entry in entries}, key=str)
-    }
     console, out = Console(stderr=True), Path(options.out)
     model = _local(options) if options.url is None else _server(options)
     record = _record(model, wordings)

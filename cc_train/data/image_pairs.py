@@ -10,7 +10,7 @@ import numpy as np
 import PIL.Image
 
 from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.media import images
+from cc_prep.media import images, video
 
 Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
 """A path or URL, `video.mp4#frame=12`, uint8 [H, W, 3] RGB or [H, W] grey, or a PIL image."""
@@ -23,7 +23,6 @@ REMEDIES = {
 }
 # What is no image: of arrays and PIL images, and of files.
 UNREADABLE = ("Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey", "Save it anew, as PNG or JPEG")
-VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
 
 
 def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:
@@ -66,7 +65,7 @@ def _pixels(image: Any, name: str) -> np.ndarray:
     """An image in its own size, uint8 [H, W, 3] RGB."""
     try:
         if isinstance(image, str | os.PathLike):
-            if name.lower().endswith(VIDEOS):
+            if name.lower().endswith(video.ENDINGS):
                 raise UserError(f"{name}: is a video", f"Name a frame of it: {name}#frame=0")
             return images.read(name)
         if isinstance(image, PIL.Image.Image):

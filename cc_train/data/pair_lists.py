@@ -50,13 +50,13 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def _of_row(place: Path, number: int, row: Any) -> tuple[str, str]:
-    """The paths of a row; URLs and those that are absolute stand as they are."""
-    names = [row.get(side) if isinstance(row, dict) else None for side in (BEFORE, AFTER)]
-    if not all(isinstance(name, str) and name for name in names):
+    """The paths of a row, without blanks around them, as the layout `table` takes them; URLs and
+    those that are absolute stand as they are."""
+    cells = [row.get(side) if isinstance(row, dict) else None for side in (BEFORE, AFTER)]
+    names = [cell.strip() if isinstance(cell, str) else "" for cell in cells]
+    if not all(names):
         raise UserError(f"{place}: pair {number} lacks before or after", "Give both images of it")
-    before, after = (
-        name if "://" in name else str(place.parent / name) for name in map(str, names)
-    )
+    before, after = (name if "://" in name else str(place.parent / name) for name in names)
     return before, after
 
 

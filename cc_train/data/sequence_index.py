@@ -76,7 +76,7 @@ def _none_of(pattern: str) -> UserError:
     folder, slash, _ = pattern.rpartition("/")
     names = [place.rpartition("/")[2] for place in storage.glob(f"{folder}{slash}*.tar")]
     there = sorted({SHARD_NUMBER.sub("*.tar", name) for name in names})
-    what = f"--shards {pattern}: no such file"
+    what = f"{pattern}: no such file"
     if not there:
         return UserError(what, "Quote it, and look at the path")
     listed = ", ".join(there[:MOST_LISTED])
@@ -94,8 +94,8 @@ def _check_finished(pattern: str, places: Sequence[str]) -> None:
         missing = [name for name in fnmatch.filter(planned, file_pattern) if name not in names]
         if missing:
             raise UserError(
-                f"--shards {pattern}: {folder}/{missing[0]} is planned and not there yet, the "
-                f"first of {len(missing)}",
+                f"{pattern}: {folder}/{missing[0]} is planned and not there yet, the first of "
+                f"{len(missing)}",
                 "Finish them with the command that began them, or name shards without *",
             )
 

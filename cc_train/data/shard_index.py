@@ -96,11 +96,12 @@ def metas(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return [entry.meta() for entry in entries]
 
 
-def facts(entries: Sequence[Entry]) -> list[Any]:
+def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[Any]:
     """What the JSON of every sample says truly changed; None where it says nothing.
 
     The index does not hold it, so every sample is read; of a data set whose first sample has no
-    facts, which was not rendered, only that one. Raises UserError for a sample that cannot be read.
+    facts, which was not rendered, only that one. unreadable: where the keys of samples that cannot
+    be read are put, whose facts are then None; without it they raise UserError.
     """
     rendered: dict[str | None, bool] = {}
     listed = []
@@ -110,8 +111,11 @@ def facts(entries: Sequence[Entry]) -> list[Any]:
             try:
                 value = entry.read().meta.get("facts")
             except (DamagedShard, FileNotFoundError) as error:
-                raise UserError(f"{entry.shard}: {error}", ADVICE) from None
-            rendered.setdefault(entry.dataset, value is not None)
+                if unreadable is None:
+                    raise UserError(f"{entry.shard}: {error}", ADVICE) from None
+                unreadable.add(entry.key)
+            else:
+                rendered.setdefault(entry.dataset, value is not None)
         listed.append(value)
     return listed
 

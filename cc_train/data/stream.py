@@ -33,7 +33,8 @@ class StreamSettings(Section):
 
     buffer: samples that are shuffled together. pair_scenes: the change and the no-change pair of a
         scene come as one item, so a batch of 16 has 32 pairs where there are both.
-    skip_bad: the share of all samples that may be unreadable before training ends with an error.
+    skip_bad: the share of all samples that may be unreadable before training ends with an error;
+        also of those to validate on.
     """
 
     buffer: int = Field(4096, ge=1)

@@ -84,12 +84,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one group, best CIDEr last. best: the row that leads in each measure."""
+    """Rows of one group, best CIDEr last. best: the one of `rows` that leads in each measure."""
 
     group: str
     measures: list[str]
     rows: list[Row]
-    best: dict[str, str]
+    best: dict[str, Row]
+
+    def leads(self, row: Row, measure: str) -> bool:
+        """Whether this one of `rows` leads; a published row may have the name of one of ours."""
+        return self.best[measure] is row
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         best = {
             m: max(
                 (row for row in ranked if m in row.groups[group]), key=lambda r: r.groups[group][m]
-            ).name
+            )
             for m in measures
         }
         tables.append(Table(group, measures, ranked, best))

@@ -27,19 +27,20 @@ def predict(
     beams: int = 1,
     swapped: bool = False,
     ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    unreadable: set[str] | None = None,
 ) -> Iterator[tuple[TrainingSample, Caption]]:
     """Every sample, as it was read, and its caption, in order; of several ranks each has its own
     batches.
 
     Images are resized to the captioner's `inputs.size`. swapped: captions of (after, before).
-    Raises UserError for a sample that cannot be read, or does not hold what the captioner reads.
+    unreadable: where the keys of samples that cannot be read are put; these are then left out.
+    Without it they raise UserError, as does a sample that does not hold what the captioner reads.
     """
     inputs = captioner.inputs
     if inputs.reads == "tokens":
         shard_index.require_tokenizer(entries, inputs.tokenizer, "the captioner's VQGAN")
     for start in ranks.own_batches(len(entries), BATCH):
-        part = entries[start : start + BATCH]
-        samples = [_read(entry) for entry in part]
+        part, samples = _read(entries[start : start + BATCH], unreadable)
         kinds = [_reads(sample, inputs) for sample in samples]
         captions: dict[str, Caption] = {}
         # Each sample by itself: its caption does not depend on what its neighbours hold.
@@ -66,9 +67,22 @@ def _caption(
     return cast(ReadsEntities, captioner).caption(pairs, beams, names)
 
 
-def _read(entry: Entry) -> TrainingSample:
-    with _damage_named(entry):
-        return entry.read()
+def _read(
+    entries: Sequence[Entry], unreadable: set[str] | None
+) -> tuple[list[Entry], list[TrainingSample]]:
+    """The samples, and of which entries they are; see `predict` for those that cannot be read."""
+    part, samples = [], []
+    for entry in entries:
+        try:
+            with _damage_named(entry):
+                samples.append(entry.read())
+        except UserError:
+            if unreadable is None:
+                raise
+            unreadable.add(entry.key)
+        else:
+            part.append(entry)
+    return part, samples
 
 
 def _seen(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
@@ -18,6 +20,7 @@ from cc_train.evaluation.facts import judge
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
 from cc_train.evaluation.predict import predict
+from cc_train.evaluation.unreadable import Unreadable
 
 MEASURES = ("CIDEr", "BLEU-4")
 BEST = (MEASURES[0], True)
@@ -27,8 +30,9 @@ class Validation:
     """CIDEr and BLEU-4, × 100, of greedy captions of held-out pairs; writes RUN/validation.json.
 
     Of rendered pairs also what is right in them, in % (`cc_train.evaluation.facts`). Pairs without
-    captions are left out. ranks: they share the pairs; the first one has the figures. Raises
-    UserError if no pair is left.
+    captions are left out. ranks: they share the pairs; the first one has the figures. skip_bad: the
+    share of the pairs that may be unreadable; these are left out, and a note on `console` counts
+    them. Raises UserError if no pair is left, and JobFailed if too many are unreadable.
     """
 
     def __init__(
@@ -36,6 +40,8 @@ class Validation:
         entries: Sequence[Entry],
         run: Path,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        skip_bad: float = 0.0,
+        console: Console | None = None,
     ) -> None:
         self.ranks = ranks
         metas = shard_index.metas(entries)
@@ -43,7 +49,8 @@ class Validation:
         self.entries = [entry for entry, _ in captioned]
         self.references = {entry.key: meta["captions"] for entry, meta in captioned}
         self.unchanged = {e.key for e, meta in captioned if meta.get("kind") == NO_CHANGE}
-        facts = shard_index.facts(self.entries)
+        damaged: set[str] = set()
+        facts = shard_index.facts(self.entries, damaged)
         self.facts = {
             entry.key: of_pair
             for entry, value in zip(self.entries, facts, strict=True)
@@ -54,6 +61,9 @@ class Validation:
             raise UserError(
                 "no sample to validate on has a caption", "Give --valid a captioned split"
             )
+        console = console or Console(stderr=True)
+        self.unreadable = Unreadable(len(self.entries), skip_bad, ranks, console)
+        self.unreadable.agreed(damaged)
 
     def __call__(self, captioner: CaptionModel) -> dict[str, float]:
         """Figures by name: of all pairs, and CIDEr of the changed and of the unchanged ones.
@@ -61,23 +71,28 @@ class Validation:
         Empty on all ranks but the first.
         """
         entry_of, masks, own = {entry.key: entry for entry in self.entries}, SampleMasks(), {}
-        for sample, caption in predict(captioner, self.entries, ranks=self.ranks):
+        damaged: set[str] = set()
+        for sample, caption in predict(
+            captioner, self.entries, ranks=self.ranks, unreadable=damaged
+        ):
             own[sample.key] = caption.text
             masks.add(entry_of[sample.key], sample, caption)
+        damaged = self.unreadable.agreed(damaged)
         parts = self.ranks.gather_objects(own)
         masked = self._masked(masks)
         if not self.ranks.first:
             return {}
         by_key = {key: text for part in parts for key, text in part.items()}
-        captions = {entry.key: by_key[entry.key] for entry in self.entries}
-        tokens = scorer.tokenised(self.references, captions)
+        read = [entry.key for entry in self.entries if entry.key not in damaged]
+        captions = {key: by_key[key] for key in read}
+        tokens = scorer.tokenised({key: self.references[key] for key in read}, captions)
         figures = dict(scorer.score_tokens(tokens, MEASURES).corpus)
         changed = set(captions) - self.unchanged
         for name, keys in (("change", changed), ("no_change", set(captions) & self.unchanged)):
             if keys and keys != set(captions):
                 part = ({k: tokens[0][k] for k in keys}, {k: tokens[1][k] for k in keys})
                 figures[f"CIDEr_{name}"] = scorer.score_tokens(part, ["CIDEr"]).corpus["CIDEr"]
-        if self.facts:
+        if self.facts.keys() & captions:
             figures |= self._right(captions)
         figures |= masked
         storage.write_json(str(self.run / "validation.json"), captions)
@@ -96,7 +111,9 @@ class Validation:
 
     def _right(self, captions: Mapping[str, str]) -> dict[str, float]:
         scores = fact_scores.count(
-            judge(captions[key], facts, self.references[key]) for key, facts in self.facts.items()
+            judge(captions[key], facts, self.references[key])
+            for key, facts in self.facts.items()
+            if key in captions
         )
         apart = scores.told_apart
         shares = {fact: share.share for fact, share in scores.facts.items()}

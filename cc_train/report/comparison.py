@@ -88,7 +88,7 @@ def show(
             pairs = f"{row.pairs[table.group]:,}" if table.group in row.pairs else ""
             spread = row.spread.get(table.group, {})
             values = [
-                _value(scores.get(name), spread.get(name), table.best[name] == row.name)
+                _value(scores.get(name), spread.get(name), table.leads(row, name))
                 for name in table.measures
             ]
             drawn.add_row(

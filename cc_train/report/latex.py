@@ -59,4 +59,4 @@ def _value(row: Row, table: Table, measure: str) -> str:
         return "--"
     spread = row.spread.get(table.group, {}).get(measure)
     text = f"{score:.1f}" + ("" if spread is None else rf" $\pm$ {spread:.1f}")
-    return rf"\textbf{{{text}}}" if table.best[measure] == row.name else text
+    return rf"\textbf{{{text}}}" if table.leads(row, measure) else text

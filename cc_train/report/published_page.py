@@ -87,7 +87,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "|---" + "|--:" * len(table.measures) + "|---|---|"
     for row in reversed(table.rows):
         scores = row.groups[table.group]
-        values = [_value(scores.get(name), table.best[name] == row.name) for name in table.measures]
+        values = [_value(scores.get(name), table.leads(row, name)) for name in table.measures]
         source = row.sources[table.group].replace("|", "/")
         cells = (row.name, *values, ", ".join(row.marks[table.group]), source)
         yield f"| {' | '.join(cells)} |"

@@ -18,6 +18,7 @@ from cc_train.training import runs
 
 # Of the systems that we train: what published.yaml calls them, and the settings that we have.
 SYSTEMS = {"ProCap": "procap", "SCORER+CBR": "scorer"}
+# Their sections are there without a row too, with the commands that make one.
 MANIFESTS = ("clevr", "clevr_dc", "spot", "edit", "levir")
 HEAD = """# The zoo
 
@@ -97,16 +98,18 @@ def render(zoo: Path, beside: Path) -> str:
     for title in others:
         rows = [entry for entry in entries if entry.row.dataset == title]
         lines += [f"## {title}", "", *_table(rows, [], link), *_below(rows)]
-    for dataset in MANIFESTS:
+    for dataset, about in figures.datasets.items():
         rows = [entry for entry in entries if entry.row.dataset == dataset]
+        if dataset not in MANIFESTS and not rows:
+            continue
         reported = [
             (name, row)
             for name in SYSTEMS
             for row in published_rows.of_dataset(dataset)
             if row.name == name and evaluation.TOTAL in row.groups
         ]
-        lines += [f"## {figures.datasets[dataset].title}", ""]
-        lines += [*_table(rows, reported, link), *_below(rows), *_commands(dataset)]
+        lines += [f"## {about.title}", "", *_table(rows, reported, link), *_below(rows)]
+        lines += _commands(dataset) if dataset in MANIFESTS else ()
     return "\n".join(lines).rstrip() + "\n"
 
 

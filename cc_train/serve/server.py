@@ -24,8 +24,7 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
-from cc_prep.media import images
-from cc_train.data.image_pairs import VIDEOS
+from cc_prep.media import images, video
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection, Row
 
@@ -257,7 +256,7 @@ def _bytes(content: Mapping[str, Any], side: str) -> tuple[bytes, str]:
     if not isinstance(data, str):
         raise UserError(f"no image {side}", "Give two images")
     name = str(image.get("name") or f"the image {side}") if isinstance(image, dict) else side
-    if name.lower().endswith(VIDEOS):
+    if name.lower().endswith(video.ENDINGS):
         raise UserError(f"{name}: is a video", "Give an image, such as a frame of it")
     try:
         return base64.b64decode(data, validate=True), name

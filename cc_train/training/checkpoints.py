@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,15 @@ class Checkpoint:
     training: dict[str, Tensor]
     state: dict[str, Any]
     stored: list[int] = field(default_factory=list)
+
+
+def to_send(
+    decided: tuple[Checkpoint | None, dict[str, Any]],
+) -> tuple[Checkpoint | None, dict[str, Any]]:
+    """A checkpoint to go on from, and what goes with it, for the other ranks:
+    `broadcast_tensors` sends its tensors, which would be pickled here."""
+    checkpoint, more = decided
+    return None if checkpoint is None else replace(checkpoint, training={}), more
 
 
 def write(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -78,7 +79,9 @@ def _wandb(run: Path, config: Mapping[str, Any], id: str | None) -> tuple[Experi
 
 def _trackio(run: Path, config: Mapping[str, Any], id: str | None) -> tuple[ExperimentLogger, str]:
     module = importlib.import_module("trackio")
-    name = id or _title(run)  # it knows a run by its name
+    # It knows a run by its name alone, and goes on in any run that has it: the same title may be
+    # that of a run in another folder, or of one that was there before.
+    name = id or f"{_title(run)}-{secrets.token_hex(3)}"
     project = os.environ.get("TRACKIO_PROJECT", PROJECT)
     options = {"project": project, "name": name, "config": dict(config), "resume": "allow"}
     return _Wandb(module, options), name

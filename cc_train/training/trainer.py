@@ -169,7 +169,7 @@ class Trainer:
         folder. resume: `never` refuses a folder that has a run. Raises UserError for that, for a
         run with other settings, and for ranks that were given other settings or samples.
         """
-        checkpoint, before = self.ranks.decided(lambda: self._decide(resume))
+        checkpoint, before = self.ranks.decided(lambda: self._decide(resume), checkpoints.to_send)
         digests = self.ranks.gather_objects(json.dumps(self.config, sort_keys=True))
         if digests[self.ranks.rank] != digests[0]:
             lines = "; ".join(differences(json.loads(digests[0]), self.config)[:5])

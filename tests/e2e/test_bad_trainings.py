@@ -331,7 +331,7 @@ def test_it_is_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if line.strip()] == [
-        "cc-train: --shards no-*.tar: no such file. Quote it, and look at the path"
+        "cc-train: no-*.tar: no such file. Quote it, and look at the path"
     ]
 
 

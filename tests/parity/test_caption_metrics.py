@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocoevalcap.cider.cider import Cider
+from pycocoevalcap.rouge.rouge import Rouge
 
 from cc_prep.errors import UserError
 from cc_train.evaluation.captions import ptb, scorer
@@ -44,6 +45,16 @@ def test_official_scores(file: Path) -> None:
 
 def _one(caption: list[str] | str) -> str:
     return caption if isinstance(caption, str) else caption[0]
+
+
+def test_nothing_against_nothing_is_scored_as_the_official_scorer_does() -> None:
+    """Keeps away: a promise of zeros that ROUGE-L does not keep."""
+    references, predictions = {"a": ["…"], "b": ["a cat sat"]}, {"a": "", "b": ""}
+    items = scorer.score(references, predictions, scorer.PLAIN).items
+    assert {name for name, value in items["a"].items() if value} == {"ROUGE-L"}
+    assert not any(items["b"].values())
+    official = Rouge().compute_score({"a": [""], "b": ["a cat sat"]}, {"a": [""], "b": [""]})[1]
+    assert [items[id]["ROUGE-L"] for id in "ab"] == [100 * value for value in official]
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), max_size=7).map(" ".join)

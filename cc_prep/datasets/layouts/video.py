@@ -15,7 +15,6 @@ from cc_prep.media import video
 from cc_prep.records import CHANGE, ImagePair
 from cc_prep.steps.interpolation import times
 
-ENDINGS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg")
 WANTED = (
     "Put videos there, or name their folder with --root, or fetch three real ones: "
     "cc-prep videos {m.root}"
@@ -24,8 +23,8 @@ WANTED = (
 
 def parts(root: str) -> dict[str, bool]:
     """Whether each part of the layout is there."""
-    has_video = any(name.lower().endswith(ENDINGS) for name in storage.list_files(root))
-    return {f"a video ({', '.join(ENDINGS)})": has_video}
+    has_video = any(name.lower().endswith(video.ENDINGS) for name in storage.list_files(root))
+    return {f"a video ({', '.join(video.ENDINGS)})": has_video}
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
@@ -69,7 +68,7 @@ def _videos(manifest: Manifest, split: str) -> list[str]:
         f"{folder}{name}"
         for folder in folders
         for name in storage.list_files(storage.join(manifest.root, folder.rstrip("/")))
-        if name.lower().endswith(ENDINGS)
+        if name.lower().endswith(video.ENDINGS)
     ]
 
 

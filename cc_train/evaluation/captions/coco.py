@@ -214,7 +214,29 @@ def read_references(place: str) -> list[Item]:
 
     What stands beside an image of `cc-prep references` (kind, change type) becomes groups.
     """
+    captioned = [meta for meta in _referenced(place, _json(place)) if meta["captions"]]
+    if not captioned:
+        raise UserError(f"{place}: not one reference caption in it", "Give a captioned split")
+    return items(captioned)
+
+
+def read_uncaptioned(place: str) -> list[Item]:
+    """The pairs that such a file has without captions: in the list of `cc-prep references`, as
+    images without annotations, or as empty lists. Raises UserError.
+    """
     content = _json(place)
+    uncaptioned = [meta for meta in _referenced(place, content) if not meta["captions"]]
+    if "annotations" in content:
+        listed = content.get(coco.WITHOUT_CAPTIONS, [])
+        if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
+            raise UserError(f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids", "Make it anew")
+        there = {meta["key"] for meta in uncaptioned}
+        uncaptioned += [{"key": id} for id in listed if id not in there]
+    return items(uncaptioned)
+
+
+def _referenced(place: str, content: Any) -> list[dict[str, Any]]:
+    """What a file of references says of each pair, as a sample's JSON. Raises UserError."""
     facts: dict[str, dict[str, Any]] = {}
     try:
         if "annotations" in content:
@@ -236,21 +258,7 @@ def read_references(place: str) -> list[Item]:
         raise UserError(
             f"{place}: no references", "Give COCO annotations or {id: [captions]}"
         ) from None
-    captioned = [{"key": id, **fact} for id, fact in facts.items() if fact["captions"]]
-    if not captioned:
-        raise UserError(f"{place}: not one reference caption in it", "Give a captioned split")
-    return items(captioned)
-
-
-def read_uncaptioned(place: str) -> list[Item]:
-    """The pairs that a file of `cc-prep references` lists as without captions; none of others."""
-    content = _json(place)
-    if not isinstance(content, dict) or "annotations" not in content:
-        return []
-    listed = content.get(coco.WITHOUT_CAPTIONS, [])
-    if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
-        raise UserError(f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids", "Make it anew")
-    return items([{"key": id} for id in listed])
+    return [{"key": id, **fact} for id, fact in facts.items()]
 
 
 def with_types(items: Sequence[Item], place: str) -> list[Item]:

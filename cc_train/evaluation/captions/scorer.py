@@ -5,7 +5,8 @@ closest reference length; ROUGE-L with β = 1.2; everything × 100. CIDEr is wha
 calls CIDEr, which is CIDEr-D: n-grams of 1 to 4 words, counts clipped to those of the reference, a
 Gaussian penalty on the difference in length (σ = 6), a factor of 10, and document frequencies from
 the references of the evaluated items. So CIDEr of identical captions may reach 1000. Of an empty
-prediction every score is 0.
+prediction every score is 0, but ROUGE-L against a reference without words, such as "…": it is 100,
+as the official scorer has it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(data.train, first.sha256, request.console)
     objective = ChainObjective(
         network,
-        Validation(data.valid, request.run, request.ranks),
+        Validation(
+            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
+        ),
         settings.losses,
         settings.sampled,
         settings.label_smoothing,

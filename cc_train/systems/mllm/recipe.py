@@ -115,7 +115,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
-        Validation(data.valid, request.run, request.ranks),
+        Validation(
+            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
+        ),
         settings.attention,
         settings.loop.weight_decay,
         settings.connector.rate,

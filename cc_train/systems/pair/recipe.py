@@ -70,7 +70,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(data.train, first.sha256, request.console)
     objective = PairObjective(
         network,
-        Validation(data.valid, request.run, request.ranks),
+        Validation(
+            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
+        ),
         settings.losses,
         settings.label_smoothing,
         settings.loop.weight_decay,

@@ -25,6 +25,7 @@ from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
 from cc_train.data.stream import REMEDY, StreamSettings
 from cc_train.distributed import Ranks
+from cc_train.evaluation.unreadable import Unreadable
 from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap import frozen_networks
@@ -145,11 +146,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.first_caption,
         backbone=features.digest,
     )
+    unreadable = Unreadable(
+        len(data.valid), settings.stream.skip_bad, request.ranks, request.console
+    )
     objective = Stage1Objective(
         encoder,
         features,
         settings.losses,
-        HeldOut(data.valid, make_batch, request.ranks),
+        HeldOut(data.valid, make_batch, request.ranks, unreadable),
         settings.loop.weight_decay,
         request.device,
         partial(_picture, data.valid[:6], make_batch, features),
@@ -251,15 +255,17 @@ def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
 class HeldOut:
     """Batches for validation, the same each time; what cannot be read is left out.
 
-    ranks: each takes its turn. Raises JobFailed, as `Stream` does, for an image that only its batch
-    decodes.
+    ranks: each takes its turn. unreadable: what is left out of all batches, if that counts. Raises
+    JobFailed if it is too much, and, as `Stream` does, for an image that only its batch decodes.
     """
 
     entries: Sequence[Entry]
     make: ProcedureBatches
     ranks: Ranks = field(default_factory=Ranks)
+    unreadable: Unreadable | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        damaged: set[str] = set()
         for start in self.ranks.own_batches(len(self.entries), BATCH):
             samples, rngs = [], []
             for number, entry in enumerate(self.entries[start : start + BATCH], start):
@@ -267,13 +273,15 @@ class HeldOut:
                     samples.append(entry.read())
                     rngs.append(order.rng_at(-1 % 2**32, number))
                 except (DamagedShard, FileNotFoundError):
-                    continue
+                    damaged.add(entry.key)
             if samples:  # one alone is its own neighbour: its frames out of order still count
                 try:
                     batch = self.make(samples, rngs)
                 except DamagedShard as error:
                     raise JobFailed(f"{error}: {REMEDY}") from None
                 yield batch
+        if self.unreadable is not None:
+            self.unreadable.agreed(damaged)
 
 
 def _picture(

@@ -129,7 +129,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         shard_index.require_facts(data.train)
     objective = Stage2Objective(
         network,
-        Validation(data.valid, request.run, request.ranks),
+        Validation(
+            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
+        ),
         settings.label_smoothing,
         settings.loop.weight_decay,
         request.device,

@@ -164,7 +164,13 @@ def prepare(settings: Settings, request: Request) -> Task:
         network,
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
         # Captions that are drawn are drawn one after the other, all by the first process.
-        Validation(data.valid, request.run, Ranks() if settings.ways.sampled else request.ranks),
+        Validation(
+            data.valid,
+            request.run,
+            Ranks() if settings.ways.sampled else request.ranks,
+            settings.stream.skip_bad,
+            request.console,
+        ),
         settings.losses,
         settings.ways,
         loop.weight_decay,

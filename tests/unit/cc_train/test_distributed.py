@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from rich.console import Console
 from torch import Tensor, nn
 
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import FirstRankFailed, Ranks, joined
+from cc_train.evaluation.unreadable import Unreadable
 from cc_train.systems.chain.objective import PARTS
 from cc_train.systems.chain.objective import Losses as ChainLosses
 from cc_train.systems.scorer.objective import Losses
@@ -105,7 +109,19 @@ def apart(rank: Ranks, folder: Path) -> Any:
     trainer.step([ROWS], 0)
     trainer.save(1, source)
     fresh = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
-    return fresh.prepare("auto", source), fresh.objective.network.weight.tolist()
+    pickled, broadcast = [], dist.broadcast_object_list
+
+    def recorded(values: list[Any]) -> None:
+        pickled.append(pickle.dumps(values))
+        broadcast(values)
+
+    dist.broadcast_object_list = recorded
+    try:
+        step = fresh.prepare("auto", source)
+    finally:
+        dist.broadcast_object_list = broadcast
+    tensors = any(b"_rebuild_tensor" in sent for sent in pickled)
+    return step, fresh.objective.network.weight.tolist(), len(pickled), tensors
 
 
 def other_settings(rank: Ranks, folder: Path) -> Any:
@@ -154,6 +170,18 @@ def refused(rank: Ranks, folder: Path) -> Any:
     return Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank).prepare("never", source)
 
 
+def unreadable(rank: Ranks, folder: Path) -> Any:
+    """Each rank meets another sample that cannot be read, and then both are too many."""
+    screen = io.StringIO()
+    samples = Unreadable(10, 0.2, rank, Console(file=screen, width=200))
+    agreed = samples.agreed([f"key {rank.rank}"])
+    samples.skip_bad = 0.1
+    try:
+        samples.agreed([f"key {rank.rank}"])
+    except JobFailed as error:
+        return sorted(agreed), screen.getvalue(), str(error)
+
+
 def signals(rank: Ranks, folder: Path) -> Any:
     """What each rank gives to a step, and how many exchanges the step has besides DDP's own."""
     trainer = Trainer(Two(), Loop(steps=2, device="cpu"), {}, folder, rank)
@@ -169,7 +197,7 @@ def signals(rank: Ranks, folder: Path) -> Any:
 Answers = dict[tuple[str, int], Any]
 WORKS: tuple[Callable[[Ranks, Path], Any], ...] = (
     gathers, trains, prepares, apart, other_settings, refused, signals, contrasts,
-    chains,
+    chains, unreadable,
 )  # fmt: skip
 
 
@@ -238,6 +266,14 @@ def test_ranks_go_on_from_the_first_one_s_checkpoint(answers: Answers) -> None:
     assert first[1] != [[1.0, 1.0]], "the weights after a step"
 
 
+def test_no_tensor_of_a_checkpoint_is_pickled(answers: Answers) -> None:
+    """Keeps away: a checkpoint of a gigabyte that is sent twice at each resume."""
+    for rank in (0, 1):
+        _, _, count, tensors = answers["apart", rank]
+        assert count == 2, "what was decided, and the tensors' shapes"
+        assert not tensors
+
+
 def test_ranks_with_other_samples_are_refused(answers: Answers) -> None:
     """Keeps away: a machine whose copy of the shards is another one, trained on in silence."""
     assert answers["other_settings", 0] == 0
@@ -260,6 +296,16 @@ def test_a_step_has_one_exchange(answers: Answers) -> None:
         assert totals == {"stop": 1.0, "skipped": 4.0}
         assert exchanges == 1
         assert keys == ["key 0", "key 1"]
+
+
+def test_what_any_rank_cannot_read_counts_on_all(answers: Answers) -> None:
+    """Keeps away: ranks of which one ends and the others wait, or that validate on other pairs."""
+    first, second = (answers["unreadable", rank] for rank in (0, 1))
+    assert first[0] == second[0] == ["key 0", "key 1"]
+    assert first[1].startswith("2 of 10 samples to validate on cannot be read, and are left out")
+    assert second[1] == ""
+    assert first[2] == second[2]
+    assert "raise stream.skip_bad" in first[2]
 
 
 class Store:

@@ -178,6 +178,20 @@ def test_one_image_alone_is_named_as_that(scene: tuple[Path, Path, Path]) -> Non
     assert (done.returncode, "only one image is given" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("run", ["captioner-mini", "somebody/captioner-v1.5"])
+def test_one_image_of_a_captioner_by_name_is_named_as_that(
+    scene: tuple[Path, Path, Path], run: str
+) -> None:
+    """Keeps away: the captioner's name called a missing image."""
+    done = command("caption", run, scene[0])
+    assert (done.returncode, "only one image is given" in done.stderr) == (2, True)
+
+
+def test_a_mistyped_folder_of_an_image_is_no_captioner(scene: tuple[Path, Path, Path]) -> None:
+    done = command("caption", "imagse/before.png", scene[0])
+    assert "imagse/before.png: missing image" in done.stderr
+
+
 def test_other_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="no attribute 'captioner_of_all'"):
         _ = cc_train.captioner_of_all

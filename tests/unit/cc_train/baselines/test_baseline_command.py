@@ -165,6 +165,16 @@ def test_a_trial_is_gone_on_with(chat: ChatServer, shard: str, tmp_path: Path) -
     assert chat.seen.total() == PAIRS
 
 
+def test_a_trial_of_several_data_sets_is_gone_on_with(chat: ChatServer, tmp_path: Path) -> None:
+    """Keeps away: paid answers that are refused, since the trial came to one data set only."""
+    shards = [grey_pairs.write(tmp_path / name, 2, dataset=name) for name in ("spot", "levir")]
+    more = ("--shards", shards[1])
+    baseline(chat, shards[0], tmp_path / "out", *more, "--limit", 1)
+    done = baseline(chat, shards[0], tmp_path / "out", *more)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 4 answers were stored" in done.stderr
+
+
 def test_another_baseline_does_not_go_into_the_folder(shard: str, tmp_path: Path) -> None:
     """Keeps away: a folder whose baseline.json names another prompt than its captions had."""
     out = tmp_path / "out"

@@ -37,6 +37,14 @@ def test_urls_stand_as_they_are(tmp_path: Path) -> None:
     ]
 
 
+def test_blanks_around_a_path_are_none_of_it(tmp_path: Path) -> None:
+    """Keeps away: a list that `cc-prep build` reads and whose images are all missing here."""
+    here = (str(tmp_path / "a.png"), str(tmp_path / "b.png"))
+    assert listed(tmp_path, "before,after\na.png, b.png\na.png ,b.png") == [here] * 2
+    with pytest.raises(UserError, match="pair 1 lacks before or after"):
+        listed(tmp_path, "before,after\na.png, \n")
+
+
 @pytest.mark.parametrize("pattern", ["{side}/a{ending}", "a_{side}{ending}"])
 def test_a_folder_of_images_as_the_layout_takes_them(tmp_path: Path, pattern: str) -> None:
     """Keeps away: a folder of TIFFs with "no pairs in it", and any one of two images of a name."""

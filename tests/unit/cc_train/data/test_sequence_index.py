@@ -53,11 +53,13 @@ def test_names_are_taken_as_they_are_where_they_have_no_wildcard(tmp_path: Path)
 
 
 def test_splits_that_are_there_are_named(tmp_path: Path) -> None:
-    """Keeps away: "Quote it" of a quoted pattern, where the folder has other splits."""
+    """Keeps away: "Quote it" of a quoted pattern, where the folder has other splits; and a name
+    of an option, where several options take patterns.
+    """
     for name in ("train-000000.tar", "train-000001.tar", "test-000000.tar"):
         (tmp_path / name).touch()
     with pytest.raises(
-        UserError, match=r"val-\*\.tar: no such file; there are test-\*\.tar, train-\*\.tar\."
+        UserError, match=r"^/\S*val-\*\.tar: no such file; there are test-\*\.tar, train-\*\.tar\."
     ):
         sequence_index.expand([f"{tmp_path}/val-*.tar"])
 
@@ -185,5 +187,5 @@ def test_a_shard_of_another_folder_is_not_the_missing_one(tmp_path: Path) -> Non
         for name in members:
             shard(tmp_path / folder / f"{name}.tar")
     assert len(sequence_index.expand([f"{tmp_path}/on*/train-*.tar"])) == 2
-    with pytest.raises(UserError, match=r"/other/train-000001\.tar is planned and not there yet"):
+    with pytest.raises(UserError, match=r"^/\S*tar: \S*/other/train-000001\.tar is planned"):
         sequence_index.expand([f"{tmp_path}/o*/train-*.tar"])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import comparison, evaluation
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.evaluation.comparing import published_rows
-from cc_train.report import page
+from cc_train.report import comparison as comparison_page
+from cc_train.report import latex, page
 from cc_train.sharing import model_card
 from tests.commands import Done, cc_train
 
@@ -43,8 +47,26 @@ def test_tables_lead_with_the_total_and_end_with_the_best(runs: list[str]) -> No
     tables = comparison.tables([comparison.read(run) for run in runs])
     assert [table.group for table in tables] == ["total", "semantic change", "no change"]
     assert [row.name for row in tables[0].rows] == ["bad", "<b>good"]
-    assert set(tables[0].best.values()) == {"<b>good"}
+    assert {row.name for row in tables[0].best.values()} == {"<b>good"}
     assert tables[0].rows[0].pairs["total"] == 8
+
+
+def test_a_published_system_of_the_same_name_is_not_the_best(tmp_path: Path) -> None:
+    """Keeps away: a paper whose table has two best figures, one of them another system's."""
+    ours = comparison.Row("SCORER+CBR", {"total": {"CIDEr": 999.0}})
+    tables = comparison.tables([ours, *published_rows.of_dataset("clevr")])
+    (total,) = [table for table in tables if table.group == "total"]
+    assert sum(row.name == ours.name for row in total.rows) == 2
+    assert latex.render([total], []).count(r"\textbf{") == len(total.measures)
+    comparison_page.write(str(tmp_path / "page.html"), "title", [total], [], [])
+    page_text = (tmp_path / "page.html").read_text()
+    assert page_text.count('class="number best"') == len(total.measures)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, no_color=True, width=200)
+    comparison_page.show(console, [total], [], [])
+    assert "\x1b[1m999.0" in screen.getvalue()
+    assert "126.8" in screen.getvalue()
+    assert not re.search(r"\x1b\[[12;]*1m126\.8", screen.getvalue())
 
 
 def test_the_evaluation_of_a_captioner_by_name(

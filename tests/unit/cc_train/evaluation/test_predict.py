@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
-from cc_prep.errors import UserError
+from cc_prep import records
+from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import Features, TrainingSample, _npy
 from cc_train.captioner import Caption, Inputs
@@ -90,6 +93,62 @@ def test_what_is_damaged_within_a_sample_is_told_in_a_line(
     stored: Any = Stored(damaged, shard=entry.shard)
     with pytest.raises(UserError, match=rf"^{entry.shard}: .*{what}.*Give shards that"):
         list(predict(Looks(inputs), [stored]))
+
+
+def validation(
+    entries: list[Any], run: Path, skip_bad: float, screen: io.StringIO | None = None
+) -> Validation:
+    console = Console(file=screen or io.StringIO(), width=40)
+    return Validation(entries, run, skip_bad=skip_bad, console=console)
+
+
+def harm(pattern: str, entry: shard_index.Entry) -> None:
+    """Damages the members of a sample in its shard."""
+    with Path(pattern).open("r+b") as shard:
+        shard.seek(entry.offset)
+        shard.write(bytes([1]) * entry.bytes)
+
+
+@pytest.mark.parametrize("rendered", [False, True])
+def test_unreadable_samples_to_validate_on_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rendered: bool
+) -> None:
+    """Keeps away: a training that ends at each of its validations, for one damaged sample."""
+    pattern, screen = write(tmp_path / "test-000000.tar", [8, 8, 8], ["grey 7"]), io.StringIO()
+    entries = shard_index.read([pattern])
+    harm(pattern, entries[1])  # of data without facts only the first one is read before
+    if rendered:
+        looks = records.Looks("red", "cube", "metal", "small", (0.5, 0.5))
+        facts = records.Facts("drop", looks, None, (looks,), ())
+        read = shard_index.Entry.read
+
+        def with_facts(entry: shard_index.Entry) -> TrainingSample:
+            sample = read(entry)
+            return replace(sample, meta={**sample.meta, "facts": asdict(facts)})
+
+        monkeypatch.setattr(shard_index.Entry, "read", with_facts)
+    validate = validation(entries, tmp_path, 0.4, screen)
+    note = "1 of 3 samples to validate on cannot be read, and are left out; the last is "
+    assert (note in screen.getvalue()) == rendered
+    for _ in range(2):
+        figures = validate(Looks(Inputs((8, 8))))
+    assert {"CIDEr", "BLEU-4"} <= figures.keys()
+    assert ("right_exact" in figures) == rendered
+    assert screen.getvalue() == f"{note}d-test-1-change\n", "once"
+    written = json.loads((tmp_path / "validation.json").read_text())
+    assert [*written] == ["d-test-0-change", "d-test-2-change"]
+
+
+def test_too_many_unreadable_samples_to_validate_on_end_the_training(tmp_path: Path) -> None:
+    pattern = write(tmp_path / "test-000000.tar", [8, 8], ["grey 7"])
+    entries = shard_index.read([pattern])
+    harm(pattern, entries[0])
+    captioner = Looks(Inputs((8, 8)))
+    with pytest.raises(JobFailed, match=r"^1 of 2 .* d-test-0-change: .* raise stream.skip_bad$"):
+        validation(entries, tmp_path, 0.1)(captioner)
+    harm(pattern, entries[1])
+    with pytest.raises(JobFailed, match=r"^2 of 2 samples to validate on cannot be read: look at"):
+        validation(entries, tmp_path, 1.0)(captioner)
 
 
 SIZE = {"height": 8, "width": 8}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cc_train.evaluation import evaluation
+from cc_train.evaluation import evaluation, published
 from cc_train.evaluation.captions import coco, scorer
 from cc_train.report import zoo_page
 from tests.commands import Done, cc_train
@@ -49,6 +49,18 @@ def test_captions_of_others_are_rescored(tmp_path: Path) -> None:
     for dataset in zoo_page.MANIFESTS:
         assert f"make zoo-row DATASET={dataset} SYSTEM=scorer" in text
         assert (ROOT / f"manifests/{dataset}.yaml").exists()
+
+
+def test_rows_of_every_published_data_set_are_on_the_page(tmp_path: Path) -> None:
+    """Keeps away: a row that is added and never shown, since its data set has no manifest."""
+    zoo, place = tmp_path / "zoo", evaluated(tmp_path / "e")
+    for dataset in published.read().datasets:
+        assert add(zoo, place, "--name", dataset, "--dataset", dataset).returncode == 0
+    text = zoo_page.render(zoo, tmp_path)
+    assert text.count("| Theirs | re-scored by us") == len(published.read().datasets)
+    multi = text.partition("## Spot-the-Diff, multi-change protocol")[2].partition("\n## ")[0]
+    assert "| Theirs | re-scored by us" in multi
+    assert "make zoo-row" not in multi
 
 
 @pytest.mark.parametrize("change", ["caption", "score", "references"])

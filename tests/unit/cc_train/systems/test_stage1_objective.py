@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 from cc_prep.errors import JobFailed
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
+from cc_train.distributed import Ranks
+from cc_train.evaluation.unreadable import Unreadable
 from cc_train.systems.procap import stage1_objective as stage1
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import REL, Config, ProcedureEncoder
@@ -339,3 +343,27 @@ def test_a_damaged_image_to_validate_on_is_told_in_a_line() -> None:
     maker: Any = make
     with pytest.raises(JobFailed, match="k: no image of frame 0: look at the shards"):
         list(HeldOut(entries, maker))
+
+
+def test_unreadable_samples_to_validate_on_are_counted() -> None:
+    """Keeps away: figures of fewer samples than the log says, without a word."""
+
+    class Entry:
+        key = "d-val-2-change"
+
+        def read(self) -> str:
+            raise DamagedShard("cut short")
+
+    class Whole(Entry):
+        def read(self) -> str:
+            return "a sample"
+
+    entries: Any = [Entry(), Whole()]
+    maker: Any = lambda samples, rngs: {"count": len(samples)}  # noqa: E731
+    screen = io.StringIO()
+    unreadable = Unreadable(2, 0.5, Ranks(), Console(file=screen, width=40))
+    assert list(HeldOut(entries, maker, unreadable=unreadable)) == [{"count": 1}]
+    assert screen.getvalue().startswith("1 of 2 samples to validate on cannot be read")
+    unreadable.skip_bad = 0.1
+    with pytest.raises(JobFailed, match=r"the last is d-val-2-change: .*raise stream.skip_bad"):
+        list(HeldOut(entries, maker, unreadable=unreadable))

@@ -108,6 +108,20 @@ def test_a_resumed_run_goes_on_in_the_same_run(name: Any, service: Service, tmp_
     assert [line["step"] for line in lines] == [4, 4, 8, 8]
 
 
+@pytest.mark.parametrize("name", STAND_INS)
+def test_runs_whose_paths_end_alike_are_two_runs(
+    name: Any, service: Service, tmp_path: Path
+) -> None:
+    """Keeps away: the figures of two trainings in one curve."""
+    for folder in ("a", "b"):
+        run = tmp_path / folder / "clevr/stage2"
+        run.mkdir(parents=True)
+        (logger,) = experiment_loggers.open_loggers((name,), run, CONFIG)
+        logger.log(1, {"train/total": 0.5})
+        logger.close()
+    assert len(service.figures) == 2
+
+
 @pytest.mark.parametrize("name", ["wandb"])
 def test_a_service_that_fails_is_named_and_the_training_goes_on(
     name: Any, service: Service, tmp_path: Path

@@ -303,6 +303,30 @@ def test_what_is_no_reference_file(tmp_path: Path, content: Any, message: str) -
         read_references(tmp_path, content)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a": ["it moved"], "b": []},
+        {
+            "images": [{"id": "a"}, {"id": "b"}],
+            "annotations": [{"image_id": "a", "caption": "it moved"}],
+        },
+    ],
+    ids=["lists", "annotations"],
+)
+def test_predictions_of_pairs_that_anybody_s_file_has_without_captions(
+    tmp_path: Path, content: Any
+) -> None:
+    """Keeps away: a message about wrong ids, where the file has them and no caption of one."""
+    (tmp_path / "theirs.json").write_text(json.dumps(content))
+    references = str(tmp_path / "theirs.json")
+    items, without = coco.read_references(references), coco.read_uncaptioned(references)
+    captions, matched = coco.matched({"a": "it moved", "b": "so"}, items, uncaptioned=without)
+    assert (captions, [item.id for item in matched]) == ({"a": "it moved"}, ["a"])
+    with pytest.raises(UserError, match="of no pair of the references, such as 'c'"):
+        coco.matched({"a": "it moved", "c": "so"}, items, uncaptioned=without)
+
+
 def test_predictions_of_pairs_without_captions(tmp_path: Path) -> None:
     """Keeps away: published predictions of Spot-the-Diff, which are of all 1,270 test pairs, 7 of
     them without a caption, were refused; and a file that the official scripts fail on.

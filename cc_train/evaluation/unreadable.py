@@ -1,0 +1,45 @@
+"""Samples to validate on that cannot be read: left out, counted, and not too many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rich.console import Console
+
+from cc_prep.errors import JobFailed
+from cc_train.data.stream import REMEDY
+from cc_train.distributed import Ranks
+
+
+class Unreadable:
+    """What the samples of one validation that cannot be read lead to, on all ranks alike.
+
+    count: of the samples to validate on. skip_bad: the share of them that may be unreadable, see
+    `StreamSettings`. console: where a note names those that no note named before.
+    """
+
+    def __init__(self, count: int, skip_bad: float, ranks: Ranks, console: Console) -> None:
+        self.count, self.skip_bad, self.ranks, self.console = count, skip_bad, ranks, console
+        self.noted: set[str] = set()
+
+    def agreed(self, own: Collection[str]) -> set[str]:
+        """The keys of what no rank could read. own: those of this rank; all ranks call it at once.
+
+        Raises JobFailed where they are more than `skip_bad` allows, or all.
+        """
+        keys = {key for part in self.ranks.gather_objects(sorted(own)) for key in part}
+        if not keys:
+            return keys
+        new = sorted(keys - self.noted)
+        about = f"{len(keys)} of {self.count} samples to validate on cannot be read"
+        if len(keys) == self.count:
+            raise JobFailed(f"{about}: {REMEDY}")
+        if len(keys) > self.skip_bad * self.count:
+            last = f"the last is {new[-1] if new else max(keys)}"
+            raise JobFailed(f"{about}, {last}: {REMEDY}, or raise stream.skip_bad")
+        if new:
+            text = f"{about}, and are left out; the last is {new[-1]}"
+            if self.ranks.first:
+                self.console.print(text, highlight=False, soft_wrap=True)
+            self.noted |= keys
+        return keys
