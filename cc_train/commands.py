@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cc_prep import storage
+from cc_prep import storage, weights
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco as reference_files
 from cc_train import captioner as captioners
@@ -48,9 +48,7 @@ def train(
     """Trains a system and prints the last validation. Raises UserError and JobFailed."""
     console = Console(stderr=True)
     settings = _settings(system, config, steps, overrides, console)
-    start_from = None if init is None else hub.locate(init)
-    if start_from is not None and not start_from.exists():
-        raise UserError(f"--init {init}: no such file or folder", "Look at the path")
+    start_from = None if init is None else _start(init)
     request = Request(shards, valid, Path(run), start_from, resume, console, init_name=init)
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
@@ -63,6 +61,16 @@ def dry_run(
     """Prints what a training would take. Raises UserError."""
     settings = _settings(system, config, steps, overrides, Console(stderr=True))
     click.echo(systems.dry_run(system.name, settings), nl=False)
+
+
+def _start(init: str) -> Path:
+    """Where a run, a captioner or weights lie that a training starts from. Raises UserError."""
+    place = hub.locate(init)
+    if not place.exists() and weights.is_known(init):
+        return weights.fetch(init).path
+    if not place.exists():
+        raise UserError(f"--init {init}: no such file or folder", "Look at the path")
+    return place
 
 
 def _settings(

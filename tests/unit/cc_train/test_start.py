@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cc_train import start, systems
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_train import commands, start, systems
 from cc_train.training import runs
 from cc_train.training.task import Request, Task
 from tests import toy_captioner
@@ -43,7 +45,9 @@ def test_a_training_imports_no_compiler_and_no_nltk() -> None:
     """Keeps away: five seconds of processor time before the first step."""
     program = """
 import sys, torch
-from cc_train import start, systems
+from cc_prep import weights
+from cc_prep.errors import UserError
+from cc_train import commands, start, systems
 from cc_train.text import words_of
 from cc_train.training import optim
 
@@ -60,3 +64,10 @@ print([name for name in ("torch._dynamo", "nltk", "scipy.stats") if name in sys.
 """
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_training_starts_from_weights_by_name() -> None:
+    """Keeps away: "no such file" for a name that every other option takes."""
+    assert commands._start("clip4idc-mini") == weights.verify("clip4idc-mini").path
+    with pytest.raises(UserError, match="--init clip4idc-min: no such file or folder"):
+        commands._start("clip4idc-min")
