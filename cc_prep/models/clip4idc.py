@@ -89,9 +89,16 @@ class PairEncoder(nn.Module):
 
     def encode_pairs(self, before: Tensor, after: Tensor) -> Tensor:
         """Tokens of two images, each [N, T, W] → the pair's embedding [N, E]."""
+        return self.embed_joint(self.joint_tokens(before, after))
+
+    def joint_tokens(self, before: Tensor, after: Tensor) -> Tensor:
+        """Tokens of two images, each [N, T, W], after all joint blocks but the last: [N, 2T, W]."""
         x = torch.cat((before + self.bef_embedding, after + self.aft_embedding), dim=1)
         x = self.ln_mid(x + self.joint_positional_embedding)
-        x = self.transformer(x, start=self.intra_layers, stop=-1)
+        return self.transformer(x, start=self.intra_layers, stop=-1)
+
+    def embed_joint(self, x: Tensor) -> Tensor:
+        """What `joint_tokens` gives → the pairs' embeddings [N, E]."""
         classes = self.ln_post(self.transformer.last.forward_rows((0, self.tokens), x))
         return classes.mean(dim=1) @ self.proj
 

@@ -2,7 +2,8 @@
 
 From captions alone a small network from nothing learns slowly what they are about. Here the tokens
 of each image by itself are asked for all objects, and compared with those of the other image for
-what changed where; the pair's embedding is asked what changed. The heads are not exported.
+what changed where. The tokens of both images together are asked where something changed, those of
+that place what; and so is the pair's embedding. The heads are not exported.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.models.clip4idc import Config
 from cc_prep.records import Facts, Looks
 from cc_train.data.ordered_pairs import OrderedPair, facts_of, objects_of
-from cc_train.data.supervision import FACT_CLASSES
+from cc_train.data.supervision import FACT_CLASSES, UNKNOWN
 from cc_train.layers.comparison import Comparison
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
@@ -56,11 +59,14 @@ class FactHeads(nn.Module):
         side = config.resolution // config.patch
         self.grid = (side, side)
         self.comparison = Comparison(config.vision_width, self.grid)
+        self.place = nn.Linear(config.vision_width, 2)  # of before, and of after
+        self.joint = nn.Linear(config.vision_width, sum(FACT_CLASSES))
         self.pair = nn.Linear(config.embedding, sum(FACT_CLASSES))
 
     def losses(
         self,
         tokens: Tensor,
+        joint: Tensor,
         pairs: Tensor,
         batch: Mapping[str, Tensor],
         counts: Mapping[str, Tensor],
@@ -68,13 +74,39 @@ class FactHeads(nn.Module):
     ) -> dict[str, Tensor]:
         """All losses of a batch by name, and `facts`, what they weigh together.
 
-        tokens: of each image alone with its class token, [2N, 1 + n, W]; pairs: embeddings [N, E].
-        counts: what `fact_losses.denominators` gives.
+        tokens: of each image alone with its class token, [2N, 1 + n, W]; joint: of each pair,
+        [N, 2 + 2n, W], before first; pairs: embeddings [N, E]. counts:
+        what `fact_losses.denominators` gives.
         """
         images = tokens[:, 1:].mT.unflatten(2, self.grid)
         changes = self.comparison(*images.chunk(2))
         known = fact_losses.losses(self.comparison, changes, images, batch, counts)
         read = fact_losses.of_change(self.pair(pairs), batch["facts"], counts)
-        total = weights.total(known) + weights.of_change(read)
+        seen = self._of_joint(joint, batch, counts)
+        total = weights.total(known) + weights.of_change(read) + weights.of_change(seen)
+        total = total + weights.place * (seen["place_before"] + seen["place_after"])
         names = {f"pair_{name}": loss for name, loss in read.items()}
+        names |= {f"joint_{name}": loss for name, loss in seen.items()}
         return {"facts": total, **known, **names}
+
+    def _of_joint(
+        self, joint: Tensor, batch: Mapping[str, Tensor], counts: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The losses of where something changed, and at that place of what."""
+        places, images = batch["places"], joint.chunk(2, dim=1)
+        losses = {
+            f"place_{name}": F.cross_entropy(
+                self.place(images[i][:, 1:])[..., i].float(),
+                places[:, i],
+                ignore_index=UNKNOWN,
+                reduction="sum",
+            )
+            / counts[f"place_{name}"]
+            for i, name in enumerate(("before", "after"))
+        }
+        before, after = places.unbind(1)
+        last = after != UNKNOWN  # after, where the object is there
+        rows = 1 + torch.where(last, after + joint.shape[1] // 2, before)
+        tokens = joint[torch.arange(len(joint), device=joint.device), rows]
+        known = batch["facts"].masked_fill((~last & (before == UNKNOWN))[:, None], UNKNOWN)
+        return {**losses, **fact_losses.of_change(self.joint(tokens), known, counts)}

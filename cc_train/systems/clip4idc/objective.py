@@ -98,7 +98,7 @@ class Clip4idcObjective:
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        tokens, own_pairs, own_text = embed(self.network, batch)
+        tokens, joint, own_pairs, own_text = embed(self.network, batch)
         pairs, text = self.ranks.gather(own_pairs.float()), self.ranks.gather(own_text.float())
         logits = self.network.similarity(text, pairs)
         right = batch["positives"].float()
@@ -107,7 +107,7 @@ class Clip4idcObjective:
         contrast, scale = (to_pairs + to_text) / 2, self.network.logit_scale.detach().exp()
         if self.heads is None or self.facts is None:
             return {"total": contrast, "scale": scale}
-        known = self.heads.losses(tokens, own_pairs, batch, denominators, self.facts)
+        known = self.heads.losses(tokens, joint, own_pairs, batch, denominators, self.facts)
         return {"total": contrast + known["facts"], "contrast": contrast, "scale": scale, **known}
 
     def after_step(self, step: int) -> None:
@@ -118,12 +118,12 @@ class Clip4idcObjective:
         return retrieval(network, self.held_out, self.device), None
 
 
-def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a batch: tokens of each image alone, [2N, T, W], all before first; embeddings of its pairs
-    and of its captions, [N, E] each."""
+def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a batch: tokens of each image alone, [2N, T, W], all before first; tokens of the pairs,
+    [N, 2T, W]; embeddings of its pairs and of its captions, [N, E] each."""
     tokens = network.visual.encode_frames(torch.cat((batch["before"], batch["after"])))
-    before, after = tokens.chunk(2)
-    return tokens, network.visual.encode_pairs(before, after), network.encode_text(batch["tokens"])
+    joint = network.visual.joint_tokens(*tokens.chunk(2))
+    return tokens, joint, network.visual.embed_joint(joint), network.encode_text(batch["tokens"])
 
 
 def retrieval(
@@ -138,7 +138,7 @@ def retrieval(
     pairs, texts, captions = [], [], list[str]()
     for batch in batches:
         tensors = {n: t.to(device) for n, t in batch.items() if isinstance(t, Tensor)}
-        _, pair, text = embed(network, tensors)
+        *_, pair, text = embed(network, tensors)
         pairs.append(pair)
         texts.append(text)
         captions += batch["captions"]

@@ -145,10 +145,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.with_captions(data, request.console)
     codec = vocabulary(settings, data.train, request.console)
     first = feature_statistics.first(data.train)
-    about = {
-        **frozen_backbone.of_training(data, codec, first),
-        "ways": vars(settings.ways),
-    }
+    about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     backbone, known = None, about["backbone"]
     if settings.backbone_weights is not None or known["sha256"] != UNKNOWN:
         backbone = frozen_backbone.find(known, settings.backbone_weights)

@@ -29,14 +29,14 @@ def objective(monkeypatch: pytest.MonkeyPatch) -> clip4idc.Clip4idcObjective:
     task = clip4idc.Clip4idcObjective(clip4idc.from_scratch(TINY), [], 0.1, 1.0, "cpu")
     generator = torch.Generator().manual_seed(1)
     pairs, text = torch.randn(2, 3, 16, generator=generator)
-    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (pairs, pairs, text))
+    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (pairs, pairs, pairs, text))
     return task
 
 
 def test_the_loss_of_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: targets that are divided along the wrong axis where positives overlap."""
     task = objective(monkeypatch)
-    _, pairs, text = clip4idc.embed(task.network, {})
+    *_, pairs, text = clip4idc.embed(task.network, {})
     logits = task.network.similarity(text, pairs).detach()
     to_pairs, to_text = logits.log_softmax(1), logits.log_softmax(0)
     expected = 0.0
@@ -78,7 +78,7 @@ def test_ranks_at_1_5_and_10(monkeypatch: pytest.MonkeyPatch) -> None:
     logits[1, 2:7] = 2  # caption 1 at rank 6
     logits[2, [0, *range(3, 12)]] = 2  # caption 2 at rank 11
     zeros = torch.zeros(12, 1)
-    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros, zeros))
+    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros, zeros, zeros))
     batch = {"captions": [str(i) for i in range(12)], "tokens": zeros}
     measures = clip4idc.retrieval(Known(logits), [batch], "cpu")  # type: ignore[arg-type]
     share = 100 / 12
@@ -95,7 +95,7 @@ def test_ranks_at_1_5_and_10(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_chance_is_never_above_all(monkeypatch: pytest.MonkeyPatch) -> None:
     zeros = torch.zeros(2, 1)
-    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros, zeros))
+    monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (zeros, zeros, zeros, zeros))
     batch = {"captions": ["a", "b"]}
     measures = clip4idc.retrieval(Known(torch.eye(2)), [batch], "cpu")  # type: ignore[arg-type]
     assert (measures["chance_r1"], measures["chance_r5"]) == (50, 100)
@@ -132,7 +132,7 @@ def test_pairs_are_before_and_after_in_this_order() -> None:
     images = torch.randn(2, 3, 3, 32, 32)
     tokens = torch.randint(1, 50, (3, 32))
     with torch.inference_mode():
-        _, pairs, text = clip4idc.embed(
+        *_, pairs, text = clip4idc.embed(
             network, {"before": images[0], "after": images[1], "tokens": tokens}
         )
         before, after = (network.visual.encode_frames(part) for part in images)
@@ -195,7 +195,7 @@ def test_retrieval_of_a_known_order() -> None:
 
     batch = {"captions": ["a", "b", "c", "c"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clip4idc, "embed", lambda n, b: [torch.zeros(4, 1)] * 3)
+        patch.setattr(clip4idc, "embed", lambda n, b: [torch.zeros(4, 1)] * 4)
         measures = clip4idc.retrieval(Known(), [batch], "cpu")  # type: ignore[arg-type]
     # Row 3 is right: the pair it finds has the same sentence. Row 2 finds pair 0 first.
     assert measures["text_r1"] == 75
@@ -209,7 +209,7 @@ def test_a_network_that_tells_nothing_apart_finds_nothing(
     monkeypatch: pytest.MonkeyPatch, level: float, expected: float
 ) -> None:
     """Keeps away: a collapsed or overflowing network with the best figures there are."""
-    monkeypatch.setattr(clip4idc, "embed", lambda n, b: [torch.zeros(50, 1)] * 3)
+    monkeypatch.setattr(clip4idc, "embed", lambda n, b: [torch.zeros(50, 1)] * 4)
     batch = {"captions": [str(number) for number in range(50)]}
     measures = clip4idc.retrieval(Known(torch.full((50, 50), level)), [batch], "cpu")  # type: ignore[arg-type]
     assert measures["text_r10"] == pytest.approx(expected, nan_ok=True)

@@ -176,6 +176,7 @@ def test_ranks_average_to_the_losses_of_one_process(tmp_path: Path) -> None:
     network = from_scratch(clip4idc.Network(embedding=16, resolution=32, patch=16, vision_width=64))
     heads = FactHeads(network.config).eval()
     tokens, pairs = torch.randn(2, 4, 5, 64), torch.randn(4, 16)  # before and after, of each pair
+    joint = torch.randn(4, 10, 64)
 
     def batch(ranks: Ranks) -> dict[str, torch.Tensor]:
         settings = clip4idc.Settings(loop=Loop(batch_size=4 // ranks.world), facts=FactLosses())
@@ -184,7 +185,8 @@ def test_ranks_average_to_the_losses_of_one_process(tmp_path: Path) -> None:
     def losses(part: slice, ranks: Ranks) -> dict[str, torch.Tensor]:
         own = tokens[:, part].flatten(0, 1)
         counts = {name: count / ranks.world for name, count in total.items()}
-        return heads.losses(own, pairs[part], batch(ranks), counts, FactLosses())
+        known = batch(ranks)
+        return heads.losses(own, joint[part], pairs[part], known, counts, FactLosses())
 
     total = fact_losses.denominators(batch(Ranks()))
     assert all(count > 0 for name, count in total.items() if name != "new_color")

@@ -238,7 +238,7 @@ def test_the_contrast_of_clip4idc() -> None:
     objective = clip4idc.Clip4idcObjective(network, [], 0.0, 1.0, "cpu")
     overfit(objective, itertools.repeat(batch), 120, 1e-3)
     with torch.inference_mode():
-        _, pairs, text = clip4idc.embed(network, batch)
+        *_, pairs, text = clip4idc.embed(network, batch)
         best = network.similarity(text, pairs).argmax(1)
     assert int((best == torch.arange(PAIRS)).sum()) >= PAIRS - 1
 
@@ -260,9 +260,11 @@ def test_the_facts_of_clip4idc() -> None:
     overfit(objective, itertools.repeat(batch), 150, 1e-3)
     assert objective.heads is not None
     with torch.inference_mode():
-        tokens, pairs, _ = clip4idc.embed(network, batch)
+        tokens, joint, pairs, _ = clip4idc.embed(network, batch)
         kinds = objective.heads.pair(pairs)[:, : FACT_CLASSES[0]].argmax(1)
         counts = objective.denominators(batch)
-        losses = objective.heads.losses(tokens, pairs, batch, counts, FactLosses())
+        losses = objective.heads.losses(tokens, joint, pairs, batch, counts, FactLosses())
     assert int((kinds == batch["facts"][:, 0]).sum()) >= PAIRS - 1
     assert losses["type"] < 0.3, "the tokens are compared, too"
+    assert losses["joint_type"] < 0.3, "and those of both images together"
+    assert losses["joint_place_before"] < 0.3
