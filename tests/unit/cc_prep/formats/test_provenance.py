@@ -1,4 +1,4 @@
-"""Provenance and state survive their files and say what differs."""
+"""Provenance and rejects survive their files, and provenance says what differs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects
 from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
-from pipelines.state.journal import Done, Journal, State
 
 
 def test_differences_are_named() -> None:
@@ -66,18 +65,3 @@ def test_rejects_are_sorted_and_the_same_bytes(tmp_path: Path) -> None:
     rejects.write(str(tmp_path), [])
     assert rejects.read(str(tmp_path)) == []
     assert rejects.read(str(tmp_path / "none")) == []
-
-
-def test_state(tmp_path: Path) -> None:
-    state = State(str(tmp_path))
-    assert (state.done(), state.journals(), state.plan()) == ({}, [], None)
-    journal = Journal("train-000000", "run", "host", ["a"], 3, 1, 0, {"a": 1})
-    state.write_journal(journal)
-    assert state.journals() == [journal]
-    reject = Reject("k", "i", "s", "change", "train-000000", "r", "m")
-    done = Done("train-000000", 5, "d", 4, 10, "s", 1.5, (reject,))
-    state.write_done(done)
-    assert state.done() == {"train-000000": done}
-    assert state.journals() == [], "a finished shard is no longer under way"
-    (tmp_path / ".state" / "val-000000.journal.json").write_text("{half")
-    assert state.journals() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     state.write_journal(journal)
     assert state.journal("val-000001") == journal
     assert state.journal("val-000002") is None
+    assert state.journals() == [journal]
+    state.write_done(replace(DONE, shard="val-000001"))
+    assert state.journals() == [], "a finished shard is no longer under way"
     state.write_plan({"train-000000": 5})
     assert state.plan() == {"train-000000": 5}
 
