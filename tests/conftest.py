@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import subprocess
@@ -43,6 +44,12 @@ def outside_make() -> dict[str, str]:
     """
     inherited = ("MAKE", "MFLAGS", "ARGS")
     return {name: value for name, value in os.environ.items() if not name.startswith(inherited)}
+
+
+def digests(out: Path, job: str) -> dict[str, str]:
+    """SHA-256 of each shard and table of a job, by its name."""
+    files = [*out.glob(f"{job}/*.tar"), *out.glob(f"{job}/*.parquet")]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
 
 
 def golden(prefix: str) -> list[Path]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.records import ImagePair
+from cc_prep.records import FrameScores, ImagePair
 from pipelines.plan import ShardPlan
 from pipelines.step import Members
 
@@ -140,3 +140,11 @@ class StepOnGpu(NumberStep):
         if self.is_broken:
             Path(self.folder, f"failed-in-{os.getpid()}").touch()
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def frame_scores(captions: int, frames: int = 5) -> FrameScores:
+    """Random similarities of some captions to some frames, and of frames to both ends."""
+    rng = np.random.default_rng(captions)
+    draw = [rng.normal(size=(captions, frames)).astype(np.float32) for _ in range(2)]
+    likeness = [rng.normal(size=frames).astype(np.float32) for _ in range(2)]
+    return FrameScores(tuple(f"caption {i} ü" for i in range(captions)), *draw, *likeness)

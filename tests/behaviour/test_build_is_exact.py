@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from cc_prep.formats import mask_members, tar, training_shards
 from tests import small_weights
-from tests.conftest import Command
+from tests.conftest import Command, digests
 from tests.faults import processes
 
 STEPS = ("interpolate", "score-frames", "build")
@@ -22,11 +21,6 @@ ELSEWHERE = {
     "OMP_NUM_THREADS": "7", "TZ": "Asia/Kathmandu", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8",
     "PYTHONHASHSEED": "12345", "PYTHONUTF8": "0",
 }  # fmt: skip
-
-
-def digests(out: Path) -> dict[str, str]:
-    files = [*out.glob("shards/*.tar"), *out.glob("shards/*.parquet")]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +33,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], prepare:
     out = tmp_path_factory.mktemp("fused") / "out"
     done = prepare("build", "synth", "--out", out, "--workers", 1, *options)
     assert done.returncode == 0, done.stderr
-    assert len(digests(out)) == 8
+    assert len(digests(out, "shards")) == 8
     return out
 
 
@@ -53,7 +47,7 @@ def stepwise(tmp_path_factory: pytest.TempPathFactory, options: list[str], prep:
 
 
 def test_one_stream_writes_what_three_jobs_write(fused: Path, stepwise: Path) -> None:
-    assert digests(fused) == digests(stepwise)
+    assert digests(fused, "shards") == digests(stepwise, "shards")
     # Nothing in between is written.
     assert sorted(path.name for path in fused.iterdir()) == ["shards"]
 
@@ -68,7 +62,7 @@ def test_elsewhere(tmp_path: Path, fused: Path, options: list[str]) -> None:
     )  # fmt: skip
     output = processes.ended(job)
     assert job.returncode == 0, output
-    assert digests(tmp_path / "out") == digests(fused)
+    assert digests(tmp_path / "out", "shards") == digests(fused, "shards")
 
 
 def test_all_folders_verify(fused: Path, stepwise: Path, prep: Command) -> None:
@@ -106,7 +100,7 @@ def test_stored_sequences_without_scores_are_scored_on_the_way(
     (tmp_path / "sequences").symlink_to(stepwise / "sequences")
     done = prep("build", "synth", "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path) == digests(fused)
+    assert digests(tmp_path, "shards") == digests(fused, "shards")
 
 
 def test_lossy_frames_too(tmp_path: Path, options: list[str], prepare: Command) -> None:
@@ -116,7 +110,7 @@ def test_lossy_frames_too(tmp_path: Path, options: list[str], prepare: Command) 
     assert done.returncode == 0, done.stderr
     for step in ("interpolate", "build"):  # which scores on the way
         assert prepare(step, "synth", "--out", tmp_path / "steps", *arguments).returncode == 0
-    assert digests(tmp_path / "fused") == digests(tmp_path / "steps")
+    assert digests(tmp_path / "fused", "shards") == digests(tmp_path / "steps", "shards")
 
 
 def test_another_rule_takes_the_scores_there_are(

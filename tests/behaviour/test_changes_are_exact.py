@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import time
@@ -10,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, Command
+from tests.conftest import BIN, Command, digests
 
 SMALL = ("--set", "shards.pairs_per_shard=2", "--set", "image_size=64")
-
-
-def digests(out: Path) -> dict[str, str]:
-    files = [*out.glob("changes/*.tar"), *out.glob("changes/*.parquet")]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +19,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep
     out = tmp_path_factory.mktemp("one") / "out"
     done = prep("changes", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
     assert done.returncode == 0, done.stderr
-    assert len(digests(out)) == 7
+    assert len(digests(out, "changes")) == 7
     return out
 
 
@@ -38,7 +32,7 @@ def test_two_workers_on_sequences_give_the_same_bytes(
     assert done.returncode == 0, done.stderr
     done = prep("changes", "synth", "--root", "/nowhere", "--out", tmp_path, "--workers", 2, *SMALL)
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path) == digests(undisturbed)
+    assert digests(tmp_path, "changes") == digests(undisturbed, "changes")
     assert prep("verify", tmp_path).returncode == 0
     figures = json.loads(prep("stats", tmp_path, "--json").stdout)
     assert figures["changes"] == 12
@@ -77,4 +71,4 @@ def test_killed_and_resumed(
     assert len(list(tmp_path.glob("changes/*.tar"))) < 6, "it was over already"
     done = prep(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path) == digests(undisturbed)
+    assert digests(tmp_path, "changes") == digests(undisturbed, "changes")

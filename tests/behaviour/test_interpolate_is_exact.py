@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import Command, digests
 from tests.faults import processes
 
 SMALL = (
@@ -20,17 +19,12 @@ SMALL = (
 )
 
 
-def digests(out: Path) -> dict[str, str]:
-    files = [*out.glob("sequences/*.tar"), *out.glob("sequences/*.parquet")]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
     out = tmp_path_factory.mktemp("one") / "out"
     done = prep("interpolate", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
     assert done.returncode == 0, done.stderr
-    assert len(digests(out)) == 7
+    assert len(digests(out, "sequences")) == 7
     return out
 
 
@@ -41,7 +35,7 @@ def test_two_workers_give_the_same_bytes(
         "interpolate", "synth", "--root", synth_root, "--out", tmp_path, "--workers", 2, *SMALL
     )
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path) == digests(undisturbed)
+    assert digests(tmp_path, "sequences") == digests(undisturbed, "sequences")
 
 
 def test_sigterm_ends_cleanly_and_says_how_to_go_on(
@@ -57,7 +51,7 @@ def test_sigterm_ends_cleanly_and_says_how_to_go_on(
     assert "Traceback" not in output
     done = prep(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path) == digests(undisturbed)
+    assert digests(tmp_path, "sequences") == digests(undisturbed, "sequences")
 
 
 def test_a_larger_limit_extends_and_other_settings_are_refused(
@@ -72,4 +66,4 @@ def test_a_larger_limit_extends_and_other_settings_are_refused(
     assert other.returncode == 2
     assert "interpolate.codec: png → jpg" in other.stderr
     assert prep(*arguments).returncode == 0
-    assert digests(tmp_path) == digests(undisturbed)
+    assert digests(tmp_path, "sequences") == digests(undisturbed, "sequences")

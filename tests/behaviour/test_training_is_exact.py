@@ -20,6 +20,7 @@ from cc_train.training import checkpoints
 from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command
 from tests.faults import processes
+from tests.stages import log
 
 SMALL = {
     "vqgan": [
@@ -62,10 +63,6 @@ def command(kind: str, shards: str, run: Path, *more: str) -> list[str]:
 
 def train(kind: str, shards: str, run: Path, *more: str) -> Done:
     return cc_train(*command(kind, shards, run, *more)[1:])
-
-
-def log(run: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module", params=["vqgan", "clip4idc"])

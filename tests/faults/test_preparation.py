@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import shutil
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from cc_prep.formats import rejects
-from tests.conftest import Command
+from tests.conftest import Command, digests
 from tests.faults import processes, tries
 
 FEW = 2
@@ -30,11 +29,6 @@ JOB = (
 )
 VICTIMS = ("actor", "driver", "session", "raylet", "pause")
 START, WORK = 10.0, 1.0  # seconds that a job takes to its first pair, and for its shards
-
-
-def digests(out: Path) -> dict[str, str]:
-    files = [*out.glob("sequences/*.tar"), *out.glob("sequences/*.parquet")]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
 
 
 def arguments(root: Path, out: Path, workers: int = 2) -> tuple[object, ...]:
@@ -53,7 +47,7 @@ def resumed_is_undisturbed(prep: Command, root: Path, out: Path, undisturbed: Pa
     """Resumes the job as its users would, with another number of workers, and compares."""
     done = prep(*arguments(root, out, 1), "--retry-rejects")
     assert done.returncode == 0, done.stderr
-    assert digests(out) == digests(undisturbed)
+    assert digests(out, "sequences") == digests(undisturbed, "sequences")
     assert processes.leftovers(out) == []
     verified = prep("verify", out)
     assert verified.returncode == 0, verified.stdout
@@ -66,7 +60,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     done = prep(*arguments(synth_root, out))
     assert done.returncode == 0, done.stderr
-    assert len(digests(out)) == 7
+    assert len(digests(out, "sequences")) == 7
     return out
 
 
@@ -190,5 +184,5 @@ def test_of_two_jobs_started_together_one_works(
         [works] = [job for job in jobs if job.returncode == 0]
         [refused] = [text for job, text in zip(jobs, outputs, strict=True) if job.returncode == 2]
         assert f"process {works.pid} on" in refused
-        assert digests(out) == digests(undisturbed)
+        assert digests(out, "sequences") == digests(undisturbed, "sequences")
         shutil.rmtree(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -17,6 +16,7 @@ from torch.distributed import TCPStore
 from cc_train import start, systems
 from cc_train.training.task import Request
 from tests import token_shards
+from tests.stages import log
 
 STEPS, BATCH = 4, 4
 NETWORK = {"layers": 1, "width": 64, "position_std": 0.02}
@@ -91,10 +91,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     together(2, folder, "2")
     together(4, folder, "1to4")
     return folder
-
-
-def log(run: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("division", ["2", "1to4"])

@@ -9,13 +9,7 @@ import pytest
 
 from cc_prep.formats import scores, tar
 from cc_prep.records import FrameScores
-
-
-def frame_scores(captions: int, frames: int = 5) -> FrameScores:
-    rng = np.random.default_rng(captions)
-    draw = [rng.normal(size=(captions, frames)).astype(np.float32) for _ in range(2)]
-    likeness = [rng.normal(size=frames).astype(np.float32) for _ in range(2)]
-    return FrameScores(tuple(f"caption {i} ü" for i in range(captions)), *draw, *likeness)
+from tests.fakes import frame_scores
 
 
 def row(similarities: FrameScores) -> scores.Row:

@@ -15,7 +15,8 @@ from cc_prep.formats import tar, training_shards
 from cc_prep.formats.training_shards import Features
 from cc_prep.inspect import verification
 from cc_prep.media.images import encode_image
-from cc_prep.records import Facts, FrameScores, FrameSequence, ImagePair
+from cc_prep.records import Facts, FrameSequence, ImagePair
+from tests.fakes import frame_scores
 
 RANDOM = np.random.default_rng(0)
 PAIR = ImagePair(
@@ -370,10 +371,3 @@ def test_the_index_counts_every_byte_once(tmp_path: Path) -> None:
     assert two["offset"] == one["bytes"]
     assert two["offset"] + two["bytes"] <= written.bytes - 1024
     assert set((tmp_path / "a.tar").read_bytes()[two["offset"] + two["bytes"] :]) == {0}
-
-
-def frame_scores(captions: int, frames: int = 5) -> FrameScores:
-    rng = np.random.default_rng(captions)
-    draw = [rng.normal(size=(captions, frames)).astype(np.float32) for _ in range(2)]
-    likeness = [rng.normal(size=frames).astype(np.float32) for _ in range(2)]
-    return FrameScores(tuple(f"caption {i} ü" for i in range(captions)), *draw, *likeness)
