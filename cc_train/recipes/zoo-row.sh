@@ -11,7 +11,7 @@ title=$(basename "$data" .yaml)
 out=$OUT
 # A file of your own is no official data set, whatever it is called.
 case $title in
-  clevr | clevr_dc | spot | edit | levir) [ "$data" = "$title" ] || title=$title.yaml ;;
+  clevr | clevr_dc | spot | spot_multi | edit | levir) [ "$data" = "$title" ] || title=$title.yaml ;;
 esac
 case $data in
   clevr) protocol=clevr-change ;;

@@ -123,19 +123,23 @@ def add(
         row = row.model_copy(update={"weights": about})
         files["settings.json"] = values_without_folders(_json(run / runs.SETTINGS))
     references = (evaluated / "references.json").read_bytes() if with_references else b""
-    if target.exists():  # nothing is refused from here on
-        shutil.rmtree(target)
-    target.mkdir(parents=True)
+    # Nothing is refused from here on. Under its final name a row is whole.
+    staging = zoo / f".{name}.tmp"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
     for file, content in files.items():
-        storage.write_json(str(target / file), content)
+        storage.write_json(str(staging / file), content)
     if run is not None and (run / LOG).exists():
-        storage.write_bytes(str(target / LOG), (run / LOG).read_bytes())
+        storage.write_bytes(str(staging / LOG), (run / LOG).read_bytes())
     if with_references:
         place = zoo / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
         place.parent.mkdir(exist_ok=True)
         storage.write_bytes(str(place), references)
     text = yaml.safe_dump(row.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    storage.write_bytes(str(target / ROW), text.encode())
+    storage.write_bytes(str(staging / ROW), text.encode())
+    if target.exists():
+        shutil.rmtree(target)
+    staging.rename(target)
     return target
 
 
@@ -147,7 +151,7 @@ def read(zoo: Path) -> list[Entry]:
     """
     if not zoo.is_dir():
         raise UserError(f"{zoo}: no such folder", "Make a row first: cc-train zoo add")
-    return [_entry(place.parent) for place in sorted(zoo.glob(f"*/{ROW}"))]
+    return [_entry(place.parent) for place in sorted(zoo.glob(f"[!.]*/{ROW}"))]
 
 
 def _entry(folder: Path) -> Entry:

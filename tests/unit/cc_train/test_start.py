@@ -45,9 +45,7 @@ def test_a_training_imports_no_compiler_and_no_nltk() -> None:
     """Keeps away: five seconds of processor time before the first step."""
     program = """
 import sys, torch
-from cc_prep import weights
-from cc_prep.errors import UserError
-from cc_train import commands, start, systems
+from cc_train import start, systems
 from cc_train.text import words_of
 from cc_train.training import optim
 
