@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mimetypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rich.console import Console
 from cc_prep import storage, weights
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco as reference_files
+from cc_prep.media.images import ENDINGS
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
 from cc_train.captioner import Caption, CaptionModel
@@ -285,7 +285,7 @@ def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | Non
 
 def _names_a_captioner(place: str) -> bool:
     """Whether a place can be no image: a folder, a captioner of the package, an id on the hub."""
-    may_be_id = hub.is_id(place) and mimetypes.guess_type(place)[0] is None
+    may_be_id = hub.is_id(place) and not place.lower().endswith(ENDINGS)
     return Path(place).is_dir() or runs.is_shipped(place) or may_be_id
 
 

@@ -38,6 +38,8 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         task = systems.recipe(system).prepare(settings, request)
         loop = loop.lasting(task.items, ranks.world)
         start = runs.started_from(request.init, request.init_name)
+        if start is not None:  # other machines may have it elsewhere
+            start["place"] = ranks.decided(lambda: start["place"])
         about = {"system": system, "files": sorted(task.files), runs.INIT: start, **task.about}
         values = settings.model_copy(update={"loop": loop}).model_dump(mode="json")
         assert not about.keys() & values.keys(), "a key of `about` is also a setting"

@@ -23,6 +23,10 @@ FRAME_NUMBER = "[0-9]{1,15}"
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
 # What a data set may hold. Not EPS: Pillow runs Ghostscript on it, whatever the file is called.
 DECODED = (*STORED, "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA")
+# The endings of such files, and those that are taken where a folder has two images of a name.
+PREFERRED = (".png", ".jpg", ".jpeg", ".webp")
+OTHERS = (".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga")
+ENDINGS = PREFERRED + OTHERS
 # One filter and run lengths: 1.8 times as fast as level 1 alone, which tries all filters, for as
 # many bytes of video frames and a tenth more of rendered ones.
 PNG = (

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from cc_prep import settings, storage
 from cc_prep.errors import UserError
-from cc_prep.redaction import values_without_folders
+from cc_prep.redaction import values_without_folders, without_folders
 from cc_prep.settings import Section
 from cc_train.evaluation import evaluation, signature
 from cc_train.evaluation.captions import coco, scorer
@@ -109,6 +109,7 @@ def add(
             f"{target}: is there already", "Give another --name, remove it, or give --replace"
         )
     scores = _scores(evaluated / SCORES)
+    row = row.model_copy(update={"command": without_folders(row.command)})
     files: dict[str, Any] = {SCORES: values_without_folders(scores)}
     if captions is None:
         files[PREDICTIONS] = _json(evaluated / PREDICTIONS)
@@ -137,10 +138,18 @@ def add(
         storage.write_bytes(str(place), references)
     text = yaml.safe_dump(row.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     storage.write_bytes(str(staging / ROW), text.encode())
-    if target.exists():
-        shutil.rmtree(target)
-    staging.rename(target)
+    _rename(staging, target)
     return target
+
+
+def _rename(staging: Path, target: Path) -> None:
+    """Gives a whole row its name, which an earlier one may have."""
+    earlier = target.with_name(f".{target.name}.earlier")
+    shutil.rmtree(earlier, ignore_errors=True)  # of a run that was killed here
+    if target.exists():
+        target.rename(earlier)
+    staging.rename(target)
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def read(zoo: Path) -> list[Entry]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.storage import sha256
@@ -195,6 +195,21 @@ def flatten(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
         for number, values in state["state"].items()
         for what, value in values.items()
     }
+
+
+def load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Loads those of a checkpoint's tensors into a module whose names begin with its prefix.
+
+    Raises UserError where the module has others, as one of another version of this package may.
+    """
+    own = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+    try:
+        module.load_state_dict(own)
+    except RuntimeError as error:
+        raise UserError(
+            f"the checkpoint is of another network ({' '.join(str(error).split())[:200]})",
+            "Go on with the version of this package that made it, or give another --out",
+        ) from None
 
 
 def unflatten(tensors: Mapping[str, Tensor], prefix: str) -> dict[int, dict[str, Tensor]]:

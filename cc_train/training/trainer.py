@@ -368,9 +368,9 @@ class Trainer:
         return {"torch": torch.__version__, "gpu": gpu, "processes": self.ranks.world}
 
     def _restore(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
-        self.objective.network.load_state_dict(_below(tensors, "network."))
+        checkpoints.load(self.objective.network, tensors, "network.")
         for name, module in self.objective.others.items():
-            module.load_state_dict(_below(tensors, f"other.{name}."))
+            checkpoints.load(module, tensors, f"other.{name}.")
         for name, buffer in self.objective.buffers.items():
             buffer.copy_(tensors[f"buffer.{name}"])
         for phase, optimiser in self.optimisers.items():
@@ -378,7 +378,7 @@ class Trainer:
             whole["state"] = checkpoints.unflatten(tensors, f"optimiser.{phase}")
             optimiser.load_state_dict(whole)
         if self.averaged is not None:
-            self.averaged.module.load_state_dict(_below(tensors, "exported."))
+            checkpoints.load(self.averaged.module, tensors, "exported.")
             self.averaged.n_averaged.copy_(tensors["averaged"])
         if checkpoint.state.get("scaler"):
             self.scaler.load_state_dict(checkpoint.state["scaler"])
@@ -387,10 +387,6 @@ class Trainer:
         # After a damaged one was passed over, the best of before may be pruned already.
         if self.best and int(self.best["step"]) not in checkpoint.stored:
             self.best = {}
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def to_device(batch: Any, device: str) -> Any:

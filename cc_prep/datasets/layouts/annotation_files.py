@@ -7,11 +7,8 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.media.images import ENDINGS, PREFERRED
 
-PREFERRED = (".png", ".jpg", ".jpeg", ".webp")  # where a folder has two images of a name
-# Of what `media.images` decodes.
-OTHERS = (".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga")
-ENDINGS = PREFERRED + OTHERS
 LITTER = ("thumbs.db", "desktop.ini")  # Windows leaves them in folders of images
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
@@ -80,7 +77,7 @@ def is_image(name: str) -> bool:
 def by_stem(files: Iterable[str]) -> dict[str, str]:
     """The images among some files of a folder by the name without its ending.
 
-    Of several images of one name it is one of a PREFERRED format.
+    Of several images of one name it is one of a preferred format.
     """
     images: dict[str, str] = {}
     for name in sorted(filter(is_image, files), key=_rank):

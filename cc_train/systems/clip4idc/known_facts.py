@@ -2,8 +2,8 @@
 
 From captions alone a small network from nothing learns slowly what they are about. Here the tokens
 of each image by itself are asked for all objects, and compared with those of the other image for
-what changed where. The tokens of both images together are asked where something changed, those of
-that place what; and so is the pair's embedding. The heads are not exported.
+what changed where. The tokens of both images together are asked where something changed, and those
+of that place what changed; the pair's embedding is asked what changed. The heads are not exported.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         _check_facts(train)
     request.console.print(f"{len(train):,} pairs, {len(held_out):,} held out", highlight=False)
     network, scale = from_scratch(settings.network), 1.0
-    _forget_unseen_words(network, train)
+    _forget_unseen_words(network, train, settings.data)
     if request.init is not None:
         network = from_clip(
             read_tensors(runs.weights_file(request.init)), settings.network.intra_layers
@@ -100,9 +100,9 @@ def _check_facts(samples: Sequence[Sample]) -> None:
         )
 
 
-def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample]) -> None:
+def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample], data: Data) -> None:
     """Zeroes the words that no caption has: they get no gradient, and would stay noise."""
-    captions = {str(caption) for sample in samples for caption in sample.meta["captions"]}
+    captions = {caption for sample in samples for caption in variation.captions_of(sample, data)}
     tokens = {token for caption in captions for token in clip_tokenizer.encode(caption)}
     tokens |= {clip_tokenizer.START, clip_tokenizer.END, clip_tokenizer.PAD}
     mask = torch.zeros(len(network.token_embedding.weight), 1)

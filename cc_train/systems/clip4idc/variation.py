@@ -22,8 +22,7 @@ class Data(Section):
 
     mirror: half of the pairs are mirrored, and their captions say the other side, as
     `exchange_sides` exchanges it.
-    reverse: half of the pairs are turned round where there are captions of that, and half of those
-    without change.
+    reverse: turns round half of the pairs that did not change or have captions of the way back.
     shift: both images are moved by up to so many px together. blur: up to this deviation in px.
     no_change: share of the pairs without change that is trained on.
     """
@@ -108,6 +107,14 @@ def draw(sample: Sample, data: Data, rng: np.random.Generator) -> tuple[Variatio
         else:
             variation = replace(variation, reverse=False)
     return variation, variation.of_caption(caption)
+
+
+def captions_of(sample: Sample, data: Data) -> set[str]:
+    """All captions that a sample may be trained on. Raises UserError for facts of another form."""
+    captions = {str(caption) for caption in sample.meta["captions"]}
+    if data.reverse:
+        captions |= {*map(str, _captions_backwards(sample))}
+    return captions | ({*map(exchange_sides, captions)} if data.mirror else set())
 
 
 def _captions_backwards(sample: Sample) -> Sequence[str]:

@@ -141,6 +141,16 @@ def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
     assert add[add.index("--command") + 1].startswith(f"make zoo-row DATASET={tmp_path}/my.yaml ")
 
 
+def test_a_row_names_no_folder_of_its_machine(tmp_path: Path) -> None:
+    """Keeps away: the name of a user and of a project on a page that is published."""
+    zoo, place = tmp_path / "zoo", evaluated(tmp_path / "e")
+    training = f"TRAIN='--set vocabulary={tmp_path}/w.json'"
+    command = f"make zoo-row DATASET={tmp_path}/secret/my.yaml {training}"
+    assert add(zoo, place, "--command", command).returncode == 0
+    row = yaml.safe_load((zoo / "theirs/row.yaml").read_text())
+    assert row["command"] == "make zoo-row DATASET=my.yaml TRAIN='--set vocabulary=w.json'"
+
+
 def test_our_page_is_up_to_date() -> None:
     """Every figure of ours is what its captions have today."""
     page = (ROOT / "docs/zoo.md").read_text(encoding="utf-8")

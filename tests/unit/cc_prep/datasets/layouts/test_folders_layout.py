@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from cc_prep import datasets, manifest
-from cc_prep.datasets.layouts import annotation_files, folders
+from cc_prep.datasets.layouts import folders
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
 
@@ -26,7 +26,7 @@ def test_endings_are_those_of_what_is_decoded() -> None:
     """Keeps away: images of a format that the reader knows, and that vanish without a word."""
     Image.init()
     known = Image.registered_extensions()
-    assert {known[ending] for ending in annotation_files.ENDINGS} == set(images.DECODED)
+    assert {known[ending] for ending in images.ENDINGS} == set(images.DECODED)
 
 
 def test_images_of_any_ending_are_pairs(tmp_path: Path) -> None:
