@@ -106,6 +106,7 @@ def apart(rank: Ranks, folder: Path) -> Any:
     """Each rank has a folder of its own, and only the first one's has a checkpoint."""
     run, source = folder / str(rank.rank), StatelessSource(lambda number: None)
     trainer = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
+    trainer.prepare("never", source)
     trainer.step([ROWS], 0)
     trainer.save(1, source)
     fresh = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)

@@ -19,7 +19,7 @@ from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.clip4idc.known_facts import FactHeads
 from cc_train.systems.clip4idc.objective import from_scratch
-from cc_train.systems.clip4idc.variation import Data, Variation, draw
+from cc_train.systems.clip4idc.variation import Data, Variation, captions_of, draw
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
@@ -127,6 +127,17 @@ def test_a_pair_turned_round_has_the_other_caption_and_the_other_facts() -> None
         sentences.add(caption)
     sides = {f"the cube {side} of the ball is gone" for side in ("left", "right")}
     assert sentences == {"a cube appeared", *sides}
+
+
+def test_all_words_that_are_trained_on_are_known() -> None:
+    """Keeps away: a word that only a varied caption has, and whose embedding stays zero."""
+    facts = replace(ADDED, reversed_captions=("a ball on the left is gone",))
+    meta = {"captions": ["a ball came"], "kind": "change", "facts": asdict(facts)}
+    sample = sequence_index.Sample("shard", "d-1", meta, {})
+    assert captions_of(sample, Data()) == {"a ball came"}
+    assert captions_of(sample, Data(reverse=True, mirror=True)) == {
+        "a ball came", "a ball on the left is gone", "a ball on the right is gone",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

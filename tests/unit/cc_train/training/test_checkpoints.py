@@ -160,3 +160,12 @@ def test_a_kill_between_two_names_loses_no_checkpoint(
     checkpoint, damaged = checkpoints.read_last(tmp_path)
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.training["network.a"].tolist(), damaged) == (3, [1.0], [])
+
+
+def test_a_checkpoint_of_another_network_is_refused() -> None:
+    """Keeps away: a traceback where a newer version has a head that the checkpoint lacks."""
+    module = nn.Linear(2, 1)
+    checkpoints.load(module, {"a.weight": torch.ones(1, 2), "a.bias": torch.ones(1)}, "a.")
+    assert module.bias.item() == 1
+    with pytest.raises(UserError, match=r'another network \(.*Missing key\(s\).*"bias"'):
+        checkpoints.load(module, {"a.weight": torch.ones(1, 2), "b.bias": torch.ones(1)}, "a.")
