@@ -12,7 +12,7 @@ from cc_prep.settings import Section
 from cc_train import distributed, systems
 from cc_train.training import runs
 from cc_train.training.loop import fit
-from cc_train.training.settings import pick_device
+from cc_train.training.settings import computed_in, pick_device
 from cc_train.training.task import Request
 
 
@@ -33,6 +33,8 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         console.quiet = not ranks.first
         loop = loop.divided(ranks.world)
         settings = settings.model_copy(update={"loop": loop})
+        if loop.precision == "bfloat16" and computed_in(loop.precision, device) == torch.float32:
+            console.print("This processor only emulates bfloat16: layers compute in float32")
         torch.manual_seed(loop.seed)
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)

@@ -24,7 +24,7 @@ from cc_train.training import checkpoints, optim, resume, runs
 from cc_train.training.checkpoints import Checkpoint
 from cc_train.training.interval import IntervalMeans
 from cc_train.training.runs import SETTINGS
-from cc_train.training.settings import Loop
+from cc_train.training.settings import Loop, computed_in
 
 
 class Objective(Protocol):
@@ -280,7 +280,7 @@ class Trainer:
         self, phase: str, batches: Sequence[Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Adds up gradients; this rank's share of the step's losses."""
-        half = getattr(torch, self.settings.precision)
+        half = computed_in(self.settings.precision, self.device)
         shares: dict[str, Tensor] = {}
         chunks = [
             (number, chunk)
@@ -363,9 +363,11 @@ class Trainer:
         checkpoints.prune(self.run, step, self.settings.keep_checkpoints, best)
 
     def _machine(self) -> dict[str, Any]:
-        """What the steps were computed on; noted, and free to change."""
+        """What the steps were computed on, and in; noted, and free to change."""
         gpu = torch.cuda.get_device_name() if self.device == "cuda" else None
-        return {"torch": torch.__version__, "gpu": gpu, "processes": self.ranks.world}
+        half = str(computed_in(self.settings.precision, self.device)).removeprefix("torch.")
+        known = {"torch": torch.__version__, "gpu": gpu, "precision": half}
+        return {**known, "processes": self.ranks.world}
 
     def _restore(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         checkpoints.load(self.objective.network, tensors, "network.")

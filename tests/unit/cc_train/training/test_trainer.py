@@ -16,7 +16,7 @@ from cc_train.data.stream import StatelessSource
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training import runs
 from cc_train.training.loop import Loop, Trainer
-from cc_train.training.settings import pick_device
+from cc_train.training.settings import computed_in, pick_device
 
 TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 
@@ -100,6 +100,31 @@ def test_checkpoints_without_settings_are_refused(tmp_path: Path, how: str) -> N
     runs.write_files(tmp_path, {"vocabulary.json": b"[]"})
     with pytest.raises(UserError, match=r"checkpoints without settings\.json"):
         Trainer(objective(), settings, {}, tmp_path).prepare(how, source)
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "native", "expected"),
+    [
+        ("bfloat16", "cpu", True, torch.bfloat16),
+        ("bfloat16", "cpu", False, torch.float32),
+        ("bfloat16", "cuda", False, torch.bfloat16),
+        ("float16", "cpu", False, torch.float16),
+        ("float32", "cpu", True, torch.float32),
+    ],
+)
+def test_bfloat16_is_not_emulated(
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    device: str,
+    native: bool,
+    expected: torch.dtype,
+) -> None:
+    """Keeps away: a demo that takes an hour on a laptop whose processor lacks bfloat16."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: native)
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: native, raising=False
+    )
+    assert computed_in(precision, device) == expected
 
 
 @pytest.mark.parametrize("tf32", [False, True])
