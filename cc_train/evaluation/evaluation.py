@@ -213,9 +213,14 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
 
 
 def of_training(count: int, pairs: int) -> str:
-    """What is said of scores on `count` training pairs among `pairs`."""
-    of = f"{count:,} of these {pairs:,} pairs"
-    return f"It was trained on {of}: on other pairs it may be worse than these scores say."
+    """What is said of scores on `pairs`, of which `count` have the keys of training pairs.
+
+    Other images may have them too: those of rendered scenes are numbers, whatever the seed.
+    """
+    return (
+        f"{count:,} of these {pairs:,} pairs have the keys of pairs that it was trained on: if they "
+        "are the same images, it may be worse on others than these scores say."
+    )
 
 
 def table(result: Evaluation) -> str:
