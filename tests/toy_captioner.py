@@ -42,7 +42,6 @@ class Toy(EncoderDecoder):
 
 def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
-    data = split.with_captions(data, request.console)
     words = split.vocabulary(data.train, None, 1, request.console)
     network = Toy(tuple(data.size), words, settings.width)
     score = Validation(data.valid, request.run, request.ranks, settings.stream.skip_bad)

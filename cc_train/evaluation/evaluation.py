@@ -218,8 +218,8 @@ def of_training(count: int, pairs: int) -> str:
     Other images may have them too: those of rendered scenes are numbers, whatever the seed.
     """
     return (
-        f"{count:,} of these {pairs:,} pairs have the keys of pairs that it was trained on: if they "
-        "are the same images, it may be worse on others than these scores say."
+        f"{count:,} of these {pairs:,} pairs have the keys of pairs that it was trained on: if "
+        "they are the same images, it may be worse on others than these scores say."
     )
 
 
