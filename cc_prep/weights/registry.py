@@ -68,8 +68,8 @@ class Shipped:
 ASSETS = Path(__file__).parents[1] / "assets"
 SHIPPED = {
     "clip4idc-mini": Shipped(
-        sha256="213325223d38245f5b7ad11ce9f6bd1f805417d98cf8aa71cff472f104acc73c",
-        bytes=7_055_278,
+        sha256="d882f0b7ec9b173aedbf6476b8e9c1bf8bb26f9671c180aaf81933d2afbbe99e",
+        bytes=7_055_862,
         licence="MIT",
         about="a small CLIP4IDC of rendered scenes (docs/weights.md)",
     ),

@@ -11,7 +11,7 @@ scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
 # Scenes to train on, large for the VQGAN and small for CLIP4IDC; true frames to measure with.
 $prep synth "$at/large" --scenes "$(scenes 600)" --seed 1000 --size 224
-$prep synth "$at/small" --scenes "$(scenes 3000)" --seed 2000 --size 112
+$prep synth "$at/small" --scenes "$(scenes 4000)" --seed 2000 --size 112
 $prep synth "$at/truth" --scenes "$(scenes 200)" --seed 4000 --size 112 --truth
 $prep synth "$at/fresh" --scenes "$(scenes 40)" --seed 3000 --size 224
 $prep videos "$at/videos"
@@ -47,11 +47,15 @@ $train vqgan --out "$at/runs/vqgan-f8-3" --config vqgan-mini-f8 --init "$at/runs
   --shards "$at/video-seq/sequences/*.tar"
 $train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar"
+# Trained on with what the renderer knows, each pair in both directions: captions alone teach it slowly.
+$train clip4idc --out "$at/runs/clip4idc-2" --config clip4idc-mini --init "$at/runs/clip4idc" \
+  --set clip_lr_scale=1 --set 'facts={}' --set data.reverse=true --set loop.warmup_steps=30 \
+  --set loop.steps=1750 ${STEPS:+--steps $STEPS} --shards "$at/small-seq/sequences/*.tar"
 
 $train export "$at/runs/vqgan" "$at/weights/vqgan-mini" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
 $train export "$at/runs/vqgan-f8-3" "$at/weights/vqgan-mini-f8" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
-$train export "$at/runs/clip4idc" "$at/weights/clip4idc-mini" --license mit \
+$train export "$at/runs/clip4idc-2" "$at/weights/clip4idc-mini" --license mit \
   --shards "$at/truth-seq/sequences/*.tar"
 echo "To ship them: copy $at/weights into cc_prep/assets and their SHA-256 into cc_prep/weights/registry.py"
