@@ -33,8 +33,6 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         console.quiet = not ranks.first
         loop = loop.divided(ranks.world)
         settings = settings.model_copy(update={"loop": loop})
-        if loop.precision == "bfloat16" and computed_in(loop.precision, device) == torch.float32:
-            console.print("This processor only emulates bfloat16: layers compute in float32")
         torch.manual_seed(loop.seed)
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)
@@ -46,6 +44,8 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         values = settings.model_copy(update={"loop": loop}).model_dump(mode="json")
         assert not about.keys() & values.keys(), "a key of `about` is also a setting"
         config = {**about, **values}
+        if loop.precision == "bfloat16" and computed_in(loop.precision, device) == torch.float32:
+            console.print("This processor only emulates bfloat16: layers compute in float32")
         if ranks.first:
             runs.write_files(request.run, task.files)
         return fit(

@@ -87,8 +87,10 @@ def with_captions(data: Split, console: Console) -> Split:
     train = [entry for entry in data.train if entry.captions]
     if not train:
         raise UserError(*NO_CAPTIONS)
-    if left_out := len(data.train) - len(train):
-        console.print(f"{left_out:,} pairs without a caption are left out", highlight=False)
+    if len(train) == len(data.train):
+        return data
+    left_out = len(data.train) - len(train)
+    console.print(f"{left_out:,} pairs without a caption are left out", highlight=False)
     return replace(data, train=train, first=train[0].meta())
 
 

@@ -96,7 +96,7 @@ def test_it_knows_that_it_knows_nothing(tmp_path: Path) -> None:
 def test_a_training_may_start_from_it(tmp_path: Path) -> None:
     """Keeps away: a name that --init looks for as a file."""
     done = cc_train("pair", "--init", NAME, "--shards", "no.tar", "--out", tmp_path / "run")
-    assert (done.returncode, done.stderr.startswith("cc-train: --shards no.tar")) == (2, True)
+    assert (done.returncode, done.stderr.startswith("cc-train: no.tar")) == (2, True)
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
