@@ -133,7 +133,7 @@ def computed_in(precision: str, device: str) -> torch.dtype:
     """What layers compute in where a training is set to a precision.
 
     A processor without instructions for bfloat16 computes in float32: it emulates bfloat16, which
-    takes 5 to 40 times as long.
+    took 5 to 13 times as long in the layers that were measured.
     """
     emulated = not torch.backends.mkldnn.is_available() or (
         not torch.ops.mkldnn._is_mkldnn_bf16_supported()
