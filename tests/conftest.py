@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import hypothesis
 import numpy as np
 import pytest
 
+from cc_prep.records import CHANGE
 from tests import commands
 
 # The nodes of the cluster test and the driver here have to agree; Ray reads it when imported.
@@ -50,6 +52,13 @@ def digests(out: Path, job: str) -> dict[str, str]:
     """SHA-256 of each shard and table of a job, by its name."""
     files = [*out.glob(f"{job}/*.tar"), *out.glob(f"{job}/*.parquet")]
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
+
+
+def image_after(root: Path, meta: dict[str, Any]) -> Path:
+    """An image that no other pair has."""
+    if meta["kind"] == CHANGE:
+        return root / f"sc_images/CLEVR_semantic_{meta['id']}.png"
+    return root / f"nsc_images/CLEVR_nonsemantic_{meta['id']}.png"
 
 
 def golden(prefix: str) -> list[Path]:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cc_prep.formats import changes, entities
-from cc_prep.records import CHANGE
-from tests.conftest import BIN, Command
+from tests.conftest import Command, image_after
+from tests.faults import processes
 
 SMALL = [
     *("image_size=64", "shards.pairs_per_shard=3", "entities.features=lab"),
@@ -39,22 +34,6 @@ def digests(out: Path) -> dict[str, str]:
         str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(files)
     }
-
-
-def image_after(root: Path, meta: dict[str, Any]) -> Path:
-    """An image that no other pair has."""
-    if meta["kind"] == CHANGE:
-        return root / f"sc_images/CLEVR_semantic_{meta['id']}.png"
-    return root / f"nsc_images/CLEVR_nonsemantic_{meta['id']}.png"
-
-
-def in_flight(journal: Path) -> list[str]:
-    """The keys of the pairs that a worker is at; none where it is at none."""
-    try:
-        keys: list[str] = json.loads(journal.read_text())["in_flight"]
-    except FileNotFoundError:
-        return []
-    return keys
 
 
 @pytest.fixture(scope="module")
@@ -100,21 +79,6 @@ def test_one_process_gives_the_same_bytes(
     assert len({tuple(row["phrases"]) for row in rows if row["phrases"]}) > 1, "bytes of nothing"
 
 
-def killed_once(root: Path, out: Path, reached: Callable[[], bool]) -> None:
-    """Kills a job of one worker as soon as it has reached something."""
-    command = [str(BIN / "cc-prep"), *arguments("entities", root, out), "--workers", "1"]
-    job = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 240
-        while not reached():
-            assert time.monotonic() < deadline, "no shard in four minutes"
-            assert job.poll() is None
-            time.sleep(0.05)
-    finally:
-        job.kill()
-        job.wait()
-
-
 def test_killed_and_resumed(
     undisturbed: Path, tmp_path: Path, root: Path, found_changes: Path, prep: Command
 ) -> None:
@@ -126,23 +90,16 @@ def test_killed_and_resumed(
     """
     out = Path(shutil.copytree(found_changes, tmp_path / "out"))
     [*_, pair] = changes.read(str(out / "changes/train-000001.tar"))
-    image = image_after(root, pair.meta)
-    content = image.read_bytes()
-    image.unlink()
-    os.mkfifo(image)
     state = out / "region_features/.state"
-    try:
-        killed_once(
-            root,
-            out,
+    with processes.pipe_in_place_of(image_after(root, pair.meta)):
+        processes.kill_when(
             lambda: (
                 (state / "train-000000.done.json").exists()
-                and pair.key in in_flight(state / "train-000001.journal.json")
+                and pair.key in processes.in_flight(state / "train-000001.journal.json")
             ),
+            *arguments("entities", root, out),
+            *("--workers", 1),
         )
-    finally:
-        (root / "image.png").write_bytes(content)
-        (root / "image.png").replace(image)
     assert not list(out.glob("region_features/train-000001.parquet"))
     assert not (out / "entities").exists()
     done = prep(*arguments("entities", root, out), "--workers", 1)
@@ -176,7 +133,7 @@ def test_killed_in_the_second_job_and_resumed(
         )
 
     try:
-        killed_once(root, out, is_held)
+        processes.kill_when(is_held, *arguments("entities", root, out), "--workers", 1)
     finally:
         held.unlink()
         held.write_bytes(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -39,6 +40,39 @@ def wait_for(happened: Callable[[], object], job: subprocess.Popen[str]) -> bool
         assert time.monotonic() < deadline, "nothing happened for minutes"
         time.sleep(0.01)
     return False
+
+
+def kill_when(reached: Callable[[], object], *arguments: object) -> None:
+    """Starts a `cc-prep` and kills it as soon as it has reached something, before it ends."""
+    job = start(*arguments)
+    try:
+        assert wait_for(reached, job), f"it was over already: {ended(job)}"
+    finally:
+        job.kill()
+        job.communicate()
+
+
+@contextlib.contextmanager
+def pipe_in_place_of(file: Path) -> Iterator[None]:
+    """Holds whoever opens the file. It is back, as it was, at the end."""
+    content = file.read_bytes()
+    file.unlink()
+    os.mkfifo(file)
+    try:
+        yield
+    finally:
+        whole = file.with_name(f"{file.name}.whole")
+        whole.write_bytes(content)
+        whole.replace(file)
+
+
+def in_flight(journal: Path) -> list[str]:
+    """The keys of the pairs that a worker is at; none where it is at none."""
+    try:
+        keys: list[str] = json.loads(journal.read_text())["in_flight"]
+    except FileNotFoundError:
+        return []
+    return keys
 
 
 def below(job: subprocess.Popen[str]) -> list[psutil.Process]:
