@@ -16,7 +16,7 @@ from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.plan import ShardPlan, plan
 from pipelines.regions.findings import find_findings, with_findings
-from pipelines.stored import ShardFromSequences, plan_from_sequences
+from pipelines.stored import ShardFromSequences, note_missing_splits, plan_from_sequences
 from pipelines.worker.build_step import Build
 
 # Peak at 224 px, benchmarks/bench_memory.py build: 1.18 and 1.19 GB for 8 and 32 pairs a shard.
@@ -79,13 +79,16 @@ def _plan(
     if provenance.read(sequence_folder) is None:
         return manifest, scored | {"interpolate"}, plan(manifest, splits, limit)
     manifest = fingerprint.continue_from(manifest, sequence_folder)
-    if not scored or provenance.read(score_folder) is None:
-        return manifest, scored, plan_from_sequences(sequence_folder, splits, limit)
-    # Another keyframe rule needs no new scores.
-    manifest = fingerprint.continue_from(
-        manifest, score_folder, (*fingerprint.SEQUENCE_KEYS, "score")
+    has_scores = bool(scored) and provenance.read(score_folder) is not None
+    if has_scores:  # another keyframe rule needs no new ones
+        manifest = fingerprint.continue_from(
+            manifest, score_folder, (*fingerprint.SEQUENCE_KEYS, "score")
+        )
+    shards = plan_from_sequences(
+        sequence_folder, splits, limit, score_folder if has_scores else None
     )
-    return manifest, frozenset(), plan_from_sequences(sequence_folder, splits, limit, score_folder)
+    note_missing_splits(shards, splits, sequence_folder, request.console)
+    return manifest, frozenset() if has_scores else scored, shards
 
 
 def _find_weights(

@@ -11,7 +11,7 @@ from cc_prep.manifest import NONE, Manifest
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, job
 from pipelines.actors import Score
-from pipelines.stored import plan_from_sequences
+from pipelines.stored import note_missing_splits, plan_from_sequences
 
 MEMORY = "not measured for your weights; one sequence at a time, however large the data is"
 
@@ -21,6 +21,7 @@ def score_frames(request: job.Request) -> job.Summary | None:
     out = storage.absolute(request.out)
     folder = storage.join(out, sequences.FORMAT.folder)
     shards = plan_from_sequences(folder, request.splits, request.limit)
+    note_missing_splits(shards, request.splits, folder, request.console)
     manifest = fingerprint.continue_from(request.manifest, folder)
     fingerprint.check_keyframes(manifest)
     digests = find_weights(manifest)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
+from rich.console import Console
+
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
@@ -108,6 +110,19 @@ def plan_from_sequences(
             f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"
         )
     return shards
+
+
+def note_missing_splits(
+    shards: Sequence[ShardFromSequences], splits: Sequence[str], folder: str, console: Console
+) -> None:
+    """Says of which of some splits there are no sequences, so that nothing is made of them."""
+    missing = [split for split in splits if split not in {shard.split for shard in shards}]
+    if missing:
+        console.print(
+            f"no sequences of {', '.join(missing)} in {folder}: nothing is made of them",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def in_splits(

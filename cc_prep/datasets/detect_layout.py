@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+import yaml
+
 from cc_prep import datasets, manifest, storage
 from cc_prep.datasets.layouts import annotation_files, levir_cc, table
 from cc_prep.errors import UserError
@@ -131,7 +133,9 @@ def _with(template: str, values: dict[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    if re.fullmatch(r"[\w./-]+", text) and not re.fullmatch(r"[\d.]*", text):
+    """The text as a value in YAML, in quotes where it would be read as a number or a date."""
+    is_word = re.fullmatch(r"([A-Za-z/]|\.{1,2}/)[\w./-]*", text)  # 1e3 is text to PyYAML alone
+    if is_word and yaml.safe_load(text) == text:
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

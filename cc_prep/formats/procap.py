@@ -175,7 +175,7 @@ class Exporter:
         if self.names.key(one) in self.files[name]:
             raise UserError(
                 f"two pairs are called {self.names.key(one)} in {name}",
-                "Export splits of such a data set one at a time",
+                "Interpolate each split into an --out of its own, and export each",
             )
         self.files[name].create_dataset(self.names.key(one), data=pixels, compression="gzip")
 

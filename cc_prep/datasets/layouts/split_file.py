@@ -15,14 +15,18 @@ from cc_prep.records import ImagePair
 def description(manifest: Manifest) -> dict[str, Any] | None:
     """What the split file says of its making; None without one."""
     content = _read(manifest)
-    return None if content is None else dict(content.get("about") or {})
+    if content is None:
+        return None
+    about = content.get("about") or {}
+    return about if isinstance(about, dict) else {"about": about}
 
 
 def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """The pairs with the split that the manifest's `split_file` says, if it names one.
 
-    Raises UserError for a pair that the file does not know, and for a split with pairs in it that
-    the manifest does not name: these pairs would be left out of every job without a word.
+    Raises UserError for a pair that the file does not know or has in two splits, and for a split
+    with pairs in it that the manifest does not name: these pairs would be left out of every job
+    without a word.
     """
     content = _read(manifest)
     if content is None:
@@ -31,7 +35,14 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     splits = content.get("splits", content)
     if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
         raise UserError(f"{place}: no splits", 'Give {"splits": {"train": [ids], …}}')
-    split_of = {str(id): str(split) for split, ids in splits.items() for id in ids}
+    split_of: dict[str, str] = {}
+    for split, ids in splits.items():
+        for id in map(str, ids):
+            if split_of.setdefault(id, split) != split:
+                raise UserError(
+                    f"{place}: {id!r} is in the splits {split_of[id]} and {split}",
+                    "Leave it in one of them",
+                )
     unknown = [pair.id for pair in pairs if pair.id not in split_of]
     if unknown:
         raise UserError(

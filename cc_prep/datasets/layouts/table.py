@@ -44,6 +44,7 @@ ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
 # What a pair has once: a row that says nothing of it leaves it to the others.
 ONCE = ("kind", "change_type", *masks.NAMES)
 COLUMNS = ("before", "after")
+KNOWN = {*COLUMNS, "caption", "captions", "split", "id", *ONCE}
 MOST_LISTED = 8
 FIRST_ROW = 2  # of a CSV: the header is row 1
 
@@ -243,11 +244,17 @@ def _rows(place: str) -> list[dict[str, Any]]:
     if bad is not None:
         what = f"no columns before and after in every row, but {columns_of(bad)}"
         raise UserError(f"{place}: {what}", REMEDY)
+    for name in sorted({str(name) for row in rows for name in row} - KNOWN):
+        if name.strip().lower() in KNOWN:
+            raise UserError(
+                f"{place}: no column is called {name!r}",
+                f"Call it {name.strip().lower()}, or otherwise if it is something else",
+            )
     return rows
 
 
 def csv_rows(text: str) -> list[dict[str, Any]]:
-    """The rows of a CSV by the names in its header. Raises csv.Error.
+    """The rows of a CSV by the names in its header. Raises csv.Error, which names the line.
 
     They are separated as the header is: by commas, or by the semicolons or tabs that spreadsheets
     write in some languages. The line `sep=;`, which tells Excel so, may stand before the header.
@@ -256,7 +263,20 @@ def csv_rows(text: str) -> list[dict[str, Any]]:
     header = re.split("[\r\n]", text, maxsplit=1)[0]
     names = {mark: next(csv.reader([header], delimiter=mark), []) for mark in ",;\t"}
     mark = next((mark for mark in names if {*COLUMNS} <= {*names[mark]}), ",")
-    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))
+    twice = [name for name, count in Counter(filter(None, names[mark])).items() if count > 1]
+    if twice:
+        raise csv.Error(f"two columns are called {twice[0]!r}")
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+    rows: list[dict[str, Any]] = []
+    try:
+        for row in reader:
+            beyond: Any = row.pop(None, ())
+            if any(beyond):
+                raise csv.Error(f"more values than columns; one with {mark!r} in it needs quotes")
+            rows.append(row)
+    except csv.Error as error:
+        raise csv.Error(f"line {reader.reader.line_num}: {error}") from None
+    return rows
 
 
 def has_columns(row: Any) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
@@ -17,7 +19,12 @@ from cc_prep.formats.tar import write_shard
 from cc_prep.records import FrameScores, FrameSequence
 from pipelines.state.journal import Done
 from pipelines.step import remaining, shard_from_json
-from pipelines.stored import ShardFromSequences, finished_shards, plan_from_sequences
+from pipelines.stored import (
+    ShardFromSequences,
+    finished_shards,
+    note_missing_splits,
+    plan_from_sequences,
+)
 from tests import fakes
 
 SIZES = {"train-000000": 3, "train-000001": 2, "val-000000": 2}
@@ -79,6 +86,17 @@ def test_other_splits_are_left_out(sequences_folder: str) -> None:
     ]
     with pytest.raises(UserError, match="no sequences of test"):
         plan_from_sequences(sequences_folder, ["test"], None)
+
+
+def test_splits_without_sequences_are_named(sequences_folder: str) -> None:
+    """Keeps away: training shards of one split alone, where three were expected, without a word."""
+    out = io.StringIO()
+    splits = ["train", "val", "test"]
+    shards = plan_from_sequences(sequences_folder, splits, None)
+    note_missing_splits(shards, splits[:2], "F", Console(file=out))
+    assert out.getvalue() == ""
+    note_missing_splits(shards, splits, "F", Console(file=out))
+    assert out.getvalue() == "no sequences of test in F: nothing is made of them\n"
 
 
 def test_empty_shards_are_not_planned(tmp_path: Path) -> None:

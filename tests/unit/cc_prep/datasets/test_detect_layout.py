@@ -43,6 +43,14 @@ def test_every_layout_is_recognised(tmp_path: Path, name: str) -> None:
     assert (again.levir, again.masks) == (known.levir, known.masks)
 
 
+@pytest.mark.parametrize("name", ["2024-01-15", "2024_01", "1e3", "null", "true"])
+def test_names_that_yaml_reads_as_something_else(tmp_path: Path, name: str) -> None:
+    """Keeps away: a manifest whose name is a date or a number."""
+    MAKERS["own"](tmp_path / name)
+    recognised = detect_layout.recognise(name, str(tmp_path / name))
+    assert recognised.settings.name == name
+
+
 @pytest.mark.parametrize("name", ["own", "folders", "levir_mci"])
 def test_another_manifest_says_what_is_done_with_the_data(tmp_path: Path, name: str) -> None:
     """Keeps away: masks that are read as another data set's, and settings to be given by hand."""

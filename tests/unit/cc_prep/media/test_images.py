@@ -34,6 +34,34 @@ def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
     assert np.array_equal(decoded[..., 0], np.rint(ramp / 257).astype(np.uint8))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "white"),
+    [("float32", 1), ("float32", 1.02), ("float32", 255), ("float32", 65535), ("int32", 255)],
+)
+def test_deep_tiffs_are_scaled_by_their_range(dtype: str, white: float) -> None:
+    """Keeps away: black images of floats and 32-bit integers from 0 to 255."""
+    ramp = np.linspace(0, white, 600).reshape(20, 30)
+    decoded = images.decode(saved(Image.fromarray(ramp.astype(dtype)), "TIFF"), "x")
+    top = {1.02: 1}.get(white, white)
+    off = np.abs(decoded[..., 0] - ramp.clip(0, top) / top * 255)
+    assert off.max() <= 1
+
+
+def test_a_dark_image_of_sixteen_bits_stays_dark() -> None:
+    """Keeps away: an image of the same pair that is brighter only because it is darker."""
+    dark = np.full((20, 30), 200, np.uint16)
+    for format in ("PNG", "TIFF", "PPM"):
+        assert images.decode(saved(Image.fromarray(dark), format), "x").max() == 1
+
+
+def test_floats_that_are_no_numbers() -> None:
+    """Keeps away: a black image where one pixel is NaN."""
+    pixels = np.full((20, 30), 0.5, np.float32)
+    pixels[3, 4] = np.nan
+    with pytest.raises(RejectedPair, match="x: a pixel that is no finite number"):
+        images.decode(saved(Image.fromarray(pixels), "TIFF"), "x")
+
+
 @pytest.mark.parametrize("mode", ["RGBA", "P", "CMYK", "L", "LA", "1"])
 def test_other_modes_become_rgb(mode: str) -> None:
     format = "JPEG" if mode == "CMYK" else "PNG"

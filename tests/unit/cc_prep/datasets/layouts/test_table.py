@@ -178,6 +178,44 @@ def test_mistakes_name_the_row(tmp_path: Path, rows: list[dict[str, str]], messa
         every(settings(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a car left, and a bike came", r"line 2: more values than columns; one with ','"),
+        ('"a car left\nc,d,x\ne,f,y', r"line 4: unexpected end of data"),
+        ('"a car" left', r"line 2: ',' expected after '\"'"),
+    ],
+)
+def test_commas_and_quotes_that_are_not_written_as_a_csv_has_them(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    """Keeps away: half a caption, and a caption that holds all rows below it."""
+    (tmp_path / "pairs.csv").write_text(f"before,after,caption\na,b,{text}\n")
+    with pytest.raises(UserError, match=message):
+        every(settings(tmp_path))
+
+
+def test_empty_cells_beyond_the_header_are_nothing(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("before,after,caption\na,b,gone,,\n")
+    [pair] = every(settings(tmp_path))
+    assert pair.captions == ("gone",)
+
+
+@pytest.mark.parametrize("name", ["Caption", " caption", "ID"])
+def test_a_column_that_is_nearly_known(tmp_path: Path, name: str) -> None:
+    """Keeps away: a table whose captions are passed over without a word."""
+    (tmp_path / "pairs.csv").write_text(f"before,after,{name}\na,b,gone\n")
+    with pytest.raises(UserError, match=f"no column is called '{name}'. Call it"):
+        every(settings(tmp_path))
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    """Keeps away: the captions of the last column alone."""
+    (tmp_path / "pairs.csv").write_text("before,after,caption,caption\na,b,gone,left\n")
+    with pytest.raises(UserError, match=r"two columns are called 'caption'"):
+        every(settings(tmp_path))
+
+
 def test_no_table_two_tables_and_no_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none of pairs\.csv"):
         every(settings(tmp_path))
