@@ -349,7 +349,8 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
     out.mkdir(parents=True, exist_ok=True)
     rows = [{"image_id": item.name, "caption": predictions[item.id], **item.own} for item in items]
     storage.write_json(str(out / PREDICTIONS), rows)
-    changed, still = [], []
+    changed: list[dict[str, str]] = []
+    still: list[dict[str, str]] = []
     for row in rows:
         (still if _without_prefix(row["image_id"]).endswith(STILL_END) else changed).append(row)
     for name in SCORER_FILES:  # of an evaluation before this one
