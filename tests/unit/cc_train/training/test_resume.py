@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cc_prep.errors import UserError
+from cc_train import start
 from cc_train.training import resume
 from cc_train.training.settings import Loop
 
@@ -117,6 +118,26 @@ def test_a_step_is_divided(world: int, most: int, micro: int, accumulated: int) 
     loop = Loop(global_batch_size=16, batch_size=most).divided(world)
     assert (loop.batch_size, loop.grad_accum_steps) == (micro, accumulated)
     assert loop.global_batch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("total", "world", "most", "note"),
+    [
+        (62, 2, 16, "31 micro-batches of 1 on each process, which is slow: 31 has no larger"),
+        (62, 2, 16, "Give a multiple of 32 as loop.global_batch_size"),
+        (34, 1, 16, "17 micro-batches of 2 on"),
+        (64, 2, 16, ""),
+        (16, 2, 64, ""),  # the whole step at once
+        (30, 1, 16, ""),
+        (None, 1, 16, ""),
+    ],
+)
+def test_small_micro_batches_are_said(total: int | None, world: int, most: int, note: str) -> None:
+    """Keeps away: a training that is ten times slower than it could be, without a word."""
+    asked = Loop(global_batch_size=total, batch_size=most)
+    text = start.small_parts(asked, asked.divided(world), world)
+    assert note in text
+    assert bool(note) == bool(text)
 
 
 def test_a_step_that_cannot_be_divided_is_refused() -> None:
