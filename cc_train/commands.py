@@ -121,9 +121,8 @@ def evaluate(
         place = Path(out or f"{predictions[0].rstrip('/')}.evaluation")
         coco.check_apart(place, [*predictions, *filter(None, [references])])
         predicted = coco.read_predictions(predictions)
-        items = coco.read_references(references) if references else protocol.items(shards)[1]
-        uncaptioned = coco.read_uncaptioned(references) if references else []
-        items = coco.with_types(items, types) if types else items
+        items, uncaptioned = _items(references, shards)
+        items = _with_types(items, types) if types else items
         items = coco.with_facts(items, facts) if facts else items
         count = len(items)
         captions, items = coco.matched(predicted, items, predicted_only, uncaptioned)
@@ -145,6 +144,25 @@ def evaluate(
     evaluation.write(place, scores, items, captions, uncaptioned)
     click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
+
+
+def _items(
+    references: str | None, shards: tuple[str, ...]
+) -> tuple[list[coco.Item], list[coco.Item]]:
+    """The pairs that have captions, and those that have none. Raises UserError."""
+    if references is not None:
+        return coco.read_references(references), coco.read_uncaptioned(references)
+    _, captioned, without = protocol.all_items(shards)
+    return captioned, without
+
+
+def _with_types(items: Sequence[coco.Item], place: str) -> list[coco.Item]:
+    """The items in the groups of a type mapping; a note says how many changed pairs it lacks."""
+    typed = coco.with_types(items, place)
+    without = sum(item.groups == (coco.CHANGE,) for item in typed)
+    if without:
+        click.echo(f"{place}: no type of {without} changed pairs", err=True)
+    return typed
 
 
 def _run_to_score(

@@ -12,7 +12,7 @@ from cc_prep.settings import Section
 from cc_train import distributed, systems
 from cc_train.training import runs
 from cc_train.training.loop import fit
-from cc_train.training.settings import computed_in, pick_device
+from cc_train.training.settings import Loop, computed_in, pick_device
 from cc_train.training.task import Request
 
 
@@ -31,7 +31,10 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
     with distributed.joined(device == "cuda") as ranks:
         console = request.console
         console.quiet = not ranks.first
-        loop = loop.divided(ranks.world)
+        asked, loop = loop, loop.divided(ranks.world)
+        note = small_parts(asked, loop, ranks.world)
+        if note:
+            console.print(note, highlight=False, soft_wrap=True)
         settings = settings.model_copy(update={"loop": loop})
         torch.manual_seed(loop.seed)
         request = replace(request, ranks=ranks, device=device)
@@ -59,3 +62,19 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
             ranks,
             device,
         )
+
+
+def small_parts(asked: Loop, loop: Loop, world: int) -> str:
+    """A note where micro-batches are half as large as `batch_size` allows, or less; else "".
+
+    asked: the settings as they were given. loop: the same, divided among so many processes.
+    """
+    if loop.grad_accum_steps == 1 or 2 * loop.batch_size > asked.batch_size:
+        return ""
+    share = loop.batch_size * loop.grad_accum_steps
+    return (
+        f"A step has {loop.grad_accum_steps} micro-batches of {loop.batch_size} on each process, "
+        f"which is slow: {share} has no larger divisor up to loop.batch_size={asked.batch_size}. "
+        f"Give a multiple of {asked.batch_size * world} as loop.global_batch_size, or another "
+        "loop.batch_size"
+    )

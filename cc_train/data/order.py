@@ -77,17 +77,21 @@ def sample(items: Sequence[T], keys: Sequence[str], count: int) -> list[T]:
     return [items[number] for number in sorted(chosen)]
 
 
-def hold_out(items: Sequence[T], ids: Sequence[str], share: float) -> tuple[list[T], list[T]]:
+def hold_out(
+    items: Sequence[T], ids: Sequence[str], share: float, least: int = 1
+) -> tuple[list[T], list[T]]:
     """The items to train on, and those held out.
 
     ids: the id of each item; items of one id stay together. share: of the ids that is held out,
-    from 0 to 1. A digest of the id decides, so the choice does not depend on the order. With two
-    ids or more each part has at least one; with one id nothing is held out.
+    from 0 to 1. least: ids that are held out at least, but no more than a fifth of them for that. A
+    digest of the id decides, so the choice does not depend on the order. With two ids or more each
+    part has at least one; with one id nothing is held out.
     """
     import hashlib
 
     ranked = sorted(set(ids), key=lambda id: hashlib.sha256(id.encode("utf-8")).digest())
-    count = min(max(1, round(share * len(ranked))), len(ranked) - 1)
+    few = min(least, len(ranked) // 5)
+    count = min(max(1, few, round(share * len(ranked))), len(ranked) - 1)
     chosen = set(ranked[:count])
     pairs = list(zip(items, ids, strict=True))
     return [i for i, id in pairs if id not in chosen], [i for i, id in pairs if id in chosen]

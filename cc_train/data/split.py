@@ -25,11 +25,13 @@ class ValidationSplit(Section):
     """What is validated on.
 
     share: of the scenes, between 0 and 1, where no --valid is given: whole scenes, chosen by a
-    digest. pairs: the largest number of pairs to validate on, also with --valid; where there are
-    more, a digest chooses.
+    digest. scenes: at least so many of them, but no more than a fifth of all for that. pairs: the
+    largest number of pairs to validate on, also with --valid; where there are more, a digest
+    chooses.
     """
 
     share: float = Field(0.05, gt=0, lt=1)
+    scenes: int = Field(5, ge=1)
     pairs: int = Field(500, ge=1)
 
 
@@ -113,9 +115,8 @@ def read(
                 "Validate on what is not trained on",
             )
     else:
-        train, held_out = order.hold_out(
-            entries, [entry.scene for entry in entries], settings.share
-        )
+        scenes = [entry.scene for entry in entries]
+        train, held_out = order.hold_out(entries, scenes, settings.share, settings.scenes)
     if not train or not held_out:
         raise UserError("fewer than two scenes", "Give more shards, or --valid")
     held_out = order.sample(held_out, [entry.key for entry in held_out], settings.pairs)

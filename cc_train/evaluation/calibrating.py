@@ -44,9 +44,7 @@ def fit(captioner: CaptionModel, shards: Sequence[str]) -> Calibration:
     held_out = judged(captioner, shards)
     scores = [caption.score for caption in held_out.captions if caption.score is not None]
     if len(scores) < len(held_out.captions):
-        raise UserError(
-            "this captioner gives its captions no probability", "Pack it without --calibrate"
-        )
+        raise UserError("this captioner gives its captions no probability", "Leave out --calibrate")
     strangeness = [c.strangeness for c in held_out.captions if c.strangeness is not None]
     return calibration.fit(scores, held_out.right, strangeness)
 
@@ -56,5 +54,16 @@ def error(captioner: CaptionModel, shards: Sequence[str]) -> float:
     measured = judged(captioner, shards)
     confidences = [c.confidence for c in measured.captions if c.confidence is not None]
     if len(confidences) < len(measured.captions):
-        raise UserError("this captioner shows no confidence", "Pack it without --calibrate")
+        raise UserError("this captioner shows no confidence", "Leave out --calibrate")
     return calibration.calibration_error(confidences, measured.right)
+
+
+def of_training(count: int, pairs: int) -> str:
+    """What is said of a calibration on `pairs`, of which `count` have the keys of training pairs.
+
+    Captions of training pairs are right more often than others of the same probability.
+    """
+    return (
+        f"{count:,} of the {pairs:,} pairs that it was calibrated on have the keys of pairs that "
+        "it was trained on: if they are the same images, its confidence is too high."
+    )

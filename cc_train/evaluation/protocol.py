@@ -23,13 +23,23 @@ from cc_train.evaluation.predict import predict
 
 def items(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
     """The samples that have captions, and the same as items. Raises UserError."""
+    entries, captioned, _ = all_items(shards)
+    return entries, captioned
+
+
+def all_items(shards: Sequence[str]) -> tuple[list[Entry], list[Item], list[Item]]:
+    """The samples that have captions, the same as items, and the items that have no captions.
+
+    Raises UserError where no sample has a caption.
+    """
     entries = shard_index.read(shards)
     metas = zip(shard_index.metas(entries), shard_index.facts(entries), strict=True)
     listed = coco.items([{**meta, "facts": facts} for meta, facts in metas])
     captioned = [pair for pair in zip(entries, listed, strict=True) if pair[1].references]
     if not captioned:
         raise UserError("no sample of these shards has a caption", "Give a captioned split")
-    return [entry for entry, _ in captioned], [item for _, item in captioned]
+    without = [item for item in listed if not item.references]
+    return [entry for entry, _ in captioned], [item for _, item in captioned], without
 
 
 def score(

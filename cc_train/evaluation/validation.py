@@ -23,7 +23,9 @@ from cc_train.evaluation.predict import predict
 from cc_train.evaluation.unreadable import Unreadable
 
 MEASURES = ("CIDEr", "BLEU-4")
-BEST = (MEASURES[0], True)
+BEST = (MEASURES[0], True, MEASURES[1])
+MORE = "Give --valid more pairs, or hold out more with validation_split.share"
+FEW = 10  # pairs: with fewer, the best checkpoint hangs on a word or two
 
 
 class Validation:
@@ -32,7 +34,9 @@ class Validation:
     Of rendered pairs also what is right in them, in % (`cc_train.evaluation.facts`). Pairs without
     captions are left out. ranks: they share the pairs; the first one has the figures. skip_bad: the
     share of the pairs that may be unreadable; these are left out, and a note on `console` counts
-    them. Raises UserError if no pair is left, and JobFailed if too many are unreadable.
+    them. Another note says where the pairs are too few, or their references too alike, to choose
+    the best checkpoint well. Raises UserError if no pair is left, and JobFailed if too many are
+    unreadable.
     """
 
     def __init__(
@@ -62,6 +66,9 @@ class Validation:
                 "no sample to validate on has a caption", "Give --valid a captioned split"
             )
         console = console or Console(stderr=True)
+        note = _too_weak(list(self.references.values()))
+        if note:
+            console.print(note, highlight=False, soft_wrap=True)
         self.unreadable = Unreadable(len(self.entries), skip_bad, ranks, console)
         self.unreadable.agreed(damaged)
 
@@ -120,3 +127,17 @@ class Validation:
         shares |= {"exact": scores.exact_total.share} if scores.exact_total.pairs else {}
         shares |= {"told_apart": apart[0]} if apart else {}
         return {f"right_{name}": 100 * share for name, share in shares.items()}
+
+
+def _too_weak(references: Sequence[Sequence[str]]) -> str:
+    """What a user should know of references [pairs][captions] that choose the best checkpoint."""
+    pairs = len(references)
+    if len({frozenset(text.lower() for text in of_pair) for of_pair in references}) == 1:
+        which = f"all {pairs} pairs to validate on have the same references"
+        if pairs == 1:
+            which = "there is 1 pair to validate on"
+        chooses = "BLEU-4 chooses the best checkpoint"
+        return f"CIDEr is 0 for all captions, as {which}: {chooses}. {MORE}"
+    if pairs < FEW:
+        return f"The best checkpoint is chosen on {pairs} pairs alone. {MORE}"
+    return ""

@@ -7,9 +7,12 @@ DIR/images/<split>/A|B/     before and after, the files as they were given
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +74,9 @@ class Collection:
     ) -> Row:
         """Writes a pair, in place of one with the same id; the files are there before its row is.
 
-        before, after: encoded images. Raises UserError for what is no pair.
+        before, after: encoded images. New images of a pair that is there get a new name, so that
+        no row ever names the images of another. Raises UserError for what is no pair, and where it
+        cannot be stored; what was there then stays as it was.
         """
         texts = tuple(text for text in (" ".join(one.split()) for one in captions) if text)
         if not NAME.fullmatch(id):
@@ -82,36 +87,66 @@ class Collection:
             raise UserError(f"{split}, {kind}: no split and kind", f"Give one of {SPLITS}, {KINDS}")
         encoded, extension = _checked(before, after)
         with self._lock:
-            places = [f"images/{split}/{letter}/{id}{extension}" for letter in "AB"]
-            for place, data in zip(places, encoded, strict=True):
-                (self.folder / place).parent.mkdir(parents=True, exist_ok=True)
-                storage.write_bytes(str(self.folder / place), data)
             former = self._rows.get(id)
-            row = Row(id, places[0], places[1], texts, split, kind)
-            self._rows[id] = row
-            self._write()
-            if former is not None:
-                self._remove({former.before, former.after} - set(places))
+            old = set() if former is None else {former.before, former.after}
+            with _refused(f"{id} cannot be stored"):
+                places = self._places(f"images/{split}", id, extension, encoded, old)
+                row = Row(id, places[0], places[1], texts, split, kind)
+                self._store(row, dict(zip(places, encoded, strict=True)))
+            with _refused(f"{id} is stored, but its former images cannot be removed"):
+                self._remove(old - set(places))
         return row
 
     def remove(self, id: str) -> None:
-        """Takes a pair out, with its files. Raises UserError if it is not there."""
-        row = self.get(id)
+        """Takes a pair out, with its files. Raises UserError if it is not there, or cannot be."""
         with self._lock:
-            del self._rows[id]
-            self._write()
-            self._remove({row.before, row.after})
+            if id not in self._rows:
+                raise UserError(f"no pair is called {id!r}", "Load the page anew")
+            row = self._rows[id]
+            with _refused(f"{id} cannot be removed"):
+                self._write({one: rest for one, rest in self._rows.items() if one != id})
+            with _refused(f"{id} is removed, but its images cannot be"):
+                self._remove({row.before, row.after})
+
+    def _places(
+        self, folder: str, id: str, extension: str, encoded: list[bytes], old: set[str]
+    ) -> list[str]:
+        """Where both images of a pair go. old: its images of before, which stay where they are if
+        they are the same."""
+        for number in itertools.count(1):
+            name = f"{id}{extension}" if number == 1 else f"{id}-{number}{extension}"
+            places = [f"{folder}/{letter}/{name}" for letter in "AB"]
+            files = [self.folder / place for place in places]
+            if not any(file.exists() for file in files):
+                break
+            if set(places) == old and [file.read_bytes() for file in files] == encoded:
+                break
+        return places
+
+    def _store(self, row: Row, images: Mapping[str, bytes]) -> None:
+        """Writes images by place, and then the row; after an error nothing of it is there."""
+        new = {place for place in images if not (self.folder / place).exists()}
+        try:
+            for place in sorted(new):
+                storage.write_bytes(str(self.folder / place), images[place])
+            self._write({**self._rows, row.id: row})
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                self._remove(new)
+            raise
 
     def _remove(self, places: set[str]) -> None:
         for place in places:
             (self.folder / place).unlink(missing_ok=True)
 
-    def _write(self) -> None:
-        """Both files, each whole or not at all."""
-        rows = list(self._rows.values())
-        lines = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
-        storage.write_bytes(str(self.folder / TABLE), lines.encode())
-        storage.write_json(str(self.folder / LEVIR), levir(rows))
+    def _write(self, rows: Mapping[str, Row]) -> None:
+        """Both files, each whole or not at all; the rows are those of the folder then."""
+        listed = list(rows.values())
+        lines = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in listed)
+        with storage.write_folder(self.folder) as folder:
+            storage.write_bytes(str(folder / TABLE), lines.encode())
+            storage.write_json(str(folder / LEVIR), levir(listed))
+        self._rows = dict(rows)
 
     def _read(self) -> list[Row]:
         file = self.folder / TABLE
@@ -124,6 +159,16 @@ class Collection:
             raise UserError(
                 f"{file}: not a table of cc-train serve", "Give a folder of its own"
             ) from None
+
+
+@contextlib.contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """What the disk refuses, as a UserError that begins with `what`."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "Look at the folder, and whether its disk is full"
+        raise UserError(f"{what} ({error.strerror or error})", remedy) from None
 
 
 def levir(rows: list[Row]) -> dict[str, Any]:

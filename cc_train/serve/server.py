@@ -11,6 +11,7 @@ import base64
 import json
 import re
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -30,6 +31,7 @@ from cc_train.serve.collection import Collection, Row
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MOST_BYTES = 100_000_000  # of a request
+MOST_DROPPED = 10 * MOST_BYTES  # of one that is too large, and read to its end for the answer
 PAGE = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -77,6 +79,11 @@ class Server(ThreadingHTTPServer):
             ) from None
         self.hosts = {f"[{h}]" if ":" in h else h for h in LOCAL} if host in LOCAL else None
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a browser that closed its tab before it had its answer."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
     @property
     def url(self) -> str:
         """Where the page is."""
@@ -123,6 +130,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "cc-train", ""
     timeout = 60
+    unread = 0  # bytes of the request's body
 
     def do_GET(self) -> None:
         """Sends a file of the page, an image, or JSON."""
@@ -130,7 +138,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Captions a pair, or changes the collection."""
+        length = self.headers.get("Content-Length", "")
+        self.unread = int(length) if length.isdecimal() else 0
         self._answer(self._post)
+        self._drop_unread()
 
     def _answer(self, make: Callable[[], tuple[bytes, str]]) -> None:
         status = HTTPStatus.OK
@@ -202,17 +213,24 @@ class Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.FORBIDDEN, "this request comes from another page")
         if self.headers.get_content_type() != "application/json":
             raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON")
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
+        if self.unread > MOST_BYTES:
             most = f"the images have more than {MOST_BYTES // 1_000_000} MB"
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, most)
+        length, self.unread = self.unread, 0
         try:
-            content = json.loads(self.rfile.read(int(length)))
+            content = json.loads(self.rfile.read(length))
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise _Refused(HTTPStatus.BAD_REQUEST, "send a JSON object")
         return content
+
+    def _drop_unread(self) -> None:
+        """Reads what a refused request still sends: most browsers take an answer only after all is
+        sent, and none where the socket was closed before."""
+        left, self.unread = min(self.unread, MOST_DROPPED), 0
+        while left > 0 and (part := self.rfile.read(min(left, 1 << 20))):
+            left -= len(part)
 
     def _collection(self) -> Collection:
         if self.server.collection is None:

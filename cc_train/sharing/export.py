@@ -28,14 +28,19 @@ from torch import Tensor
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.formats.tar import DamagedShard
 from cc_train import captioner as captioners
 from cc_train import systems
+from cc_train.data import shard_index
 from cc_train.data.sequence_index import expand, read_index
+from cc_train.data.shard_index import Entry
 from cc_train.evaluation import calibrating, evaluation, protocol
 from cc_train.layers import frozen_backbone, named_weights
 from cc_train.sharing import hub, model_card
 from cc_train.training import checkpoints, runs
 from cc_train.training.runs import Run
+
+COMPARED = 10  # pairs of one key in two lists of shards, which are read to see if they are the same
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,7 @@ def _captioner(stored: Run, out: Path, details: Details) -> Path:
             _copy_small(stored.folder / file, folder / file)
         captioner = _loaded(stored, settings, folder)
         if details.calibrate:
-            _check_apart(details.shards, details.calibrate)
-            settings["calibration"] = calibrating.fit(captioner, details.calibrate).to_json()
+            settings["calibration"] = _calibration(stored, captioner, details)
             captioner = _loaded(stored, settings, folder)
         scores = _measured(stored, captioner, folder, details)
         small = replace(stored, settings=settings)
@@ -130,6 +134,27 @@ def _captioner(stored: Run, out: Path, details: Details) -> Path:
         )
         storage.write_bytes(str(folder / model_card.NAME), text.encode())
     return out
+
+
+def _calibration(
+    stored: Run, captioner: captioners.CaptionModel, details: Details
+) -> dict[str, Any]:
+    """What the settings of an exported captioner say of its confidence. Raises UserError."""
+    if not isinstance(captioner, captioners.EncoderDecoder):
+        raise UserError(
+            f"{stored.folder}: a captioner of {stored.system} shows no confidence",
+            "Leave out --calibrate",
+        )
+    entries = shard_index.read(details.calibrate)
+    if details.shards:
+        _check_apart(details.shards, details.calibrate)
+        _check_other_pairs(shard_index.read(details.shards), entries)
+    count = runs.trained_on(stored.folder, [entry.key for entry in entries])
+    known = {"pairs": len(entries), "trained_on": count} if count else {}
+    if count:
+        note = calibrating.of_training(count, len(entries))
+        Console(stderr=True).print(note, highlight=False, soft_wrap=True)
+    return {**calibrating.fit(captioner, details.calibrate).to_json(), **known}
 
 
 def _measured(
@@ -228,6 +253,30 @@ def _check_apart(shards: Sequence[str], calibrate: Sequence[str]) -> None:
         raise UserError(
             f"{min(shared)} is in --shards and in --calibrate", "Measure on other pairs"
         )
+
+
+def _check_other_pairs(shards: Sequence[Entry], calibrate: Sequence[Entry]) -> None:
+    """Raises UserError for pairs that are to be calibrated and measured on, whatever their files.
+
+    Rendered scenes are numbered whatever their seed, so of pairs of one key a few are compared.
+    """
+    measured = {entry.key: entry for entry in shards}
+    shared = [(measured[one.key], one) for one in calibrate if one.key in measured]
+    same = [one.key for other, one in shared[:COMPARED] if _stored(other) == _stored(one)]
+    if same:
+        raise UserError(
+            f"the pair {same[0]} is in --shards and in --calibrate", "Measure on other pairs"
+        )
+
+
+def _stored(entry: Entry) -> tuple[dict[int, bytes], bytes, bytes]:
+    """What a shard holds of the images of a pair. Raises UserError."""
+    try:
+        sample = entry.read()
+    except (DamagedShard, FileNotFoundError) as error:
+        raise UserError(f"{entry.shard}: {error}", shard_index.ADVICE) from None
+    features = b"" if sample.features is None else sample.features.values.tobytes()
+    return sample.images, sample.tokens.tobytes(), features
 
 
 def _loaded(stored: Run, settings: Mapping[str, Any], folder: Path) -> captioners.CaptionModel:

@@ -17,7 +17,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.redaction import values_without_folders
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation, fact_scores
+from cc_train.evaluation import calibrating, evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
 from cc_train.training import checkpoints, resume, runs
@@ -159,6 +159,10 @@ def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
             "Its confidence is the chance that a caption is right for pairs like those that it was "
             "calibrated on. A low confidence means that the caption should not be used."
         )
+        trained_on = stored.settings["calibration"].get("trained_on", 0)
+        if trained_on:
+            pairs = stored.settings["calibration"]["pairs"]
+            limits.append(calibrating.of_training(trained_on, pairs))
     else:
         limits.append("It gives no confidence: it does not say when it is wrong.")
     return limits

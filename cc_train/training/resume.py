@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ FREE = (
     *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
     f"samples.{VALID_DIGEST}",  # of which `_check_validation` says more than two digests
     "samples.valid_keys_sha256",  # of the keys in their order, which changes no step
+    "validation_split.scenes",  # came later; where it changes a split, `samples` differ
 )  # fmt: skip
 ITEMS = "global_batch_size"
 # Settings that came later, with the value that computes what runs without them do.
@@ -71,9 +72,20 @@ def check_same(
     if changed:
         raise UserError(
             f"{run} was trained with other settings ({'; '.join(changed[:5])})",
-            "Use the same settings, or another --out",
+            _remedy(old, new, changed),
         )
     _check_validation(old, new, run)
+
+
+def _remedy(old: Mapping[str, Any], new: Mapping[str, Any], changed: Sequence[str]) -> str:
+    """How a run goes on whose settings differ. Runs from before `validation_split.scenes` held out
+    one scene at least, so small data were divided otherwise.
+    """
+    before, now = (settings.get("validation_split", {}) for settings in (old, new))
+    divided = any(line.startswith("samples.") for line in changed)
+    if divided and "scenes" not in before and now.get("scenes", 1) != 1:
+        return "Set validation_split.scenes=1, which the run was begun with, or give another --out"
+    return "Use the same settings, or another --out"
 
 
 def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path) -> None:

@@ -21,6 +21,7 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
 from cc_train.training import checkpoints, optim, resume, runs
+from cc_train.training.best import Best, better
 from cc_train.training.checkpoints import Checkpoint
 from cc_train.training.interval import IntervalMeans
 from cc_train.training.runs import SETTINGS
@@ -35,7 +36,7 @@ class Objective(Protocol):
         and stores what it trains. others: networks that only training needs. buffers: tensors
         besides parameters that training must remember. phases: each has its own optimiser and its
         own backward pass in every step, in this order. best: the validation figure that picks the
-        best checkpoint, and whether more is better.
+        best checkpoint, whether more is better, and where there is one a figure that breaks ties.
     over: what the losses are taken over. `sum`: terms of samples, divided by the `denominators` of
         the whole step, so that any division into micro-batches and processes gives the same step.
         `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
@@ -52,7 +53,7 @@ class Objective(Protocol):
     @property
     def phases(self) -> tuple[str, ...]: ...
     @property
-    def best(self) -> tuple[str, bool]: ...
+    def best(self) -> Best: ...
     @property
     def over(self) -> Literal["sum", "batch"]: ...
 
@@ -111,7 +112,7 @@ class Trainer:
 
     config: all settings, as JSON; a run goes on only with the same, except for `resume.FREE`. run:
     its folder. device: where the objective lies, `cpu` or `cuda`. figures: of the last validation,
-    by name; best: the step and the figure of the best one. signals: sums over all ranks of what
+    by name; best: the step and the figures of the best one. signals: sums over all ranks of what
     each gave to the last step. interval: the losses of the steps since the last log.
     """
 
@@ -326,12 +327,7 @@ class Trainer:
         figures = self.ranks.broadcast(own)
         self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         self.not_finite = [name for name in figures if name not in self.figures]
-        name, more = self.objective.best
-        if name in self.figures:
-            value = self.figures[name]
-            previous = self.best.get(name)
-            if previous is None or (value > previous if more else value < previous):
-                self.best = {"step": step, name: value}
+        self.best = better(self.best, self.figures, step, self.objective.best)
         return picture
 
     def save(self, step: int, source: Source) -> None:

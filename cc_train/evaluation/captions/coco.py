@@ -27,7 +27,9 @@ CHANGE, STILL = "semantic change", "no change"
 PREDICTIONS, REFERENCES = "predictions.json", "references.json"
 SCORER_FILES = ("sc_results.json", "nsc_results.json")
 STILL_END = "_n"  # of the official ids of CLEVR-Change's distractors
-PREFIXES = ("CLEVR_default_", "CLEVR_semantic_", "CLEVR_nonsemantic_")
+PREFIXES = ("CLEVR_default_", "CLEVR_semantic_")
+STILL_PREFIX = "CLEVR_nonsemantic_"  # of the image after of a distractor
+STILL_ENDS = (STILL_END, "nc")  # by ids, and by ProCap's names
 FORMATS = 'Give [{"image_id": …, "caption": …}], {id: caption}, ProCap\'s or SCORER\'s results'
 
 
@@ -196,7 +198,19 @@ def matched(
 
 
 def _without_prefix(name: str) -> str:
+    """The id that a name of an image file in CLEVR-Change stands for; other names as they are.
+
+    `CLEVR_semantic_000001.png` → `000001.png`; `CLEVR_nonsemantic_000001.png` → `000001.png_n`.
+    """
+    if name.startswith(STILL_PREFIX):
+        base = name.removeprefix(STILL_PREFIX)
+        return base if base.endswith(STILL_ENDS) else base + STILL_END
     return next((name[len(p) :] for p in PREFIXES if name.startswith(p)), name)
+
+
+def _is_still(item: Item) -> bool:
+    """Whether a pair is a distractor, by its reference file or its id."""
+    return STILL in item.groups or _without_prefix(item.name).endswith(STILL_END)
 
 
 def _names(items: Sequence[Item]) -> dict[str, str]:
@@ -262,18 +276,32 @@ def _referenced(place: str, content: Any) -> list[dict[str, Any]]:
 
 
 def with_types(items: Sequence[Item], place: str) -> list[Item]:
-    """The items in the groups of a type mapping, {type: [image ids]}. Raises UserError."""
+    """The items in the groups of a type mapping, {type: [image ids]}.
+
+    The mapping may call a pair by any name that `matched` takes. A changed pair that it does not
+    have counts for all changed pairs and for no type. Raises UserError for a file that is no
+    mapping, or that has not one of the changed pairs.
+    """
     mapping = _json(place)
     if not isinstance(mapping, dict) or not all(isinstance(v, list) for v in mapping.values()):
         raise UserError(f"{place}: no type mapping", "Give {type: [image ids]}")
-    types = {str(name): kind for kind, names in mapping.items() for name in names}
-    grouped = []
-    for item in items:
-        still = item.name.endswith(STILL_END)
-        kind_of_change = types.get(item.name)
-        groups = (STILL,) if still else (CHANGE, kind_of_change) if kind_of_change else ()
-        grouped.append(replace(item, groups=groups))
-    return grouped
+    ids = _names(items)
+    types = {
+        ids.get(str(name)) or ids.get(_without_prefix(str(name))): str(kind)
+        for kind, names in mapping.items()
+        for name in names
+    }
+    changed = [item for item in items if not _is_still(item)]
+    if changed and not any(item.id in types for item in changed):
+        raise UserError(
+            f"{place}: no type of any changed pair of the references",
+            f"Ids there look like {changed[0].name!r}",
+        )
+    by_type = {id: (CHANGE, kind) for id, kind in types.items()}
+    return [
+        replace(item, groups=(STILL,) if _is_still(item) else by_type.get(item.id, (CHANGE,)))
+        for item in items
+    ]
 
 
 def with_facts(items: Sequence[Item], place: str) -> list[Item]:
@@ -321,11 +349,13 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
     out.mkdir(parents=True, exist_ok=True)
     rows = [{"image_id": item.name, "caption": predictions[item.id], **item.own} for item in items]
     storage.write_json(str(out / PREDICTIONS), rows)
-    still = [row for row in rows if row["image_id"].endswith(STILL_END)]
+    changed: list[dict[str, str]] = []
+    still: list[dict[str, str]] = []
+    for row in rows:
+        (still if _without_prefix(row["image_id"]).endswith(STILL_END) else changed).append(row)
     for name in SCORER_FILES:  # of an evaluation before this one
         (out / name).unlink(missing_ok=True)
     if still:
-        changed = [row for row in rows if not row["image_id"].endswith(STILL_END)]
         for name, part in zip(SCORER_FILES, (changed, still), strict=True):
             storage.write_json(str(out / name), part)
 

@@ -200,6 +200,23 @@ def negative_indices(count: int) -> np.ndarray:
     return np.where(neighbours < count, neighbours, 0)
 
 
+def other_scenes(scenes: Sequence[str]) -> np.ndarray:
+    """For each sample of a batch one of another scene, int64 [count], from half a batch away on.
+
+    For batches in the order of the shards, where the neighbour is often the other pair of the same
+    scene, with the same image before. Its neighbour where all are of one scene.
+    """
+    count = len(scenes)
+    chosen = negative_indices(count)
+    for number, scene in enumerate(scenes):
+        for step in range(count):
+            other = (number + count // 2 + step) % count
+            if scenes[other] != scene:
+                chosen[number] = other
+                break
+    return chosen
+
+
 def negative_is_valid(
     texts: Sequence[str], metas: Sequence[Mapping[str, Any]], negative_index: np.ndarray
 ) -> list[bool]:

@@ -29,7 +29,7 @@ from cc_train.evaluation.unreadable import Unreadable
 from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
 from cc_train.systems.procap import frozen_networks
-from cc_train.systems.procap.batches import Keyframes, ProcedureBatches, text_ids
+from cc_train.systems.procap.batches import Keyframes, ProcedureBatches, other_scenes, text_ids
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
@@ -153,7 +153,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         encoder,
         features,
         settings.losses,
-        HeldOut(data.valid, make_batch, request.ranks, unreadable),
+        HeldOut(data.valid, make_batch, request.ranks, unreadable, settings.stream.pair_scenes),
         settings.loop.weight_decay,
         request.device,
         partial(_picture, data.valid[:6], make_batch, features),
@@ -255,28 +255,33 @@ def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
 class HeldOut:
     """Batches for validation, the same each time; what cannot be read is left out.
 
-    ranks: each takes its turn. unreadable: what is left out of all batches, if that counts. Raises
-    JobFailed if it is too much, and, as `Stream` does, for an image that only its batch decodes.
+    ranks: each takes its turn. unreadable: what is left out of all batches, if that counts.
+    pair_scenes: as the stream of the training has it; only then a sample's wrong caption and frames
+    are of its own scene. Raises JobFailed if too much cannot be read, and, as `Stream` does, for an
+    image that only its batch decodes.
     """
 
     entries: Sequence[Entry]
     make: ProcedureBatches
     ranks: Ranks = field(default_factory=Ranks)
     unreadable: Unreadable | None = None
+    pair_scenes: bool = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         damaged: set[str] = set()
         for start in self.ranks.own_batches(len(self.entries), BATCH):
-            samples, rngs = [], []
+            samples, rngs, scenes = [], [], []
             for number, entry in enumerate(self.entries[start : start + BATCH], start):
                 try:
                     samples.append(entry.read())
                     rngs.append(order.rng_at(-1 % 2**32, number))
+                    scenes.append(entry.scene)
                 except (DamagedShard, FileNotFoundError):
                     damaged.add(entry.key)
             if samples:  # one alone is its own neighbour: its frames out of order still count
                 try:
-                    batch = self.make(samples, rngs)
+                    partner = None if self.pair_scenes else other_scenes(scenes)
+                    batch = self.make(samples, rngs, negative_index=partner)
                 except DamagedShard as error:
                     raise JobFailed(f"{error}: {REMEDY}") from None
                 yield batch

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +84,17 @@ def test_who_is_held_out_stays_as_it_is() -> None:
     train, _ = order.hold_out(items, ids, 1.0)
     assert len({ids[i] for i in train}) == 1, "at least one for training"
     assert order.hold_out([1], ["a"], 0.5) == ([1], [])
+
+
+@pytest.mark.parametrize(
+    ("ids", "count"), [(2, 1), (9, 1), (10, 2), (20, 4), (25, 5), (99, 5), (100, 5), (300, 15)]
+)
+def test_small_data_hold_out_some_ids(ids: int, count: int) -> None:
+    """Keeps away: a training on 25 scenes of one's own whose checkpoint one pair chooses."""
+    names = list(map(str, range(ids)))
+    _, held_out = order.hold_out(names, names, 0.05, least=5)
+    assert len(held_out) == count
+    assert set(order.hold_out(names, names, 0.05)[1]) <= set(held_out)
 
 
 @given(st.integers(1, 50), st.integers(1, 20), st.integers(0, 5), st.integers(0, 1000))

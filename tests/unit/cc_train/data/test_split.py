@@ -57,6 +57,14 @@ def test_one_scene_is_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(split.read(["1"], ["2"], split.ValidationSplit(), QUIET).train) == 2
 
 
+def test_small_data_are_validated_on_some_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a best checkpoint that one scene of 25 has chosen."""
+    monkeypatch.setattr(split.shard_index, "read", lambda patterns: entries(*patterns))
+    scenes = [str(number) for number in range(25)]
+    for settings, pairs in ((split.ValidationSplit(), 10), (split.ValidationSplit(scenes=1), 2)):
+        assert len(split.read(scenes, [], settings, QUIET).valid) == pairs
+
+
 def test_the_order_of_what_is_validated_on_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a run that does not go on, since its --valid are given the other way round."""
     monkeypatch.setattr(split.shard_index, "read", lambda patterns: entries(*patterns))

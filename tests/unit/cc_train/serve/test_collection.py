@@ -94,3 +94,40 @@ def test_a_table_of_somebody_else_stays(tmp_path: Path) -> None:
     (tmp_path / TABLE).write_text('{"before": "a.png", "after": "b.png"}\n')
     with pytest.raises(UserError, match="not a table of cc-train serve"):
         Collection(tmp_path)
+
+
+def test_a_pair_that_cannot_be_stored_is_nowhere(tmp_path: Path) -> None:
+    """Keeps away: a pair that the user was not told of, but that the next one brings along; and old
+    captions at new images.
+    """
+    collection = collected(tmp_path)
+    table, files = (tmp_path / TABLE).read_text(), sorted((tmp_path / "images").rglob("*.*"))
+    before = (tmp_path / "images/train/A/one.png").read_bytes()
+    levir = (tmp_path / LEVIR).read_text()
+    (tmp_path / LEVIR).unlink()
+    (tmp_path / LEVIR).mkdir()
+    for id in ("one", "three"):
+        with pytest.raises(UserError, match=rf"^{id} cannot be stored \(Is a directory\)\. Look"):
+            collection.put(id, picture(30), picture(30), ["other"], "train", "change")
+    with pytest.raises(UserError, match=r"^two cannot be removed \(Is a directory\)\. Look"):
+        collection.remove("two")
+    assert (tmp_path / TABLE).read_text() == table
+    assert sorted((tmp_path / "images").rglob("*.*")) == files
+    assert (tmp_path / "images/train/A/one.png").read_bytes() == before
+    assert [row.captions[0] for row in collection.rows()] == [TEXTS[0], "same"]
+    (tmp_path / LEVIR).rmdir()
+    collection.put("one", picture(), picture(), TEXTS, "train", "change")
+    assert (tmp_path / LEVIR).read_text() == levir
+    assert (tmp_path / TABLE).read_text() == table
+
+
+def test_new_images_of_a_pair_have_a_name_of_their_own(tmp_path: Path) -> None:
+    """Keeps away: images that are replaced before the row that belongs to them is there."""
+    collection = collected(tmp_path)
+    row = collection.put("one", picture(), picture(), ["other"], "train", "change")
+    assert row.before == "images/train/A/one.png", "the same images stay where they are"
+    row = collection.put("one", picture(30), picture(30), ["other"], "train", "change")
+    assert (row.before, row.after) == ("images/train/A/one-2.png", "images/train/B/one-2.png")
+    assert (tmp_path / row.before).read_bytes() == picture(30)
+    assert not (tmp_path / "images/train/A/one.png").exists()
+    assert Collection(tmp_path).get("one") == row

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cc_prep import storage
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
 from cc_train.serve import server as servers
@@ -137,6 +138,66 @@ def test_what_no_user_of_the_page_asks(
 ) -> None:
     """Keeps away: other web sites that read or write here, and files outside the lists."""
     assert ask(server, method, path, content, headers)[0] == status
+
+
+def test_too_large_images_have_their_answer(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: "The server does not answer", where it closed the socket on what is still sent.
+
+    The body is larger than what the buffers of two sockets take.
+    """
+    monkeypatch.setattr(servers, "MOST_BYTES", 1_000_000)
+    status, value = ask(server, "POST", "/caption", b"x" * 20_000_000)
+    assert (status, value) == (413, {"error": "the images have more than 1 MB"})
+
+
+def test_a_closed_tab_prints_no_traceback(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: a traceback in the terminal of whoever closes a tab before it is answered."""
+    handled = threading.Event()
+    shut_down = Server.shutdown_request
+
+    def closed(self: Server, request: Any) -> None:
+        shut_down(self, request)
+        handled.set()
+
+    def reset(*values: Any) -> tuple[bytes, str]:
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(Server, "shutdown_request", closed)
+    monkeypatch.setattr(servers.Handler, "_post", reset)
+    with pytest.raises(http.client.RemoteDisconnected):
+        ask(server, "POST", "/caption", PAIR)
+    assert handled.wait(10)
+    assert capfd.readouterr().err == ""
+
+
+def test_other_faults_of_the_server_are_shown(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: a fault of our own that nobody hears of."""
+    monkeypatch.setattr(servers.Handler, "_post", lambda handler: 1 / 0)
+    with pytest.raises(http.client.RemoteDisconnected):
+        ask(server, "POST", "/caption", PAIR)
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_pair_that_cannot_be_stored_is_one_line(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a page that says that the server is gone, where its disk is full."""
+
+    def full(*values: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "write_bytes", full)
+    pair = {**PAIR, "id": "full", "captions": ["x"], "split": "train", "kind": "change"}
+    status, value = ask(server, "POST", "/pairs", pair)
+    assert status == 400
+    assert value["error"].startswith("full cannot be stored (No space left on device). Look at")
+    assert all(row["id"] != "full" for row in ask(server, "GET", "/pairs")[1])
 
 
 def test_files_of_the_page_allow_nothing_from_elsewhere(server: Server) -> None:

@@ -1,14 +1,25 @@
-"""What an exported captioner takes on a disk."""
+"""What an exported captioner takes on a disk, and what its confidence may be fitted on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cc_prep.errors import UserError
+from cc_train.calibration import Calibration
+from cc_train.captioner import EncoderDecoder, Inputs
+from cc_train.data import shard_index
+from cc_train.evaluation import calibrating
 from cc_train.layers import frozen_backbone
 from cc_train.sharing import export
+from cc_train.sharing.export import Details
+from cc_train.text import Vocabulary
+from cc_train.training.runs import Run
+from tests import token_shards
+from tests.small_captioner import Talkative
 
 
 def test_a_backbones_file_is_halved_and_others_are_copied(tmp_path: Path) -> None:
@@ -26,3 +37,46 @@ def test_a_backbones_file_is_halved_and_others_are_copied(tmp_path: Path) -> Non
     assert torch.allclose(small["weight"].float(), tensors["weight"], atol=1e-2)
     assert small["num_batches_tracked"] == 70_001
     assert (out / "vocabulary.json").read_text() == "[]"
+
+
+def test_a_link_to_what_is_measured_on_is_not_calibrated_on(tmp_path: Path) -> None:
+    """Keeps away: a calibration error of the very pairs that the calibration was fitted on."""
+    shards, _ = token_shards.write(tmp_path / "a", 2)
+    other, _ = token_shards.write(tmp_path / "b", 2, images=True)
+    (tmp_path / "link.tar").symlink_to(tmp_path / "a/train-000000.tar")
+    (tmp_path / "copy.tar").write_bytes((tmp_path / "a/train-000000.tar").read_bytes())
+    measured = shard_index.read([shards])
+    for same in ("link.tar", "copy.tar"):
+        with pytest.raises(UserError, match=r"^the pair set-train-000000-change is in --shards"):
+            export._check_other_pairs(measured, shard_index.read([str(tmp_path / same)]))
+    # Other images may have the same keys: those of rendered scenes are numbers.
+    export._check_other_pairs(measured, shard_index.read([other]))
+
+
+def test_what_is_trained_on_and_calibrated_on_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: a confidence that is too high, since the captions of training pairs are right
+    more often.
+    """
+    shards, _ = token_shards.write(tmp_path / "a", 2)
+    keys = [entry.key for entry in shard_index.read([shards])]
+    run, details = Run(tmp_path, "pair", {}, {}, 1), Details(calibrate=[shards])
+    captioner = EncoderDecoder(Inputs((8, 8)), Vocabulary.of(["a"], 1), 4)
+    monkeypatch.setattr(calibrating, "fit", lambda captioner, shards: Calibration(1.0, 0.0))
+    fit = Calibration(1.0, 0.0).to_json()
+    (tmp_path / "training_keys.txt").write_text("other\n")
+    assert export._calibration(run, captioner, details) == fit
+    (tmp_path / "training_keys.txt").write_text("\n".join(["other", *keys[:3]]) + "\n")
+    assert export._calibration(run, captioner, details) == {**fit, "pairs": 4, "trained_on": 3}
+    assert capsys.readouterr().err.count("3 of the 4 pairs that it was calibrated on have the") == 1
+
+
+def test_what_shows_no_confidence_is_not_calibrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a card that promises a confidence which no caption of a language model has."""
+    monkeypatch.setattr(calibrating, "fit", lambda captioner, shards: pytest.fail("was scored"))
+    run = Run(tmp_path, "mllm", {}, {}, 1)
+    with pytest.raises(UserError, match=r"a captioner of mllm shows no confidence\. Leave out"):
+        export._calibration(run, Talkative(), Details(calibrate=["none.tar"]))

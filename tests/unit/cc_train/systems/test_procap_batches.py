@@ -142,6 +142,19 @@ def test_neighbours_are_partners() -> None:
     ]  # fmt: skip
 
 
+def test_partners_in_the_order_of_the_shards_are_of_other_scenes() -> None:
+    """Keeps away: a validation whose wrong frames are the true ones, as both pairs of a scene have
+    the same image before.
+    """
+    pairs = [scene for scene in "abcdefgh" for _ in range(2)]
+    partner = batches.other_scenes(pairs)
+    assert partner.dtype == np.int64
+    assert partner.tolist() == [*range(8, 16), *range(8)]
+    assert batches.other_scenes(list("aab")).tolist() == [2, 2, 0]
+    assert batches.other_scenes(list("aaab")).tolist() == [3, 3, 3, 1]
+    assert [batches.other_scenes(list("a" * n)).tolist() for n in (1, 2)] == [[0], [1, 0]]
+
+
 def test_texts_lose_their_marks_alone() -> None:
     """Keeps away: a first or last word that is cut with the marks."""
     whole = batches.text_ids("the small cube", 8).tolist()

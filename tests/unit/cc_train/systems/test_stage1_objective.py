@@ -329,14 +329,34 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
             assert objective.division(raw["visible"]) == chunks
 
 
+def test_wrong_ones_of_a_validation_are_of_another_scene() -> None:
+    """Keeps away: a validation of another task than that of the training."""
+
+    class Entry:
+        def __init__(self, scene: str) -> None:
+            self.scene = scene
+
+        def read(self) -> str:
+            return self.scene
+
+    entries: Any = [Entry(scene) for scene in "aabb"]
+    maker: Any = lambda samples, rngs, negative_index: negative_index  # noqa: E731
+    (partner,) = HeldOut(entries, maker)
+    assert partner.tolist() == [2, 3, 0, 1]
+    # With whole scenes as items the training takes a sample's neighbour, too.
+    assert list(HeldOut(entries, maker, pair_scenes=True)) == [None]
+
+
 def test_a_damaged_image_to_validate_on_is_told_in_a_line() -> None:
     """Keeps away: a traceback at the first validation, 5,000 steps after the start."""
 
     class Entry:
+        scene = "d-val-1"
+
         def read(self) -> str:
             return "a sample"
 
-    def make(samples: Any, rngs: Any) -> Any:
+    def make(samples: Any, rngs: Any, negative_index: Any) -> Any:
         raise DamagedShard("k: no image of frame 0")
 
     entries: Any = [Entry()]
@@ -349,7 +369,7 @@ def test_unreadable_samples_to_validate_on_are_counted() -> None:
     """Keeps away: figures of fewer samples than the log says, without a word."""
 
     class Entry:
-        key = "d-val-2-change"
+        key, scene = "d-val-2-change", "d-val-2"
 
         def read(self) -> str:
             raise DamagedShard("cut short")
@@ -359,7 +379,7 @@ def test_unreadable_samples_to_validate_on_are_counted() -> None:
             return "a sample"
 
     entries: Any = [Entry(), Whole()]
-    maker: Any = lambda samples, rngs: {"count": len(samples)}  # noqa: E731
+    maker: Any = lambda samples, rngs, negative_index: {"count": len(samples)}  # noqa: E731
     screen = io.StringIO()
     unreadable = Unreadable(2, 0.5, Ranks(), Console(file=screen, width=40))
     assert list(HeldOut(entries, maker, unreadable=unreadable)) == [{"count": 1}]

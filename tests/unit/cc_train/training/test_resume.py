@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cc_prep.errors import UserError
+from cc_train import start
 from cc_train.training import resume
 from cc_train.training.settings import Loop
 
@@ -73,6 +74,20 @@ def test_another_validation_set_is_refused() -> None:
         resume.check_same(of(**{name: "cd"}), of(**{name: "ab"}), RUN, {})
 
 
+def test_runs_from_before_scenes_were_held_out_at_least_go_on() -> None:
+    """Keeps away: runs that a new release refuses, and a refusal that does not say the way out."""
+
+    def of(train: int, **split: Any) -> dict[str, Any]:
+        return {**config(), "samples": {"train": train}, "validation_split": {**split, "pairs": 9}}
+
+    resume.check_same(of(90), of(90, scenes=5), RUN, {})  # large data are divided as before
+    with pytest.raises(UserError, match=r"Set validation_split\.scenes=1, which the run was begun"):
+        resume.check_same(of(24), of(20, scenes=5), RUN, {})
+    for before in (of(24), of(24, scenes=5)):
+        with pytest.raises(UserError, match="Use the same settings"):
+            resume.check_same(before, of(20, scenes=1), RUN, {})
+
+
 def test_another_start_is_refused() -> None:
     """Keeps away: a run of two starts, whose settings and card name the last one alone."""
     of = lambda init: {**config(), "init": init}  # noqa: E731
@@ -103,6 +118,26 @@ def test_a_step_is_divided(world: int, most: int, micro: int, accumulated: int) 
     loop = Loop(global_batch_size=16, batch_size=most).divided(world)
     assert (loop.batch_size, loop.grad_accum_steps) == (micro, accumulated)
     assert loop.global_batch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("total", "world", "most", "note"),
+    [
+        (62, 2, 16, "31 micro-batches of 1 on each process, which is slow: 31 has no larger"),
+        (62, 2, 16, "Give a multiple of 32 as loop.global_batch_size"),
+        (34, 1, 16, "17 micro-batches of 2 on"),
+        (64, 2, 16, ""),
+        (16, 2, 64, ""),  # the whole step at once
+        (30, 1, 16, ""),
+        (None, 1, 16, ""),
+    ],
+)
+def test_small_micro_batches_are_said(total: int | None, world: int, most: int, note: str) -> None:
+    """Keeps away: a training that is ten times slower than it could be, without a word."""
+    asked = Loop(global_batch_size=total, batch_size=most)
+    text = start.small_parts(asked, asked.divided(world), world)
+    assert note in text
+    assert bool(note) == bool(text)
 
 
 def test_a_step_that_cannot_be_divided_is_refused() -> None:

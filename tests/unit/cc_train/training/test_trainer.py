@@ -13,8 +13,10 @@ from torch import Tensor
 
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
+from cc_train.evaluation.validation import BEST
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training import runs
+from cc_train.training.best import better
 from cc_train.training.loop import Loop, Trainer
 from cc_train.training.settings import computed_in, pick_device
 
@@ -141,3 +143,37 @@ def test_a_trainer_computes_as_tf32_says(monkeypatch: pytest.MonkeyPatch, tf32: 
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@pytest.mark.parametrize(
+    ("figures", "best"),
+    [
+        ([(0, 0), (0, 3), (0, 2)], 2),
+        ([(0, 0), (0, 0), (0, 0)], 3),
+        ([(5, 9), (5, 9), (4, 9)], 2),
+        ([(5, 1), (4, 9), (math.nan, 9)], 1),
+        ([(5, 1), (5, math.nan)], 1),
+    ],
+)
+def test_equal_figures_do_not_choose_the_first_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, figures: list[tuple[float, float]], best: int
+) -> None:
+    """Keeps away: small data, where CIDEr is always 0, that end with the first checkpoint."""
+    task = objective(adversarial=0.0)
+    trainer = Trainer(task, Loop(device="cpu"), {}, Path("unused"))
+    monkeypatch.setattr(task, "best", BEST)
+    for step, values in enumerate(figures, 1):
+        named = dict(zip(("CIDEr", "BLEU-4"), values, strict=True))
+        monkeypatch.setattr(task, "validate", lambda network, named=named: (named, None))
+        trainer.validate(step)
+    assert trainer.best["step"] == best
+
+
+def test_the_best_one_of_a_run_from_before_ties_were_broken() -> None:
+    """Keeps away: a resumed run that does not know the BLEU-4 of its best checkpoint."""
+    before = {"step": 500, "CIDEr": 0.0}
+    new = better(before, {"CIDEr": 0.0, "BLEU-4": 0.0}, 1000, BEST)
+    assert new == {"step": 1000, "CIDEr": 0.0, "BLEU-4": 0.0}
+    assert better(before, {"BLEU-4": 9.0}, 1000, BEST) == before
+    assert better({"step": 1, "msm": 2.0}, {"msm": 1.5}, 2, ("msm", False))["step"] == 2
+    assert better({"step": 1, "msm": 2.0}, {"msm": 2.5}, 2, ("msm", False))["step"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from cc_prep.errors import UserError
 from cc_prep.formats import coco as reference_files
 from cc_prep.formats.sequences import pair_meta
 from cc_prep.manifest import Manifest
+from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, scorer, scoring
-from tests import miniatures
+from tests import miniatures, token_shards
 from tests.commands import cc_train
 from tests.conftest import ROOT, golden
 
@@ -71,6 +73,9 @@ def named(name: str, ids: list[str]) -> object:
     [
         ("clevr", "results", ["000000.png", "000000.png_n"]),
         ("clevr", "results", ["CLEVR_default_000000.png", "CLEVR_default_000000.png_n"]),
+        ("clevr", "results", ["CLEVR_semantic_000000.png", "CLEVR_nonsemantic_000000.png"]),
+        ("clevr", "results", ["CLEVR_semantic_000000", "CLEVR_nonsemantic_000000"]),
+        ("clevr", "results", ["CLEVR_semantic_000000.png", "CLEVR_nonsemantic_000000.png_n"]),
         ("clevr", "annotations", ["000000", "000000_n"]),
         ("clevr", "procap", ["000000.pngc", "000000.pngnc"]),
         ("clevr", "procap", ["000000c", "000000nc"]),
@@ -229,12 +234,62 @@ def test_types_of_an_official_mapping(tmp_path: Path) -> None:
         "1.png": ("semantic change", "color"),
         "2.png": ("semantic change", "move"),
         "2.png_n": ("no change",),
-        "3.png": (),
+        "3.png": ("semantic change",),  # of no type that the mapping has
     }
     broken = tmp_path / "broken.json"
     broken.write_text('{"color": "1.png"}')
     with pytest.raises(UserError, match="no type mapping"):
         coco.with_types(items, str(broken))
+
+
+@pytest.mark.parametrize(
+    "names", [["CLEVR_semantic_000000.png"], ["000000"], ["clevr-train-000000-change"]]
+)
+def test_a_type_mapping_may_have_other_names(tmp_path: Path, names: list[str]) -> None:
+    """Keeps away: a mapping that matches no pair, and takes the groups of all of them away."""
+    items = items_of(miniatures.clevr(tmp_path / "data"))[:2]
+    (tmp_path / "types.json").write_text(json.dumps({"paint": names}))
+    typed = coco.with_types(items, str(tmp_path / "types.json"))
+    assert [item.groups for item in typed] == [("semantic change", "paint"), ("no change",)]
+    (tmp_path / "types.json").write_text(json.dumps({"paint": [7, "8.png"]}))
+    with pytest.raises(UserError, match=r"no type of any changed pair .*like '000000\.png'"):
+        coco.with_types(items, str(tmp_path / "types.json"))
+
+
+def test_a_type_mapping_that_lacks_pairs_says_so(tmp_path: Path) -> None:
+    """Keeps away: a score of "semantic change" that is of some changed pairs, without a word."""
+    (tmp_path / "types.json").write_text(json.dumps({"color": ["1.png"]}))
+    (tmp_path / "references.json").write_text(json.dumps({"1.png": ["a"], "2.png": ["b"]}))
+    (tmp_path / "theirs.json").write_text(json.dumps({"1.png": "a", "2.png": "b"}))
+    done = cc_train("evaluate", "--predictions", tmp_path / "theirs.json", "--json",
+                    "--references", tmp_path / "references.json",
+                    "--types", tmp_path / "types.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/types.json: no type of 1 changed pairs" in done.stderr
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "theirs.json.evaluation/items.jsonl").read_text().splitlines()
+    ]
+    assert all("semantic change" in row["groups"] for row in rows), rows
+
+
+def test_captions_of_shards_whose_pairs_have_no_caption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: predictions of all samples of shards, as `cc-train caption --shards` prints them,
+    refused as of no pair where a sample has no caption.
+    """
+    shards, _ = token_shards.write(tmp_path / "shards", 1)
+    first, second = shard_index.read([shards])
+    entries = [first, replace(second, captions=())]
+    monkeypatch.setattr(shard_index, "read", lambda places: entries)
+    (tmp_path / "theirs.json").write_text(json.dumps({e.key: "a car left" for e in entries}))
+    done = cc_train("evaluate", "--predictions", tmp_path / "theirs.json",
+                    "--shards", shards, "--out", tmp_path / "out")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "1 predictions of pairs without captions left out" in done.stderr
+    again = coco.read_uncaptioned(str(tmp_path / "out/references.json"))
+    assert [item.name for item in again] == [second.key]
 
 
 SPOT_300 = ROOT.parent / "shared/golden/caption_metrics/spot_the_diff_300.json"
