@@ -15,6 +15,9 @@ from pipelines.state.journal import Done
 from pipelines.stored import ShardFromSequences
 
 Shard = ShardPlan | ShardFromSequences | ShardWithFindings | ShardOfRegions
+SHARDS: dict[str, type[Shard]] = {
+    cls.TYPE: cls for cls in (ShardPlan, ShardFromSequences, ShardWithFindings, ShardOfRegions)
+}
 Item = ImagePair | StoredSequence | WithFindings | RegionRow
 # A sample of a tar: its members by extension.
 Members = dict[str, bytes]
@@ -79,11 +82,7 @@ MakeStep = Callable[[str], Step]
 
 def shard_from_json(value: dict[str, Any]) -> Shard:
     """A shard back from its JSON."""
-    if "findings_digest" in value:
-        return ShardWithFindings.from_json(value)
-    if "regions" in value:
-        return ShardOfRegions.from_json(value)
-    return ShardPlan.from_json(value) if "pairs" in value else ShardFromSequences.from_json(value)
+    return SHARDS[value["type"]].from_json(value)
 
 
 def remaining(shards: Iterable[Shard], done: dict[str, Done], retry_rejects: bool) -> list[Shard]:

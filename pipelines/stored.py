@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
@@ -25,9 +25,10 @@ class ShardFromStored:
     """A shard to make from a finished one of an earlier job: the whole of it, or nothing.
 
     count: so many of its items, from the first. limited: whether it has more. input_digest: SHA-256
-    over what decides the result's bytes. KIND: what messages call the items.
+    over what decides the result's bytes. KIND: what messages call the items. TYPE: see `to_json`.
     """
 
+    TYPE: ClassVar[str]
     KIND: ClassVar[str]
 
     split: str
@@ -52,11 +53,12 @@ class ShardFromStored:
         return self if retry_rejects and done.rejects else None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """What a worker gets; `type` says of which class it is."""
+        return {**asdict(self), "type": self.TYPE}
 
     @classmethod
     def from_json(cls: type[Stored], value: dict[str, Any]) -> Stored:
-        return cls(**value)
+        return cls(**{of.name: value[of.name] for of in fields(cls)})
 
 
 Stored = TypeVar("Stored", bound=ShardFromStored)
@@ -69,6 +71,7 @@ class ShardFromSequences(ShardFromStored):
     sequences, scores: the files.
     """
 
+    TYPE = "sequences"
     KIND = "sequences"
 
     sequences: str

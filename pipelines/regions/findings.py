@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -33,6 +33,10 @@ from pipelines.state.journal import Done
 from pipelines.stored import ShardFromSequences, finished_shards
 
 KINDS = (changes.FORMAT, entities.FORMAT)
+# The shards that findings are put beside, by what their JSON calls them.
+BARE_SHARDS: dict[str, type[ShardPlan | ShardFromSequences]] = {
+    cls.TYPE: cls for cls in (ShardPlan, ShardFromSequences)
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class ShardWithFindings:
 
     rejected: keys of pairs that one of these jobs set aside, and which are in no file for that.
     """
+
+    TYPE: ClassVar[str] = "findings"
 
     shard: ShardPlan | ShardFromSequences
     findings_digest: str
@@ -129,14 +135,18 @@ class ShardWithFindings:
         return self if retry_rejects and done.rejects else None
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "shard": self.shard.to_json()}
+        """What a worker gets; `type` says of which class it is, and that of `shard` likewise."""
+        return {**self.__dict__, "type": self.TYPE, "shard": self.shard.to_json()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardWithFindings:
-        inner = value["shard"]
-        plan = ShardPlan if "pairs" in inner else ShardFromSequences
-        rejected = tuple(value["rejected"])
-        return cls(**{**value, "shard": plan.from_json(inner), "rejected": rejected})
+        return cls(
+            BARE_SHARDS[value["shard"]["type"]].from_json(value["shard"]),
+            value["findings_digest"],
+            value["changes"],
+            value["entities"],
+            tuple(value["rejected"]),
+        )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ class ShardOfRegions(ShardFromStored):
     input_digest: SHA-256 over these rows and the training shards. regions: the file.
     """
 
+    TYPE = "regions"
     KIND = "pairs"
 
     regions: str
