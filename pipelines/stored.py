@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -46,11 +46,7 @@ class ShardFromStored:
         Nothing of it is kept: what failed in it may be any of its items. Raises UserError where it
         holds more than a --limit now asks for.
         """
-        if done is not None and self.limited and done.pairs > self.count:
-            raise larger_already(self.name, f"{done.pairs} {self.KIND}", self.count)
-        if done is None or done.input_digest != self.input_digest:
-            return self
-        return self if retry_rejects and done.rejects else None
+        return whole_or_none(self, done, self.limited, self.KIND, retry_rejects)
 
     def to_json(self) -> dict[str, Any]:
         """What a worker gets; `type` says of which class it is."""
@@ -62,6 +58,41 @@ class ShardFromStored:
 
 
 Stored = TypeVar("Stored", bound=ShardFromStored)
+
+
+class Counted(Protocol):
+    """A shard that is made whole or not at all."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    def digest(self) -> str: ...
+
+
+Whole = TypeVar("Whole", bound=Counted)
+
+
+def whole_or_none(
+    shard: Whole, done: Done | None, limited: bool, kind: str, retry_rejects: bool
+) -> Whole | None:
+    """The shard where it is to be made or its input changed; None if it is finished.
+
+    limited: whether its input has more items. kind: what messages call the items. Raises UserError
+    where the finished shard holds more than a --limit now asks for.
+    """
+    if done is None:
+        return shard
+    if limited and done.pairs > shard.count:
+        raise larger_already(shard.name, f"{done.pairs} {kind}", shard.count)
+    if done.input_digest != shard.digest():
+        return shard
+    return shard if retry_rejects and done.rejects else None
+
+
+def digest_of(*parts: object) -> str:
+    """SHA-256 over what decides a shard's bytes, in this order."""
+    return hashlib.sha256(":".join(map(str, parts)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -100,7 +131,7 @@ def plan_from_sequences(
     shards = []
     for split, name, count in in_splits(records, splits, limit):
         record = records[name]
-        digest = _digest(record["sha256"], count)
+        digest = digest_of(record["sha256"], count)
         table = None
         if score_records is not None and score_folder is not None:
             table = storage.join(score_folder, scores.FORMAT.file(name))
@@ -160,13 +191,9 @@ def _digest_with_scores(
 ) -> str:
     """The digest of sequences and scores. Raises UserError if the scores are of other sequences."""
     remedy = "Run cc-prep score-frames again"
-    whole_digest, part_digest = (_digest(record["sha256"], n) for n in (record["samples"], count))
+    whole_digest, part_digest = (digest_of(record["sha256"], n) for n in (record["samples"], count))
     if name not in score_records:
         raise UserError(f"{folder}: no scores of {name}", remedy)
     if score_records[name].get("input_digest") not in (whole_digest, part_digest):
         raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
-    return _digest(part_digest, score_records[name]["sha256"])
-
-
-def _digest(one: str, other: object) -> str:
-    return hashlib.sha256(f"{one}:{other}".encode()).hexdigest()
+    return digest_of(part_digest, score_records[name]["sha256"])

@@ -5,7 +5,6 @@ What was found lies in the folders of earlier jobs, in shards of the same names.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +27,9 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from pipelines import fingerprint
-from pipelines.plan import ShardPlan, larger_already
+from pipelines.plan import ShardPlan
 from pipelines.state.journal import Done
-from pipelines.stored import ShardFromSequences, finished_shards
+from pipelines.stored import ShardFromSequences, digest_of, finished_shards, whole_or_none
 
 KINDS = (changes.FORMAT, entities.FORMAT)
 # The shards that findings are put beside, by what their JSON calls them.
@@ -118,21 +117,15 @@ class ShardWithFindings:
             yield WithFindings(item, of_pairs.get(item.key), listed)
 
     def digest(self) -> str:
-        return _digest(self.shard.digest(), self.findings_digest)
+        return digest_of(self.shard.digest(), self.findings_digest)
 
     def remaining(self, done: Done | None, retry_rejects: bool) -> ShardWithFindings | None:
         """The whole shard where it is to be made or its input changed; None if it is finished.
 
         Raises UserError where it holds more than a --limit now asks for.
         """
-        if done is None:
-            return self
         limited = isinstance(self.shard, ShardPlan) or self.shard.limited
-        if limited and done.pairs > self.count:
-            raise larger_already(self.name, f"{done.pairs} pairs", self.count)
-        if done.input_digest != self.digest():
-            return self
-        return self if retry_rejects and done.rejects else None
+        return whole_or_none(self, done, limited, "pairs", retry_rejects)
 
     def to_json(self) -> dict[str, Any]:
         """What a worker gets; `type` says of which class it is, and that of `shard` likewise."""
@@ -163,9 +156,7 @@ class Findings:
 
 
 def find_findings(
-    manifest: Manifest,
-    source: str,
-    kinds: Sequence[ShardFormat] = (changes.FORMAT, entities.FORMAT),
+    manifest: Manifest, source: str, kinds: Sequence[ShardFormat] = KINDS
 ) -> Findings:
     """What lies in `source` of these jobs. Raises UserError for unfinished ones and other data."""
     records: dict[str, Any] = {}
@@ -214,7 +205,7 @@ def with_findings(
             if shard.name not in record["shards"]:
                 continue  # every pair of it was set aside
             places[kind.folder] = storage.join(folder, kind.file(shard.name))
-            digest = _digest(digest, record["shards"][shard.name]["sha256"])
+            digest = digest_of(digest, record["shards"][shard.name]["sha256"])
         set_aside = tuple(sorted(rejected.get(shard.name, ())))
         enriched.append(ShardWithFindings(shard, digest, **places, rejected=set_aside))
     return enriched
@@ -250,7 +241,3 @@ def add_to(members: Mapping[str, bytes], item: WithFindings) -> dict[str, bytes]
         meta["entities"] = [[entity.phrase, entity.score] for entity in item.entities]
     complete["json"] = json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()
     return {name: complete[name] for name in training_shards.ordered(complete)}
-
-
-def _digest(one: str, other: str) -> str:
-    return hashlib.sha256(f"{one}:{other}".encode()).hexdigest()
