@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
 
@@ -18,6 +18,7 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import StoredSequence
 from pipelines.plan import larger_already
 from pipelines.state.journal import Done
+from pipelines.step import Item, Shard
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class ShardFromStored:
     count: int
     input_digest: str
     limited: bool = field(default=False, kw_only=True)
+
+    def items(self) -> Iterator[Item]:
+        """The items one by one. Raises DamagedShard."""
+        raise NotImplementedError
 
     def digest(self) -> str:
         return self.input_digest
@@ -60,17 +65,7 @@ class ShardFromStored:
 Stored = TypeVar("Stored", bound=ShardFromStored)
 
 
-class Counted(Protocol):
-    """A shard that is made whole or not at all."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    def digest(self) -> str: ...
-
-
-Whole = TypeVar("Whole", bound=Counted)
+Whole = TypeVar("Whole", bound=Shard)
 
 
 def whole_or_none(

@@ -155,7 +155,7 @@ class Findings:
     entities: dict[str, Any] | None = None
 
 
-def find_findings(
+def read_findings(
     manifest: Manifest, source: str, kinds: Sequence[ShardFormat] = KINDS
 ) -> Findings:
     """What lies in `source` of these jobs. Raises UserError for unfinished ones and other data."""

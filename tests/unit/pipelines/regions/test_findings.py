@@ -14,8 +14,8 @@ from cc_prep.formats import changes, entities, tar, training_shards
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
 from pipelines.regions.shards import ShardOfRegions
-from pipelines.step import shard_from_json
 from pipelines.stored import ShardFromSequences
+from pipelines.worker.shard_types import shard_from_json
 from tests import fakes
 from tests.conftest import Command
 

@@ -21,13 +21,13 @@ from pipelines.step import Members
 Item = ImagePair | StoredSequence
 
 
-class EndReader:
+class PairReader:
     """Before and after of pairs, as `cc-prep interpolate` reads them, or of stored sequences."""
 
     def __init__(self, manifest: Manifest) -> None:
         settings = InterpolateSettings(method="crossfade", depth=0, keep_truth=False)
-        ends_alone = manifest.model_copy(update={"interpolate": settings})
-        self._pairs = Interpolate(ends_alone, {}, "cpu", with_truth=False)
+        images_alone = manifest.model_copy(update={"interpolate": settings})
+        self._pairs = Interpolate(images_alone, {}, "cpu", with_truth=False)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
         """See `Interpolate.upcoming`."""
@@ -58,7 +58,7 @@ class FindChanges(Networks):
             use_threads(self.settings.threads)
             weights = self.check(identify(self.settings.weights))
         self.segmenter = segmenters.make(self.settings, weights, device)
-        self.reader = EndReader(manifest)
+        self.reader = PairReader(manifest)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
         """See `Interpolate.upcoming`."""

@@ -18,7 +18,7 @@ from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
 from cc_prep.weights.folders import identify
 from pipelines.actors import Digests, Images, Networks, use_threads
-from pipelines.regions.find_changes import EndReader
+from pipelines.regions.changes_step import PairReader
 from pipelines.regions.findings import WithFindings
 from pipelines.regions.shards import TRAIN
 from pipelines.step import Sample
@@ -39,7 +39,7 @@ class VectorsOfRegions(Networks):
             file = self.check(weights.locate(self.settings.features))
         self.encoder = regions.make(self.settings, file, device)
         self.nouns = phrases.NounPhrases()
-        self.reader = EndReader(manifest)
+        self.reader = PairReader(manifest)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
         """See `Interpolate.upcoming`."""
@@ -76,14 +76,14 @@ class VectorsOfRegions(Networks):
         except DamagedShard as error:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
         names = dict.fromkeys(itertools.chain.from_iterable(self.nouns(captions)))
-        ends = regions.vectors(
+        vectors = regions.vectors(
             self.encoder,
             images.before,
             images.after,
             item.change.change,
             self.settings.regions,
         )
-        return RegionRow(item.key, item.id, item.split, item.kind, tuple(names), *ends)
+        return RegionRow(item.key, item.id, item.split, item.kind, tuple(names), *vectors)
 
 
 class Retrieve(Networks):
