@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from cc_prep.errors import RejectedPair
 from pipelines.state.journal import Done
 
 # A sample of a tar: its members by extension.
@@ -109,6 +110,22 @@ class Expecting(Protocol):
 
 # Builds the step inside a worker, on the device given: `cpu` or `cuda`.
 MakeStep = Callable[[str], Step]
+
+
+Result = TypeVar("Result")
+
+
+def unless_rejected(
+    function: Callable[..., Result], outcomes: Iterable[Any], *others: Iterable[Any]
+) -> list[Result | RejectedPair]:
+    """`function` of each outcome and of what stands beside it; a rejection passes through.
+
+    others: each as long as `outcomes`, which is checked.
+    """
+    return [
+        outcome if isinstance(outcome, RejectedPair) else function(outcome, *beside)
+        for outcome, *beside in zip(outcomes, *others, strict=True)
+    ]
 
 
 def remaining(shards: Iterable[Shard], done: dict[str, Done], retry_rejects: bool) -> list[Shard]:
