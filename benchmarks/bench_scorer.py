@@ -52,7 +52,9 @@ def main(batch: int, width: int, repeats: int) -> None:
         "ratio": runs["public"].seconds / runs["ours"].seconds,
         "memory_ratio": runs["public"].peak / runs["ours"].peak,
     }
-    print(f"a step of {batch} scenes: {runs['ours'].seconds:.1f} s and {runs['ours'].peak:.0f} MB, "
+    rounds = "one round" if repeats == 1 else f"medians of {repeats} rounds"
+    print(f"a step of {batch} scenes, {rounds}: "
+          f"{runs['ours'].seconds:.1f} s and {runs['ours'].peak:.0f} MB, "
           f"the public way {runs['public'].seconds:.1f} s and {runs['public'].peak:.0f} MB: "
           f"× {step['ratio']:.2f}, memory × {step['memory_ratio']:.2f}")  # fmt: skip
     decoders = {"kept": partial(kept, width), "recomputed": partial(recomputed, width)}

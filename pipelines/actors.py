@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from cc_prep.media.video_frames import VideoFrames
 from cc_prep.models.cpu import allocator
 from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence, interpolation
-from pipelines.step import Members
+from pipelines.step import Members, unless_rejected
 
 PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
 # What the driver found for each weight that a manifest names, so that a node of a cluster that has
@@ -85,6 +85,23 @@ class Networks:
             raise RuntimeError(f"CUDA error: a sum of ones is {product:.0f}, not {256**3}")
 
 
+class StagedStep(Networks):
+    """A step of three stages, see `step.Staged`; called, it does one after the other."""
+
+    def __call__(self, items: Any) -> list[Any]:
+        """Each item's sample, or why it was rejected, in the order given."""
+        return self.encode(items, self.compute(items, self.read(items)))
+
+    def read(self, items: Any) -> Any:
+        raise NotImplementedError
+
+    def compute(self, items: Any, inputs: Any) -> Any:
+        raise NotImplementedError
+
+    def encode(self, items: Any, computed: Any) -> list[Any]:
+        raise NotImplementedError
+
+
 def use_threads(count: int, tf32: bool = False) -> None:
     """The thread count of what runs next: float sums depend on it, so the manifest fixes it.
 
@@ -113,7 +130,7 @@ class Images:
     masks: Masks = NO_MASKS
 
 
-class Interpolate(Networks):
+class Interpolate(StagedStep):
     """Pairs → sequences.
 
     with_truth: whether true frames are read where the data set has them and the manifest's
@@ -154,9 +171,6 @@ class Interpolate(Networks):
         ]
         self.video_frames.expect(references)
 
-    def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
-        return self.encode(pairs, self.sequences(pairs))
-
     def sequences(self, pairs: Sequence[ImagePair]) -> list[FrameSequence | RejectedPair]:
         """Each pair's sequence with its truth and masks, or why it was rejected."""
         return self.compute(pairs, self.read(pairs))
@@ -171,32 +185,29 @@ class Interpolate(Networks):
         """The sequences of pairs whose images were read."""
         if interpolation.has_weights(self.manifest.interpolate):
             self.use(self.manifest.interpolate)
-        readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, RejectedPair)}
+        readable = {i: read for i, read in enumerate(inputs) if isinstance(read, Images)}
         if self.takes_truth:
-            frames = {i: _true_frames(one) for i, one in readable.items()}
-            readable = {i: replace(one, truth={}) for i, one in readable.items()}
+            frames = {i: _true_frames(read) for i, read in readable.items()}
         else:
-            frames = self._frames({i: (one.before, one.after) for i, one in readable.items()})
-        return [
-            one
-            if isinstance(one, RejectedPair)
-            else FrameSequence(pair, frames[i], readable[i].truth, *readable[i].masks)
-            for i, (pair, one) in enumerate(zip(pairs, inputs, strict=True))
-        ]
+            frames = self._frames({i: (read.before, read.after) for i, read in readable.items()})
+
+        def sequence(read: Images, number: int, pair: ImagePair) -> FrameSequence:
+            truth = {} if self.takes_truth else read.truth
+            return FrameSequence(pair, frames[number], truth, *read.masks)
+
+        return unless_rejected(sequence, inputs, range(len(inputs)), pairs)
 
     def encode(
         self, pairs: Sequence[ImagePair], computed: Sequence[FrameSequence | RejectedPair]
     ) -> list[Members | RejectedPair]:
         """The sequences as members of a tar."""
         settings = self.manifest.interpolate
-        return [
-            outcome
-            if isinstance(outcome, RejectedPair)
-            else sequences.encode(
-                outcome, settings.codec, settings.quality, self.meta, settings.threads
-            )
-            for outcome in computed
-        ]
+
+        def members(sequence: FrameSequence) -> Members:
+            codec, quality, threads = settings.codec, settings.quality, settings.threads
+            return sequences.encode(sequence, codec, quality, self.meta, threads)
+
+        return unless_rejected(members, computed)
 
     def _frames(
         self, before_after: dict[int, tuple[np.ndarray, np.ndarray]]
@@ -253,7 +264,7 @@ def _true_frames(read: Images) -> np.ndarray:
     return np.stack([read.before, *(read.truth[i] for i in sorted(read.truth)), read.after])
 
 
-class Score(Networks):
+class Score(StagedStep):
     """Sequences → scores."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
@@ -266,9 +277,6 @@ class Score(Networks):
         self.weights = self.check(file)
         self.scorer = Scorer(network, device)
 
-    def __call__(self, stored: Sequence[StoredSequence]) -> list[score_rows.Row | RejectedPair]:
-        return self.encode(stored, self.compute(stored, self.read(stored)))
-
     def read(self, stored: Sequence[StoredSequence]) -> list[FrameSequence | RejectedPair]:
         """Each sequence's frames, or why it is rejected."""
         return [decoded(sequence) for sequence in stored]
@@ -279,18 +287,13 @@ class Score(Networks):
         inputs: Sequence[FrameSequence | RejectedPair],
     ) -> list[FrameScores | RejectedPair]:
         """The scores of sequences that were read."""
-        return [
-            read if isinstance(read, RejectedPair) else self.score(read.frames, read.pair.captions)
-            for read in inputs
-        ]
+        return unless_rejected(lambda read: self.score(read.frames, read.pair.captions), inputs)
 
     def encode(
         self, stored: Sequence[StoredSequence], computed: Sequence[FrameScores | RejectedPair]
     ) -> list[score_rows.Row | RejectedPair]:
         """The scores as rows of a table."""
-        return [
-            scores if isinstance(scores, RejectedPair) else self._row(scores) for scores in computed
-        ]
+        return unless_rejected(self._row, computed)
 
     def score(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
         """Scores of frames uint8 [F, H, W, 3]."""

@@ -15,7 +15,7 @@ from cc_prep.models import backbones
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.plan import ShardPlan, plan
-from pipelines.regions.findings import find_findings, with_findings
+from pipelines.regions.findings import read_findings, with_findings
 from pipelines.stored import ShardFromSequences, note_missing_splits, plan_from_sequences
 from pipelines.worker.build_step import Build
 
@@ -35,7 +35,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     manifest, makes, shards = _plan(request, source_folder)
     manifest = fingerprint.with_config_content(manifest)
     fingerprint.check_keyframes(manifest)
-    findings = find_findings(manifest, source_folder)
+    findings = read_findings(manifest, source_folder)
     if source is not None and "interpolate" in makes and findings.changes is None:
         raise UserError(
             f"{source}: no sequences and no found changes in it",

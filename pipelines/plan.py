@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from cc_prep import datasets
 from cc_prep.errors import UserError
@@ -26,6 +26,8 @@ class ShardPlan:
     keep_existing: take over the samples that the shard's present file holds, and make the others
         only.
     """
+
+    TYPE: ClassVar[str] = "plan"
 
     split: str
     index: int
@@ -69,12 +71,14 @@ class ShardPlan:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "pairs": [pair.to_json() for pair in self.pairs]}
+        """What a worker gets; `type` says of which class it is."""
+        pairs = [pair.to_json() for pair in self.pairs]
+        return {**asdict(self), "type": self.TYPE, "pairs": pairs}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardPlan:
         pairs = tuple(ImagePair.from_json(pair) for pair in value["pairs"])
-        return cls(**{**value, "pairs": pairs})
+        return cls(value["split"], value["index"], pairs, value["keep_existing"])
 
 
 def larger_already(shard: str, there: str, planned: int) -> UserError:

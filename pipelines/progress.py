@@ -115,6 +115,10 @@ class Watcher:
             self.console.print(f"waiting for Ray to start {self.workers} workers", highlight=False)
             self.waited = True
 
+    def line(self) -> str:
+        """How far the job is now, in words."""
+        return self._words(self._count())
+
     def _count(self) -> Counts:
         began = time.monotonic()
         now = count(self.state, self.plan, self.finished)

@@ -28,8 +28,9 @@ from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
 from pipelines.state.pace import Pace
 from pipelines.state.run import RunInfo, check_node
-from pipelines.step import Expecting, Item, MakeStep, Sample, Shard, Step, shard_from_json
+from pipelines.step import Expecting, Item, MakeStep, Sample, Shard, Step
 from pipelines.worker.overlap import Pipeline
+from pipelines.worker.shard_types import shard_from_json
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.

@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from cc_prep.formats.region_features import RegionRow
-from cc_prep.formats.sequences import StoredSequence
-from cc_prep.records import ImagePair
-from pipelines.plan import ShardPlan
-from pipelines.regions.findings import ShardWithFindings, WithFindings
-from pipelines.regions.shards import ShardOfRegions
+from cc_prep.errors import RejectedPair
 from pipelines.state.journal import Done
-from pipelines.stored import ShardFromSequences
 
-Shard = ShardPlan | ShardFromSequences | ShardWithFindings | ShardOfRegions
-Item = ImagePair | StoredSequence | WithFindings | RegionRow
 # A sample of a tar: its members by extension.
 Members = dict[str, bytes]
 # What a sample is depends on the format: members of a tar, or a row of a table.
 Sample = Any
+
+
+class Item(Protocol):
+    """What a sample is made of: a pair, a stored sequence, or what an earlier job made of one."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+
+class Shard(Protocol):
+    """A planned shard; its classes are listed in `pipelines.worker.shard_types`.
+
+    count: so many items are planned for it.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+
+    def items(self) -> Iterator[Item]:
+        """The items one by one. Raises DamagedShard and UserError."""
+        ...
+
+    def digest(self) -> str:
+        """SHA-256 over what decides the bytes of the finished shard."""
+        ...
+
+    def remaining(self, done: Done | None, retry_rejects: bool) -> Shard | None:
+        """What is left to make of it; None where it is finished. Raises UserError."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """What a worker gets; `type` says of which class it is."""
+        ...
 
 
 class Step(Protocol):
@@ -77,13 +112,20 @@ class Expecting(Protocol):
 MakeStep = Callable[[str], Step]
 
 
-def shard_from_json(value: dict[str, Any]) -> Shard:
-    """A shard back from its JSON."""
-    if "findings_digest" in value:
-        return ShardWithFindings.from_json(value)
-    if "regions" in value:
-        return ShardOfRegions.from_json(value)
-    return ShardPlan.from_json(value) if "pairs" in value else ShardFromSequences.from_json(value)
+Result = TypeVar("Result")
+
+
+def unless_rejected(
+    function: Callable[..., Result], outcomes: Iterable[Any], *others: Iterable[Any]
+) -> list[Result | RejectedPair]:
+    """`function` of each outcome and of what stands beside it; a rejection passes through.
+
+    others: each as long as `outcomes`, which is checked.
+    """
+    return [
+        outcome if isinstance(outcome, RejectedPair) else function(outcome, *beside)
+        for outcome, *beside in zip(outcomes, *others, strict=True)
+    ]
 
 
 def remaining(shards: Iterable[Shard], done: dict[str, Done], retry_rejects: bool) -> list[Shard]:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import StoredSequence
 from pipelines.plan import larger_already
 from pipelines.state.journal import Done
+from pipelines.step import Item, Shard
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class ShardFromStored:
     """A shard to make from a finished one of an earlier job: the whole of it, or nothing.
 
     count: so many of its items, from the first. limited: whether it has more. input_digest: SHA-256
-    over what decides the result's bytes. KIND: what messages call the items.
+    over what decides the result's bytes. KIND: what messages call the items. TYPE: see `to_json`.
     """
 
+    TYPE: ClassVar[str]
     KIND: ClassVar[str]
 
     split: str
@@ -35,6 +37,10 @@ class ShardFromStored:
     count: int
     input_digest: str
     limited: bool = field(default=False, kw_only=True)
+
+    def items(self) -> Iterator[Item]:
+        """The items one by one. Raises DamagedShard."""
+        raise NotImplementedError
 
     def digest(self) -> str:
         return self.input_digest
@@ -45,21 +51,43 @@ class ShardFromStored:
         Nothing of it is kept: what failed in it may be any of its items. Raises UserError where it
         holds more than a --limit now asks for.
         """
-        if done is not None and self.limited and done.pairs > self.count:
-            raise larger_already(self.name, f"{done.pairs} {self.KIND}", self.count)
-        if done is None or done.input_digest != self.input_digest:
-            return self
-        return self if retry_rejects and done.rejects else None
+        return whole_or_none(self, done, self.limited, self.KIND, retry_rejects)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """What a worker gets; `type` says of which class it is."""
+        return {**asdict(self), "type": self.TYPE}
 
     @classmethod
     def from_json(cls: type[Stored], value: dict[str, Any]) -> Stored:
-        return cls(**value)
+        return cls(**{of.name: value[of.name] for of in fields(cls)})
 
 
 Stored = TypeVar("Stored", bound=ShardFromStored)
+
+
+Whole = TypeVar("Whole", bound=Shard)
+
+
+def whole_or_none(
+    shard: Whole, done: Done | None, limited: bool, kind: str, retry_rejects: bool
+) -> Whole | None:
+    """The shard where it is to be made or its input changed; None if it is finished.
+
+    limited: whether its input has more items. kind: what messages call the items. Raises UserError
+    where the finished shard holds more than a --limit now asks for.
+    """
+    if done is None:
+        return shard
+    if limited and done.pairs > shard.count:
+        raise larger_already(shard.name, f"{done.pairs} {kind}", shard.count)
+    if done.input_digest != shard.digest():
+        return shard
+    return shard if retry_rejects and done.rejects else None
+
+
+def digest_of(*parts: object) -> str:
+    """SHA-256 over what decides a shard's bytes, in this order."""
+    return hashlib.sha256(":".join(map(str, parts)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -69,6 +97,7 @@ class ShardFromSequences(ShardFromStored):
     sequences, scores: the files.
     """
 
+    TYPE = "sequences"
     KIND = "sequences"
 
     sequences: str
@@ -97,7 +126,7 @@ def plan_from_sequences(
     shards = []
     for split, name, count in in_splits(records, splits, limit):
         record = records[name]
-        digest = _digest(record["sha256"], count)
+        digest = digest_of(record["sha256"], count)
         table = None
         if score_records is not None and score_folder is not None:
             table = storage.join(score_folder, scores.FORMAT.file(name))
@@ -157,13 +186,9 @@ def _digest_with_scores(
 ) -> str:
     """The digest of sequences and scores. Raises UserError if the scores are of other sequences."""
     remedy = "Run cc-prep score-frames again"
-    whole_digest, part_digest = (_digest(record["sha256"], n) for n in (record["samples"], count))
+    whole_digest, part_digest = (digest_of(record["sha256"], n) for n in (record["samples"], count))
     if name not in score_records:
         raise UserError(f"{folder}: no scores of {name}", remedy)
     if score_records[name].get("input_digest") not in (whole_digest, part_digest):
         raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
-    return _digest(part_digest, score_records[name]["sha256"])
-
-
-def _digest(one: str, other: object) -> str:
-    return hashlib.sha256(f"{one}:{other}".encode()).hexdigest()
+    return digest_of(part_digest, score_records[name]["sha256"])

@@ -9,6 +9,7 @@ import numpy as np
 
 from cc_prep.formats import training_shards
 from cc_prep.media.images import encode_image
+from tests.arrays import npy
 
 SIDE = 32
 
@@ -28,8 +29,8 @@ def write(
             greys = [np.full((SIDE, SIDE, 3), 2 * number + n, np.uint8) for n in (0, 1)]
             members = {
                 "json": json.dumps(own).encode(),
-                "tokens.npy": training_shards._npy(np.zeros((2, 0, 0), np.int16)),
-                "scores.npy": training_shards._npy(np.zeros((2, 1, 2), np.float32)),
+                "tokens.npy": npy(np.zeros((2, 0, 0), np.int16)),
+                "scores.npy": npy(np.zeros((2, 1, 2), np.float32)),
                 **{f"f0{n}.png": encode_image(grey, "png", 0) for n, grey in enumerate(greys)},
             }
             writer.add(f"{dataset}-{split}-{number:06d}-change", members)

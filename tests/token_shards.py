@@ -16,6 +16,7 @@ from cc_prep.media.images import encode_image
 from cc_prep.records import Facts
 from cc_prep.storage import sha256
 from tests import small_weights
+from tests.arrays import npy
 
 CHANNELS = 8
 FRAMES, GRID, FACTOR = 4, (2, 2), 4
@@ -49,8 +50,8 @@ def write(
                     own["facts"] = asdict(facts)
                 members = {
                     "json": json.dumps(own).encode(),
-                    "tokens.npy": training_shards._npy(tokens),
-                    "scores.npy": training_shards._npy(np.zeros((2, 1, FRAMES), np.float32)),
+                    "tokens.npy": npy(tokens),
+                    "scores.npy": npy(np.zeros((2, 1, FRAMES), np.float32)),
                 }
                 if images:
                     for frame in (0, FRAMES - 1):
@@ -62,7 +63,7 @@ def write(
                     members["json"] = json.dumps(own).encode()
                     shape = (FRAMES, CHANNELS, 2 * GRID[0], 2 * GRID[1])
                     values = rng.normal(3, 2, shape).astype(np.float16)
-                    members["features.npy"] = training_shards._npy(values)
+                    members["features.npy"] = npy(values)
                 writer.add(f"set-{split}-{scene:06d}-{kind}", members)
     training_shards.write_index(str(folder), {f"{split}-000000": written.index})
     return str(folder / f"{split}-*.tar"), vqgan

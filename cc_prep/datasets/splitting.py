@@ -110,23 +110,27 @@ def _alike(
                 owners[hashes[reference]].add(number)
     values = np.array(sorted(owners), dtype=np.uint64)
     members = defaultdict[int, set[int]](set)
-    for value, label in zip(values.tolist(), _near(values, distance).tolist(), strict=True):
+    for value, label in zip(values.tolist(), near_groups(values, distance).tolist(), strict=True):
         members[label] |= owners[value]
     return [edge for numbers in members.values() for edge in itertools.pairwise(sorted(numbers))]
 
 
-def _near(values: np.ndarray, distance: int) -> np.ndarray:
-    """The cluster of each of values uint64 [N]: a chain of at most so many bits a step joins it."""
-    labels = np.arange(len(values))
-    step = max(1, AT_ONCE // max(1, len(values)))
-    for start in range(0, len(values), step):
-        rows = values[start : start + step, None]
-        close = np.bitwise_count(rows ^ values[None, start:]) <= distance
+def near_groups(hashes: np.ndarray, distance: int) -> np.ndarray:
+    """The group of each of hashes uint64 [N], int [N], in [0, N).
+
+    A group is joined by chains of hashes of which each differs from the next in at most `distance`
+    of their 64 bits. Memory grows with N and `AT_ONCE`, not with the number of near couples.
+    """
+    labels = np.arange(len(hashes))
+    step = max(1, AT_ONCE // max(1, len(hashes)))
+    for start in range(0, len(hashes), step):
+        rows = hashes[start : start + step, None]
+        close = np.bitwise_count(rows ^ hashes[None, start:]) <= distance
         # A fixed camera's images are all alike: what is joined already makes no edge.
         close &= labels[start : start + step, None] != labels[None, start:]
         ones, others = (labels[start + index] for index in np.nonzero(close))
         if len(ones):
-            labels = _components(len(values), ones, others)[labels]
+            labels = _components(len(hashes), ones, others)[labels]
     return labels
 
 

@@ -50,7 +50,7 @@ def changes(**options: Any) -> None:
     Example:
       cc-prep changes spot --root /data/spot --out out/spot
     """
-    from pipelines.regions.changes import changes as step
+    from pipelines.regions.changes_job import changes as step
 
     _run(options, step)
 
@@ -68,7 +68,7 @@ def entities(**options: Any) -> None:
     Example:
       cc-prep entities spot --root /data/spot --out out/spot
     """
-    from pipelines.regions.entities import find_entities, find_vectors
+    from pipelines.regions.entities_job import find_entities, find_vectors
 
     _run(options, find_vectors)
     if not options["dry_run"]:  # the second step plans from what the first one wrote

@@ -5,11 +5,10 @@ What was found lies in the folders of earlier jobs, in shards of the same names.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -28,11 +27,15 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from pipelines import fingerprint
-from pipelines.plan import ShardPlan, larger_already
+from pipelines.plan import ShardPlan
 from pipelines.state.journal import Done
-from pipelines.stored import ShardFromSequences, finished_shards
+from pipelines.stored import ShardFromSequences, digest_of, finished_shards, whole_or_none
 
 KINDS = (changes.FORMAT, entities.FORMAT)
+# The shards that findings are put beside, by what their JSON calls them.
+BARE_SHARDS: dict[str, type[ShardPlan | ShardFromSequences]] = {
+    cls.TYPE: cls for cls in (ShardPlan, ShardFromSequences)
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class ShardWithFindings:
 
     rejected: keys of pairs that one of these jobs set aside, and which are in no file for that.
     """
+
+    TYPE: ClassVar[str] = "findings"
 
     shard: ShardPlan | ShardFromSequences
     findings_digest: str
@@ -112,31 +117,29 @@ class ShardWithFindings:
             yield WithFindings(item, of_pairs.get(item.key), listed)
 
     def digest(self) -> str:
-        return _digest(self.shard.digest(), self.findings_digest)
+        return digest_of(self.shard.digest(), self.findings_digest)
 
     def remaining(self, done: Done | None, retry_rejects: bool) -> ShardWithFindings | None:
         """The whole shard where it is to be made or its input changed; None if it is finished.
 
         Raises UserError where it holds more than a --limit now asks for.
         """
-        if done is None:
-            return self
         limited = isinstance(self.shard, ShardPlan) or self.shard.limited
-        if limited and done.pairs > self.count:
-            raise larger_already(self.name, f"{done.pairs} pairs", self.count)
-        if done.input_digest != self.digest():
-            return self
-        return self if retry_rejects and done.rejects else None
+        return whole_or_none(self, done, limited, "pairs", retry_rejects)
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "shard": self.shard.to_json()}
+        """What a worker gets; `type` says of which class it is, and that of `shard` likewise."""
+        return {**self.__dict__, "type": self.TYPE, "shard": self.shard.to_json()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardWithFindings:
-        inner = value["shard"]
-        plan = ShardPlan if "pairs" in inner else ShardFromSequences
-        rejected = tuple(value["rejected"])
-        return cls(**{**value, "shard": plan.from_json(inner), "rejected": rejected})
+        return cls(
+            BARE_SHARDS[value["shard"]["type"]].from_json(value["shard"]),
+            value["findings_digest"],
+            value["changes"],
+            value["entities"],
+            tuple(value["rejected"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -152,10 +155,8 @@ class Findings:
     entities: dict[str, Any] | None = None
 
 
-def find_findings(
-    manifest: Manifest,
-    source: str,
-    kinds: Sequence[ShardFormat] = (changes.FORMAT, entities.FORMAT),
+def read_findings(
+    manifest: Manifest, source: str, kinds: Sequence[ShardFormat] = KINDS
 ) -> Findings:
     """What lies in `source` of these jobs. Raises UserError for unfinished ones and other data."""
     records: dict[str, Any] = {}
@@ -204,7 +205,7 @@ def with_findings(
             if shard.name not in record["shards"]:
                 continue  # every pair of it was set aside
             places[kind.folder] = storage.join(folder, kind.file(shard.name))
-            digest = _digest(digest, record["shards"][shard.name]["sha256"])
+            digest = digest_of(digest, record["shards"][shard.name]["sha256"])
         set_aside = tuple(sorted(rejected.get(shard.name, ())))
         enriched.append(ShardWithFindings(shard, digest, **places, rejected=set_aside))
     return enriched
@@ -240,7 +241,3 @@ def add_to(members: Mapping[str, bytes], item: WithFindings) -> dict[str, bytes]
         meta["entities"] = [[entity.phrase, entity.score] for entity in item.entities]
     complete["json"] = json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()
     return {name: complete[name] for name in training_shards.ordered(complete)}
-
-
-def _digest(one: str, other: str) -> str:
-    return hashlib.sha256(f"{one}:{other}".encode()).hexdigest()

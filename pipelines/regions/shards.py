@@ -11,7 +11,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import region_features
 from cc_prep.formats.region_features import RegionRow
-from pipelines.stored import ShardFromStored, finished_shards, in_splits
+from pipelines.stored import ShardFromStored, digest_of, finished_shards, in_splits
 
 TRAIN = "train"  # the split whose captions and regions may be looked at
 
@@ -23,6 +23,7 @@ class ShardOfRegions(ShardFromStored):
     input_digest: SHA-256 over these rows and the training shards. regions: the file.
     """
 
+    TYPE = "regions"
     KIND = "pairs"
 
     regions: str
@@ -45,8 +46,7 @@ def plan_from_regions(
     shards = []
     for split, name, count in in_splits(records, splits, limit):
         record = records[name]
-        parts = f"{record['sha256']}:{count}:{digest.hexdigest()}"
-        shard_digest = hashlib.sha256(parts.encode()).hexdigest()
+        shard_digest = digest_of(record["sha256"], count, digest.hexdigest())
         limited = count < record["samples"]
         shards.append(
             ShardOfRegions(split, name, count, shard_digest, places[name], limited=limited)

@@ -1,1 +1,1 @@
-"""Inside a worker: how a step's work on one batch overlaps that on the next."""
+"""Inside a worker: what it gets, the step of `build`, and how work on batches overlaps."""

@@ -16,15 +16,15 @@ from cc_prep.manifest import NONE, Manifest
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
-from pipelines.actors import Digests, Interpolate, Networks, Score, decoded
+from pipelines.actors import Digests, Interpolate, Score, StagedStep, decoded
 from pipelines.regions.findings import WithFindings, add_to
-from pipelines.step import Members
+from pipelines.step import Members, unless_rejected
 
 Items = Sequence[ImagePair] | Sequence[StoredSequence] | Sequence[WithFindings]
 Encode = Callable[[], Members]
 
 
-class Build(Networks):
+class Build(StagedStep):
     """Pairs or stored sequences → training samples: what is not there yet is made on the way.
 
     Items may have what was found in them beside them, which goes into their samples. All networks
@@ -83,9 +83,6 @@ class Build(Networks):
         if self.interpolate is not None:
             self.interpolate.upcoming(pairs)
 
-    def __call__(self, items: Items) -> list[Members | RejectedPair]:
-        return self.encode(items, self.compute(items, self.read(items)))
-
     def read(self, items: Items) -> list[Any]:
         """Each item's images or frames, or why it is rejected."""
         if self.interpolate is None:
@@ -96,29 +93,18 @@ class Build(Networks):
         """What all networks make of items that were read: what encodes each."""
         if self.interpolate is not None:
             computed = self.interpolate.compute(_pairs(items), inputs)
-            return [
-                sequence if isinstance(sequence, RejectedPair) else self._interpolated(sequence)
-                for sequence in computed
-            ]
-        return [
-            sequence
-            if isinstance(sequence, RejectedPair)
-            else self._sample(sequence, stored.scores, stored.meta.get("interpolator", {}))
-            for stored, sequence in zip(_stored(items), inputs, strict=True)
-        ]
+            return unless_rejected(self._interpolated, computed)
+
+        def sample(sequence: FrameSequence, stored: StoredSequence) -> Encode | RejectedPair:
+            return self._sample(sequence, stored.scores, stored.meta.get("interpolator", {}))
+
+        return unless_rejected(sample, inputs, _stored(items))
 
     def encode(
         self, items: Items, computed: list[Encode | RejectedPair]
     ) -> list[Members | RejectedPair]:
         """The samples as members of a tar."""
-        return [
-            encode
-            if isinstance(encode, RejectedPair)
-            else add_to(encode(), item)
-            if isinstance(item, WithFindings)
-            else encode()
-            for item, encode in zip(items, computed, strict=True)
-        ]
+        return unless_rejected(_members, computed, items)
 
     def _interpolated(self, sequence: FrameSequence) -> Encode | RejectedPair:
         assert self.interpolate is not None
@@ -203,6 +189,11 @@ class Build(Networks):
         if settings.weights is not None:
             digest = self.check(networks.backbone(settings.backbone, settings.weights)[1]).sha256
         return FeatureFiles(folder, settings.backbone, digest, settings.precision)
+
+
+def _members(encode: Encode, item: ImagePair | StoredSequence | WithFindings) -> Members:
+    members = encode()
+    return add_to(members, item) if isinstance(item, WithFindings) else members
 
 
 def _stored(items: Items) -> list[StoredSequence]:

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.formats import tar
-from cc_prep.formats.training_shards import _npy
 from cc_train.cli import cli
 from cc_train.systems.procap.stage1 import read_encoder
 from tests import commands, small_weights
+from tests.arrays import npy
 from tests.conftest import BIN
 
 GRID = (4, 4)
@@ -53,8 +53,8 @@ def write_shard(place: Path, vqgan: Path, scenes: range, captions: bool = True) 
                 tokens = rng.integers(0, small_weights.CODES, (5, *GRID)).astype(np.int16)
                 members = {
                     "json": json.dumps(meta).encode(),
-                    "tokens.npy": _npy(tokens),
-                    "scores.npy": _npy(np.zeros((2, 1, 5), np.float32)),
+                    "tokens.npy": npy(tokens),
+                    "scores.npy": npy(np.zeros((2, 1, 5), np.float32)),
                 }
                 writer.add(f"synth-train-{scene:06d}-{kind}", members)
 

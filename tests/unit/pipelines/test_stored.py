@@ -18,13 +18,14 @@ from cc_prep.formats.rejects import Reject
 from cc_prep.formats.tar import write_shard
 from cc_prep.records import FrameScores, FrameSequence
 from pipelines.state.journal import Done
-from pipelines.step import remaining, shard_from_json
+from pipelines.step import remaining
 from pipelines.stored import (
     ShardFromSequences,
     finished_shards,
     note_missing_splits,
     plan_from_sequences,
 )
+from pipelines.worker.shard_types import shard_from_json
 from tests import fakes
 
 SIZES = {"train-000000": 3, "train-000001": 2, "val-000000": 2}

@@ -14,6 +14,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import scorer, training_shards
 from cc_prep.formats.training_shards import Features
 from cc_prep.records import CHANGE, NO_CHANGE
+from tests.arrays import npy
 
 CAPTIONS = {0: "the red cube moved.", 1: "a ball, small; left?", 2: "the cube has gone"}
 SPLITS = ("train", "train", "val")
@@ -47,9 +48,9 @@ def shard(
             meta["features"] = features.meta()
             samples[f"set-{number}-{kind}"] = {
                 "json": json.dumps(meta).encode(),
-                "tokens.npy": training_shards._npy(np.zeros((2, 0, 0), np.int16)),
-                "scores.npy": training_shards._npy(np.zeros((2, 0, 2), np.float32)),
-                "features.npy": training_shards._npy(values),
+                "tokens.npy": npy(np.zeros((2, 0, 0), np.int16)),
+                "scores.npy": npy(np.zeros((2, 0, 2), np.float32)),
+                "features.npy": npy(values),
             }
     with training_shards.write_shard(str(place)) as (writer, _):
         for key, members in samples.items():

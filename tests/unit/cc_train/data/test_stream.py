@@ -20,6 +20,7 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data import order, shard_index
 from cc_train.data.stream import SKIPPED, Stream, StreamSettings
 from cc_train.distributed import Ranks
+from tests.arrays import npy
 
 FRAMES, GRID = 5, (2, 2)
 
@@ -35,8 +36,8 @@ def write_shards(folder: Path, sizes: Sequence[int], index: bool = True) -> str:
                 meta = {"frames": FRAMES, "captions": [f"caption {number}"], "kind": kind}
                 members = {
                     "json": json.dumps(meta).encode(),
-                    "tokens.npy": training_shards._npy(np.full((FRAMES, *GRID), number, np.int16)),
-                    "scores.npy": training_shards._npy(np.zeros((2, 1, FRAMES), np.float32)),
+                    "tokens.npy": npy(np.full((FRAMES, *GRID), number, np.int16)),
+                    "scores.npy": npy(np.zeros((2, 1, FRAMES), np.float32)),
                 }
                 writer.add(f"set-train-{number // 2:06d}-{kind}", members)
                 number += 1

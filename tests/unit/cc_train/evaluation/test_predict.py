@@ -18,11 +18,12 @@ from torch import Tensor
 from cc_prep import records
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import tar
-from cc_prep.formats.training_shards import Features, TrainingSample, _npy
+from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_train.captioner import Caption, Inputs
 from cc_train.data import shard_index
 from cc_train.evaluation.predict import predict
 from cc_train.evaluation.validation import Validation
+from tests.arrays import npy
 
 TOKENIZER = "2" * 64
 
@@ -48,8 +49,8 @@ def write(place: Path, sides: list[int], captions: list[str]) -> str:
             image = bytes(cv2.imencode(".png", np.full((side, side, 3), 7, np.uint8))[1])
             members = {
                 "json": json.dumps(meta).encode(),
-                "tokens.npy": _npy(np.zeros((2, side // 4, side // 4), np.int16)),
-                "scores.npy": _npy(np.zeros((2, 1, 2), np.float32)),
+                "tokens.npy": npy(np.zeros((2, side // 4, side // 4), np.int16)),
+                "scores.npy": npy(np.zeros((2, 1, 2), np.float32)),
                 **{f"f0{frame}.png": image for frame in (0, 1)},
             }
             writer.add(f"d-test-{number}-change", members)

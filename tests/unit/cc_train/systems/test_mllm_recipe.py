@@ -27,6 +27,7 @@ from cc_train.systems.mllm.grid_features import Connector, GridConnector
 from cc_train.training import checkpoints, runs
 from cc_train.training.task import Request
 from tests import small_mllm, small_weights
+from tests.arrays import npy
 
 SIDE, CHANNELS, GRID = 16, 8, 4
 CAPTIONS = {"change": "the red cube moved to the left", "nochange": "there is no change"}
@@ -56,9 +57,9 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 values = rng.normal(3, 2, (2, CHANNELS, GRID, GRID)).astype(np.float16)
                 members = {
                     "json": json.dumps(meta).encode(),
-                    "tokens.npy": training_shards._npy(np.zeros((2, 0, 0), np.int16)),
-                    "scores.npy": training_shards._npy(np.zeros((2, 0, 2), np.float32)),
-                    "features.npy": training_shards._npy(values),
+                    "tokens.npy": npy(np.zeros((2, 0, 0), np.int16)),
+                    "scores.npy": npy(np.zeros((2, 0, 2), np.float32)),
+                    "features.npy": npy(values),
                 }
                 if kind == "change":
                     mask = np.zeros((SIDE, SIDE), np.uint8)

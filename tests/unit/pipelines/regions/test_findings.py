@@ -13,8 +13,9 @@ from cc_prep.errors import UserError
 from cc_prep.formats import changes, entities, tar, training_shards
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
-from pipelines.step import shard_from_json
+from pipelines.regions.shards import ShardOfRegions
 from pipelines.stored import ShardFromSequences
+from pipelines.worker.shard_types import shard_from_json
 from tests import fakes
 from tests.conftest import Command
 
@@ -171,6 +172,8 @@ def test_shards_pass_through_json() -> None:
         assert shard_from_json(json.loads(json.dumps(shard.to_json()))) == shard
         assert shard.digest() != inner.digest()
     assert isinstance(shard_from_json(json.loads(json.dumps(plan.to_json()))), ShardPlan)
+    regions = ShardOfRegions("val", "val-000001", 2, "d" * 64, "r.parquet", limited=True)
+    assert shard_from_json(json.loads(json.dumps(regions.to_json()))) == regions
 
 
 def test_other_findings_make_the_shard_anew() -> None:

@@ -18,13 +18,13 @@ from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
 from cc_prep.weights.folders import identify
 from pipelines.actors import Digests, Images, Networks, use_threads
-from pipelines.regions.find_changes import EndReader
+from pipelines.regions.changes_step import StepOnImages
 from pipelines.regions.findings import WithFindings
 from pipelines.regions.shards import TRAIN
-from pipelines.step import Sample
+from pipelines.step import Sample, unless_rejected
 
 
-class VectorsOfRegions(Networks):
+class VectorsOfRegions(StepOnImages):
     """Found changes with their images → rows of vectors, and of phrases in the training split."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
@@ -39,14 +39,6 @@ class VectorsOfRegions(Networks):
             file = self.check(weights.locate(self.settings.features))
         self.encoder = regions.make(self.settings, file, device)
         self.nouns = phrases.NounPhrases()
-        self.reader = EndReader(manifest)
-
-    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
-        self.reader.upcoming(pairs)
-
-    def __call__(self, items: Sequence[WithFindings]) -> list[Sample | RejectedPair]:
-        return self.encode(items, self.compute(items, self.read(items)))
 
     def read(self, items: Sequence[WithFindings]) -> list[Images | RejectedPair]:
         """Each item's images, or why it is rejected."""
@@ -57,18 +49,15 @@ class VectorsOfRegions(Networks):
     ) -> list[RegionRow | RejectedPair]:
         """The rows of the pairs whose images were read."""
         use_threads(self.settings.threads)
-        return [
-            one if isinstance(one, RejectedPair) else self._row(item, one)
-            for item, one in zip(items, inputs, strict=True)
-        ]
+        return unless_rejected(self._row, inputs, items)
 
     def encode(
         self, items: Sequence[WithFindings], computed: Sequence[RegionRow | RejectedPair]
     ) -> list[Sample | RejectedPair]:
         """The rows without their keys."""
-        return [one if isinstance(one, RejectedPair) else one.encode() for one in computed]
+        return unless_rejected(RegionRow.encode, computed)
 
-    def _row(self, item: WithFindings, images: Images) -> RegionRow | RejectedPair:
+    def _row(self, images: Images, item: WithFindings) -> RegionRow | RejectedPair:
         if item.change is None:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, "no found change of this pair")
         try:
@@ -76,14 +65,14 @@ class VectorsOfRegions(Networks):
         except DamagedShard as error:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
         names = dict.fromkeys(itertools.chain.from_iterable(self.nouns(captions)))
-        ends = regions.vectors(
+        vectors = regions.vectors(
             self.encoder,
             images.before,
             images.after,
             item.change.change,
             self.settings.regions,
         )
-        return RegionRow(item.key, item.id, item.split, item.kind, tuple(names), *ends)
+        return RegionRow(item.key, item.id, item.split, item.kind, tuple(names), *vectors)
 
 
 class Retrieve(Networks):

@@ -15,9 +15,9 @@ from cc_prep.manifest import Manifest
 from cc_prep.steps.entities import phrases
 from cc_prep.weights.folders import locate_folder
 from pipelines import fingerprint, job
-from pipelines.regions.changes import plan_ends
-from pipelines.regions.find_entities import Retrieve, VectorsOfRegions
-from pipelines.regions.findings import find_findings, with_findings
+from pipelines.regions.changes_job import plan_pairs_or_sequences
+from pipelines.regions.entities_step import Retrieve, VectorsOfRegions
+from pipelines.regions.findings import read_findings, with_findings
 from pipelines.regions.shards import TRAIN, plan_from_regions
 
 # Settings that decide the vectors; the others decide what is made of them.
@@ -36,13 +36,13 @@ def find_vectors(request: job.Request) -> job.Summary | None:
             f"Name a split {TRAIN} in the manifest's splits",
         )
     # Entities that lie there are what is being made: a killed job goes on with them.
-    findings = find_findings(manifest, out, (change_shards.FORMAT,))
+    findings = read_findings(manifest, out, (change_shards.FORMAT,))
     if findings.changes is None:
         folder = storage.join(out, change_shards.FORMAT.folder)
         raise UserError(f"{folder}: no found changes there", "Run: cc-prep changes")
     extras.require("spacy", "cc-prep entities")
     splits = list(dict.fromkeys((TRAIN, *request.splits)))
-    shards = plan_ends(replace(request, splits=splits))
+    shards = plan_pairs_or_sequences(replace(request, splits=splits))
     digests = find_weights(manifest)
     language = weights.locate(phrases.MODEL)
     settings = fingerprint.fingerprint(manifest, (*fingerprint.PLAN_KEYS, "entities"))

@@ -14,7 +14,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.weights.folders import locate_folder
 from pipelines import fingerprint, job
 from pipelines.plan import ShardPlan, plan
-from pipelines.regions.find_changes import FindChanges
+from pipelines.regions.changes_step import FindChanges
 from pipelines.stored import ShardFromSequences, plan_from_sequences
 
 BYTES_A_PAIR = 6_000  # measured: 2.2 kB at 112 px, most of it the tar's padding
@@ -31,7 +31,7 @@ def changes(request: job.Request) -> job.Summary | None:
     """
     out = storage.absolute(request.out)
     manifest = request.manifest
-    shards = plan_ends(request)
+    shards = plan_pairs_or_sequences(request)
     digests = find_weights(manifest)
     options = request.options
     if not digests:  # nothing that a GPU would make faster
@@ -51,7 +51,7 @@ def changes(request: job.Request) -> job.Summary | None:
     return job.run(spec, options, request.console)
 
 
-def plan_ends(request: job.Request) -> Sequence[ShardPlan | ShardFromSequences]:
+def plan_pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardFromSequences]:
     """The shards of a request, from the sequences in its OUT where these hold exactly the images.
 
     Raises UserError.

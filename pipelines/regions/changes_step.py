@@ -15,19 +15,19 @@ from cc_prep.records import ImagePair
 from cc_prep.steps import changes
 from cc_prep.steps.changes import segmenters
 from cc_prep.weights.folders import identify
-from pipelines.actors import Digests, Images, Interpolate, Networks, use_threads
-from pipelines.step import Members
+from pipelines.actors import Digests, Images, Interpolate, StagedStep, use_threads
+from pipelines.step import Members, unless_rejected
 
 Item = ImagePair | StoredSequence
 
 
-class EndReader:
+class PairReader:
     """Before and after of pairs, as `cc-prep interpolate` reads them, or of stored sequences."""
 
     def __init__(self, manifest: Manifest) -> None:
         settings = InterpolateSettings(method="crossfade", depth=0, keep_truth=False)
-        ends_alone = manifest.model_copy(update={"interpolate": settings})
-        self._pairs = Interpolate(ends_alone, {}, "cpu", with_truth=False)
+        images_alone = manifest.model_copy(update={"interpolate": settings})
+        self._pairs = Interpolate(images_alone, {}, "cpu", with_truth=False)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
         """See `Interpolate.upcoming`."""
@@ -35,9 +35,9 @@ class EndReader:
 
     def read(self, items: Sequence[Item]) -> list[Images | RejectedPair]:
         """Each item's two images, or why it is rejected."""
-        return [self._one(item) for item in items]
+        return [self._read(item) for item in items]
 
-    def _one(self, item: Item) -> Images | RejectedPair:
+    def _read(self, item: Item) -> Images | RejectedPair:
         if isinstance(item, ImagePair):
             return self._pairs.read([item])[0]
         try:
@@ -46,7 +46,19 @@ class EndReader:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
 
 
-class FindChanges(Networks):
+class StepOnImages(StagedStep):
+    """What the steps share that see no more of a pair than its two images."""
+
+    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
+        super().__init__(manifest, digests, device)
+        self.reader = PairReader(manifest)
+
+    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
+        """See `Interpolate.upcoming`."""
+        self.reader.upcoming(pairs)
+
+
+class FindChanges(StepOnImages):
     """Pairs or sequences → masks and regions of what changed. With SAM its network is held here."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
@@ -58,14 +70,6 @@ class FindChanges(Networks):
             use_threads(self.settings.threads)
             weights = self.check(identify(self.settings.weights))
         self.segmenter = segmenters.make(self.settings, weights, device)
-        self.reader = EndReader(manifest)
-
-    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
-        self.reader.upcoming(pairs)
-
-    def __call__(self, items: Sequence[Item]) -> list[Members | RejectedPair]:
-        return self.encode(items, self.compute(items, self.read(items)))
 
     def read(self, items: Sequence[Item]) -> list[Images | RejectedPair]:
         """Each item's images, or why it is rejected."""
@@ -77,22 +81,18 @@ class FindChanges(Networks):
         """What changed in the pairs whose images were read."""
         if self.settings.segmenter == "sam":
             use_threads(self.settings.threads)
-        return [
-            one
-            if isinstance(one, RejectedPair)
-            else changes.find(one.before, one.after, self.settings, self.segmenter)
-            for one in inputs
-        ]
+        return unless_rejected(self._change, inputs)
 
     def encode(
         self, items: Sequence[Item], computed: Sequence[FoundChange | RejectedPair]
     ) -> list[Members | RejectedPair]:
         """The found changes as members of a tar."""
-        return [
-            outcome
-            if isinstance(outcome, RejectedPair)
-            else change_shards.encode(
-                {"key": item.key, "split": item.split, "id": item.id, "kind": item.kind}, outcome
-            )
-            for item, outcome in zip(items, computed, strict=True)
-        ]
+        return unless_rejected(_members, computed, items)
+
+    def _change(self, images: Images) -> FoundChange:
+        return changes.find(images.before, images.after, self.settings, self.segmenter)
+
+
+def _members(change: FoundChange, item: Item) -> Members:
+    names = {"key": item.key, "split": item.split, "id": item.id, "kind": item.kind}
+    return change_shards.encode(names, change)

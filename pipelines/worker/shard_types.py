@@ -1,0 +1,20 @@
+"""The classes of planned shards by what their JSON, which a worker gets, calls them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines.plan import ShardPlan
+from pipelines.regions.findings import ShardWithFindings
+from pipelines.regions.shards import ShardOfRegions
+from pipelines.step import Shard
+from pipelines.stored import ShardFromSequences
+
+SHARDS: dict[str, type[ShardPlan | ShardFromSequences | ShardWithFindings | ShardOfRegions]] = {
+    cls.TYPE: cls for cls in (ShardPlan, ShardFromSequences, ShardWithFindings, ShardOfRegions)
+}
+
+
+def shard_from_json(value: dict[str, Any]) -> Shard:
+    """A shard back from its JSON."""
+    return SHARDS[value["type"]].from_json(value)
