@@ -25,9 +25,10 @@ from torch import Tensor
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train.decoding.search import greedy
 from cc_train.layers.caption_loss import caption_loss
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.layers.token_matching import contrast
 from cc_train.systems.scorer import decoder, encoder
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.captioner import Scorer
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
 from cc_train.systems.scorer.words import END, MARKS, NULL, START, UNK, ScorerWords
@@ -70,10 +71,10 @@ def objective(width: int) -> ScorerObjective:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     words = ScorerWords([*MARKS, *map(str, range(WORDS - len(MARKS)))])
-    frozen = Frozen(None, {"name": "random", "sha256": None, "grid": [CHANNELS, SIDE, SIDE]})
+    backbone = FrozenBackbone(None, BackboneSpec("random", None, (CHANNELS, SIDE, SIDE)))
     sizes = encoder.Config(CHANNELS, SIDE, SIDE, width, dropout=0.0)
     of_words = decoder.Config(WORDS, width=width, length=LENGTH, dropout=0.0)
-    network = Scorer(frozen, (224, 224), sizes, of_words, words)
+    network = Scorer(backbone, (224, 224), sizes, of_words, words)
     return ScorerObjective(
         network, Reconstruction(width, 8), lambda captioner: {}, Losses(), WAYS, 0.0, "cpu",
         ("changed", "unchanged"),

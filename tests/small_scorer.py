@@ -10,9 +10,10 @@ import torch
 
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.distributed import Ranks
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.batches import ScorerBatches
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.captioner import Scorer
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.text import Vocabulary
@@ -25,7 +26,6 @@ SCENES = [pair_samples.scene(number) for number in range(16)]
 SAMPLES = [sample for scene in SCENES for sample in scene]
 CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of(CAPTIONS, 1)
-GRID = [pair_samples.CHANNELS, SIDE, SIDE]
 
 
 def network(width: int = 32, layers: int = 2) -> Scorer:
@@ -33,8 +33,7 @@ def network(width: int = 32, layers: int = 2) -> Scorer:
     torch.manual_seed(0)
     sizes = encoder.Config(pair_samples.CHANNELS, SIDE, SIDE, width, 4, layers, 0.0)
     words = decoder.Config(len(WORDS), 16, width, 4, 1, LENGTH, 0.0)
-    known = {"name": "planted", "sha256": pair_samples.DIGEST, "grid": GRID}
-    return Scorer(Frozen(None, known), (32, 32), sizes, words, WORDS)
+    return Scorer(FrozenBackbone(None, pair_samples.BACKBONE), (32, 32), sizes, words, WORDS)
 
 
 def objective(

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from cc_train.decoding.next_word import Recomputing
 from cc_train.decoding.search import greedy
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.layers.token_matching import contrast, token_matching
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.captioner import Scorer
 from cc_train.systems.scorer.decoder import Speaker
 from cc_train.systems.scorer.encoder import ChangeDetector, Seen
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
@@ -48,9 +49,8 @@ class Golden:
         shapes = {name: tuple(t.shape) for name, t in speaker.items()}
         decoder = Speaker.config_of(shapes, sizes["dec_heads"])
         words = ScorerWords([*MARKS, *map(str, range(decoder.words - len(MARKS)))])
-        grid = [sizes["feat_channels"], side, side]
-        frozen = Frozen(None, {"name": "golden", "sha256": None, "grid": grid})
-        network = Scorer(frozen, (side, side), encoder, decoder, words)
+        spec = BackboneSpec("golden", None, (sizes["feat_channels"], side, side))
+        network = Scorer(FrozenBackbone(None, spec), (side, side), encoder, decoder, words)
         network.change_detector.load_state_dict(detector)
         network.speaker.load_state_dict(speaker)
         reconstruction = Reconstruction(encoder.width, sizes["cbr_heads"])

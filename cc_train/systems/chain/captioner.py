@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.layers.caption_decoder import CaptionDecoder
 from cc_train.layers.comparison import Changes, change_bridge, change_kinds, change_tokens
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_trunk import PairTrunk
 from cc_train.systems.chain import regions as region_layers
 from cc_train.systems.chain.masks import LEAST, classes_of
@@ -43,7 +43,7 @@ class Look:
 class ChainCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence and a mask.
 
-    backbone, known: see `PairTrunk`. rounds: how often regions and caption refine each other.
+    backbone: see `PairTrunk`. rounds: how often regions and caption refine each other.
     feedback: what a round gets: `text`, the states of the caption's words; `constant`, a learned
     vector in their place; `none`: regions and caption do not see each other at all. All three hold
     the same parameters, of which `none` trains fewer: those that tell words of regions rest.
@@ -53,8 +53,7 @@ class ChainCaptioner(PairTrunk):
 
     def __init__(
         self,
-        backbone: nn.Module,
-        known: Mapping[str, Any],
+        backbone: FrozenBackbone,
         size: tuple[int, int],
         config: pair_encoder.Config,
         regions: region_layers.Config,
@@ -65,7 +64,7 @@ class ChainCaptioner(PairTrunk):
         folded: int = 0,
         mask_classes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(backbone, known, size, config, text, decoder.length)
+        super().__init__(backbone, size, config, text, decoder.length)
         self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
         self.bridge = change_bridge(config.width, decoder.width)

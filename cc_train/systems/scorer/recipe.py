@@ -20,9 +20,10 @@ from cc_train.data.stream import StreamSettings
 from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder, words
 from cc_train.systems.scorer.batches import RUNS, Run, ScorerBatches, run_of
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.captioner import Scorer
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
@@ -146,11 +147,12 @@ def prepare(settings: Settings, request: Request) -> Task:
     codec = vocabulary(settings, data.train, request.console)
     first = feature_statistics.first(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
-    backbone, known = None, about["backbone"]
-    if settings.backbone_weights is not None or known["sha256"] != UNKNOWN:
-        backbone = frozen_backbone.find(known, settings.backbone_weights)
-    network = make(settings, about, codec, Frozen(backbone, known))
-    _initialise(network, settings, request, about, codec, data.train)
+    spec = BackboneSpec.of_json(about["backbone"])
+    backbone = FrozenBackbone(None, spec)  # such a run captions stored features alone
+    if settings.backbone_weights is not None or spec.sha256 != UNKNOWN:
+        backbone = frozen_backbone.find(spec, settings.backbone_weights)
+    network = make(settings, about, codec, backbone)
+    _initialise(network, settings, request, codec, data.train)
     present = {run_of(entry.kind) for entry in data.train}
     of_data: tuple[Run, ...] = tuple(run for run in RUNS if run in present)
     supervision = None
@@ -187,9 +189,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         None if supervision is None else network.grid,
     )
     batches = MirroredBatches(scorer_batches, settings.mirror)
-    files = codec.files()
-    if backbone is not None:  # without it the run captions stored features alone
-        files |= frozen_backbone.files(backbone)
+    files = {**codec.files(), **backbone.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
@@ -197,18 +197,17 @@ def _initialise(
     network: Scorer,
     settings: Settings,
     request: Request,
-    about: dict[str, Any],
     codec: TextCodec,
     entries: Sequence[Entry],
 ) -> None:
     """Takes over the run that --init names, or else what standardises the features of `entries`."""
     if request.init is not None:
-        _start_from(network, request.init, settings, about, codec)
+        _start_from(network, request.init, settings, codec)
         if settings.losses.cbr and settings.ways.trained_cbr:
             request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
     elif network.standardise is not None:
-        backbone = about["backbone"]["sha256"]
-        statistics = feature_statistics.over(entries, backbone, request.console, network.pooled)
+        digest = network.backbone.spec.sha256
+        statistics = feature_statistics.over(entries, digest, request.console, network.pooled)
         network.standardise.set(statistics.mean, statistics.std)
 
 
@@ -228,9 +227,11 @@ def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -
     return codec
 
 
-def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec, frozen: Frozen) -> Scorer:
+def make(
+    settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
+) -> Scorer:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
-    channels, rows, columns = about["backbone"]["grid"]
+    channels, rows, columns = backbone.spec.grid
     coarse = _coarser(rows, columns, settings.encoder.largest_grid)
     height, width = about["size"]
     sizes = encoder.Config(
@@ -250,7 +251,7 @@ def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec, frozen:
         )
     of_words = decoder.Config(len(codec), width=sizes.width, **settings.decoder.model_dump())
     of_words.check()
-    return Scorer(frozen, (height, width), sizes, of_words, codec, settings.encoder.standardise)
+    return Scorer(backbone, (height, width), sizes, of_words, codec, settings.encoder.standardise)
 
 
 def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
@@ -268,15 +269,13 @@ def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
     return rows // factor, columns // factor
 
 
-def _start_from(
-    network: Scorer, init: Path, settings: Settings, about: Mapping[str, Any], codec: TextCodec
-) -> None:
+def _start_from(network: Scorer, init: Path, settings: Settings, codec: TextCodec) -> None:
     """Takes over what another run of this system learned. Raises UserError.
 
     Of the words, those that both know; others begin as in a new run.
     """
     run = runs.read(init, "scorer")
-    if not _same_backbone(run.settings["backbone"], about["backbone"]):
+    if not BackboneSpec.of_json(run.settings["backbone"]).matches(network.backbone.spec):
         raise frozen_backbone.other_than_shards(init)
     for part, key in UNSHOWN:
         runs.require_same(run, f"{part}.{key}", getattr(getattr(settings, part), key))
@@ -286,12 +285,6 @@ def _start_from(
         rows = _rows(known, codec)
         tensors = runs.with_rows(tensors, network.state_dict(), WORD_TENSORS, rows)
     runs.take_over(network, tensors, init)
-
-
-def _same_backbone(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two backbones are one. An imported run may not know its weights."""
-    same = all(one[key] == other[key] for key in ("name", "grid"))
-    return same and (None in (one["sha256"], other["sha256"]) or one["sha256"] == other["sha256"])
 
 
 def _rows(known: TextCodec, codec: TextCodec) -> list[int | None]:
@@ -310,7 +303,7 @@ def load(run: runs.Run, device: str) -> Scorer:
 def _untrained(run: runs.Run) -> Scorer:
     settings = runs.settings_of(run, Settings, without=[MIRROR])
     codec = text.load(run.folder, run.settings["text"])
-    known = run.settings["backbone"]
+    spec = BackboneSpec.of_json(run.settings["backbone"])
     stored = frozen_backbone.FILE in run.settings["files"]
-    backbone = frozen_backbone.read(run.folder, known["name"]) if stored else None
-    return make(settings, run.settings, codec, Frozen(backbone, known))
+    backbone = frozen_backbone.read(run.folder, spec) if stored else FrozenBackbone(None, spec)
+    return make(settings, run.settings, codec, backbone)

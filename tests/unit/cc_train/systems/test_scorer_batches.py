@@ -67,7 +67,7 @@ def test_a_scene_of_one_pair_is_left_as_it_is() -> None:
     """Keeps away: pairs without a distractor, as of Spot-the-Diff, that fail or are swapped."""
     batch = small_scorer.batch([SAMPLES[0]], swap=1.0)
     assert (batch["changed"]["before_after"][0].numpy() == values(0)).all()
-    assert batch["unchanged"]["before_after"].shape == (0, 2, *small_scorer.GRID)
+    assert batch["unchanged"]["before_after"].shape == (0, 2, *pair_samples.BACKBONE.grid)
     assert batch["unchanged"]["ids"].shape == (0, small_scorer.LENGTH)
     other = replace(SAMPLES[1], meta={**SAMPLES[1].meta, "before": "another.png"})
     batch = small_scorer.batch([SAMPLES[0], other], swap=1.0)
