@@ -257,14 +257,14 @@ class Score(Networks):
     """Sequences → scores."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
-        from cc_prep.steps.scoring import Scorer
+        from cc_prep.steps.scoring import FrameScorer
         from cc_prep.weights import networks
 
         super().__init__(manifest, digests, device)
         self.use(manifest.score)
         network, file = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
         self.weights = self.check(file)
-        self.scorer = Scorer(network, device)
+        self.scorer = FrameScorer(network, device)
 
     def __call__(self, stored: Sequence[StoredSequence]) -> list[score_rows.Row | RejectedPair]:
         return self.encode(stored, self.compute(stored, self.read(stored)))

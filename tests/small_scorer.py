@@ -13,7 +13,7 @@ from cc_train.distributed import Ranks
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.batches import ScorerBatches
-from cc_train.systems.scorer.captioner import Scorer
+from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.text import Vocabulary
@@ -28,12 +28,14 @@ CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of(CAPTIONS, 1)
 
 
-def network(width: int = 32, layers: int = 2) -> Scorer:
+def network(width: int = 32, layers: int = 2) -> ScorerCaptioner:
     """Without dropout, from a fixed seed."""
     torch.manual_seed(0)
     sizes = encoder.Config(pair_samples.CHANNELS, SIDE, SIDE, width, 4, layers, 0.0)
     words = decoder.Config(len(WORDS), 16, width, 4, 1, LENGTH, 0.0)
-    return Scorer(FrozenBackbone(None, pair_samples.BACKBONE), (32, 32), sizes, words, WORDS)
+    return ScorerCaptioner(
+        FrozenBackbone(None, pair_samples.BACKBONE), (32, 32), sizes, words, WORDS
+    )
 
 
 def objective(
@@ -41,9 +43,9 @@ def objective(
 ) -> ScorerObjective:
     scorer = network(width)
     reconstruction = Reconstruction(width, 8) if weights.cbr else None
-    runs: Any = ("changed", "unchanged")
+    halves: Any = ("changed", "unchanged")
     return ScorerObjective(
-        scorer, reconstruction, lambda captioner: {}, weights, ways, 0.0, "cpu", runs, ranks
+        scorer, reconstruction, lambda captioner: {}, weights, ways, 0.0, "cpu", halves, ranks
     )
 
 

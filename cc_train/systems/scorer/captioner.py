@@ -13,13 +13,13 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.layers.feature_grid import Standardise, to_grid
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder
-from cc_train.systems.scorer.cached_decoder import CachedSpeaker, Words
+from cc_train.systems.scorer.cached_decoder import CachedSpeaker, SpeakerCache
 from cc_train.systems.scorer.decoder import Speaker
 from cc_train.systems.scorer.encoder import ChangeDetector
 from cc_train.text import TextCodec
 
 
-class Scorer(EncoderDecoder):
+class ScorerCaptioner(EncoderDecoder):
     """Two images, or their stored features → a sentence.
 
     backbone: no part of the network's tensors. standardise: channels of the features are
@@ -83,7 +83,7 @@ class Scorer(EncoderDecoder):
 
     def attention(self, state: Any) -> Tensor:
         """Where each word looked, [B, length, rows, columns]; see `EncoderDecoder`."""
-        assert isinstance(state, Words)
+        assert isinstance(state, SpeakerCache)
         return state.looked.float().softmax(2).unflatten(2, self.grid)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:

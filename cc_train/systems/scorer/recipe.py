@@ -22,14 +22,15 @@ from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder, words
-from cc_train.systems.scorer.batches import RUNS, Run, ScorerBatches, run_of
-from cc_train.systems.scorer.captioner import Scorer
+from cc_train.systems.scorer.batches import HALVES, Half, ScorerBatches, half_of
+from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import TextCodec
 from cc_train.training import runs
+from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
@@ -41,7 +42,7 @@ UNSHOWN = (
     ("encoder", "standardise"),
     ("decoder", "heads"),
 )
-Words = Literal["treebank", "blanks"]
+WordSplitting = Literal["treebank", "blanks"]
 
 text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
 
@@ -93,7 +94,7 @@ class Settings(Section):
     cbr: Literal["trained", "frozen"] | None = None
     sentence: Literal["words", "slots"] | None = None
     validation: Literal["greedy", "sampled"] | None = None
-    words: Words | None = None
+    words: WordSplitting | None = None
     encoder: Encoder = Encoder()
     decoder: Decoder = Decoder()
     losses: Losses = Losses()
@@ -129,7 +130,7 @@ class Settings(Section):
         )
 
     @property
-    def split_words(self) -> Words:
+    def split_words(self) -> WordSplitting:
         """How captions become words."""
         return self.words or ("blanks" if self.reference_quirks else "treebank")
 
@@ -153,8 +154,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         backbone = frozen_backbone.find(spec, settings.backbone_weights)
     network = make(settings, about, codec, backbone)
     _initialise(network, settings, request, codec, data.train)
-    present = {run_of(entry.kind) for entry in data.train}
-    of_data: tuple[Run, ...] = tuple(run for run in RUNS if run in present)
+    present = {half_of(entry.kind) for entry in data.train}
+    halves: tuple[Half, ...] = tuple(half for half in HALVES if half in present)
     supervision = None
     if settings.facts is not None:
         shard_index.require_facts(data.train)
@@ -174,7 +175,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.ways,
         loop.weight_decay,
         request.device,
-        of_data,
+        halves,
         request.ranks,
         loop.seed,
         supervision,
@@ -183,7 +184,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         codec,
         settings.decoder.length,
         first.sha256,
-        of_data,
+        halves,
         settings.swap,
         settings.pairs_per_scene,
         None if supervision is None else network.grid,
@@ -194,7 +195,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 
 def _initialise(
-    network: Scorer,
+    network: ScorerCaptioner,
     settings: Settings,
     request: Request,
     codec: TextCodec,
@@ -229,7 +230,7 @@ def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -
 
 def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
-) -> Scorer:
+) -> ScorerCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
     channels, rows, columns = backbone.spec.grid
     coarse = _coarser(rows, columns, settings.encoder.largest_grid)
@@ -251,7 +252,9 @@ def make(
         )
     of_words = decoder.Config(len(codec), width=sizes.width, **settings.decoder.model_dump())
     of_words.check()
-    return Scorer(backbone, (height, width), sizes, of_words, codec, settings.encoder.standardise)
+    return ScorerCaptioner(
+        backbone, (height, width), sizes, of_words, codec, settings.encoder.standardise
+    )
 
 
 def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
@@ -269,7 +272,7 @@ def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
     return rows // factor, columns // factor
 
 
-def _start_from(network: Scorer, init: Path, settings: Settings, codec: TextCodec) -> None:
+def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec: TextCodec) -> None:
     """Takes over what another run of this system learned. Raises UserError.
 
     Of the words, those that both know; others begin as in a new run.
@@ -295,12 +298,12 @@ def _rows(known: TextCodec, codec: TextCodec) -> list[int | None]:
     return [marks.get(i, row) for i, row in enumerate(rows)]
 
 
-def load(run: runs.Run, device: str) -> Scorer:
+def load(run: Run, device: str) -> ScorerCaptioner:
     """The captioner of a run. Raises UserError."""
     return runs.network_of(run, _untrained, device)
 
 
-def _untrained(run: runs.Run) -> Scorer:
+def _untrained(run: Run) -> ScorerCaptioner:
     settings = runs.settings_of(run, Settings, without=[MIRROR])
     codec = text.load(run.folder, run.settings["text"])
     spec = BackboneSpec.of_json(run.settings["backbone"])
