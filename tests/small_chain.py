@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cc_prep.formats.training_shards import TrainingSample
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.chain import regions
@@ -45,7 +45,7 @@ def objective(
     one: ChainCaptioner,
     weights: Losses,
     sampled: float = 0.0,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ranks: Ranks = ALONE,
 ) -> ChainObjective:
     """What trains it."""
     return ChainObjective(one, lambda captioner: {}, weights, sampled, 0.0, 0.0, "cpu", ranks)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cc_prep.formats.training_shards import TrainingSample
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.batches import ScorerBatches
@@ -20,7 +20,7 @@ from cc_train.text import Vocabulary
 from tests import pair_samples
 
 LENGTH = 12
-PAPER, ALONE = Ways(), Ranks()
+PAPER = Ways()
 SIDE = pair_samples.GRID
 SCENES = [pair_samples.scene(number) for number in range(16)]
 SAMPLES = [sample for scene in SCENES for sample in scene]

@@ -13,7 +13,7 @@ from cc_prep.records import NO_CHANGE
 from cc_train.captioner import CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.evaluation import fact_scores
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.facts import judge
@@ -39,7 +39,7 @@ class Validation:
         self,
         entries: Sequence[Entry],
         run: Path,
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        ranks: Ranks = ALONE,
         skip_bad: float = 0.0,
         console: Console | None = None,
     ) -> None:

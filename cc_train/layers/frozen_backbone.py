@@ -87,7 +87,7 @@ class FrozenBackbone(nn.Module):
     @property
     def folded(self) -> int:
         """How many of the first channels are squares of 2 × 2 of a finer grid."""
-        return int(getattr(self.network, "folded", 0))
+        return backbones.folded(self.network)
 
     def train(self, mode: bool = True) -> FrozenBackbone:
         """Never trains."""

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_train.data.stream import SKIPPED, Source
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.training import runs
 from cc_train.training.ahead import ahead
 from cc_train.training.experiment_loggers import open_loggers
@@ -60,7 +60,7 @@ def fit(
     run: Path,
     resume: str,
     console: Console,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ranks: Ranks = ALONE,
     device: str = "cpu",
 ) -> dict[str, float]:
     """Trains up to `settings.steps` and returns the figures of the last validation, by name.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cc_train.captioner import CaptionModel
 from cc_train.decoding.search import greedy
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.layers.comparison import SUMMARIES
 from cc_train.systems.chain import consistency, masks, matching
@@ -79,7 +79,7 @@ class ChainObjective(CaptionObjective):
         label_smoothing: float,
         weight_decay: float,
         device: str,
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        ranks: Ranks = ALONE,
         trunk_rate: float = 1.0,
     ) -> None:
         super().__init__(network, score, label_smoothing, weight_decay, device)

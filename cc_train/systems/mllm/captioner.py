@@ -15,6 +15,7 @@ from cc_train.captioner import Attention, Caption, Inputs
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.mllm import attention_loss, attention_tap, families, images, prompts
 from cc_train.systems.mllm.attention_tap import Rows, Tap
+from cc_train.systems.mllm.grid_features import SeeingLanguageModel
 from cc_train.systems.mllm.images import Geometry
 from cc_train.systems.mllm.loading import Base
 from cc_train.systems.mllm.prompts import Writer
@@ -56,9 +57,8 @@ class MllmCaptioner(nn.Module):
         self._backbone = (backbone,)  # in a tuple, so that it is no submodule
         self.brief = False  # captions without score and attention, which cost a pass of their own
         names = {name for name, value in self.named_parameters() if value.requires_grad}
-        own = getattr(model, "connector", None)
-        if own is not None:
-            names |= {f"model.connector.{name}" for name in own.state_dict()}
+        if isinstance(model, SeeingLanguageModel):
+            names |= {f"model.connector.{name}" for name in model.connector.state_dict()}
         self.stored = frozenset(names)
         self.looks: Tap | None = None  # of training; `control` attaches it
 

@@ -162,10 +162,9 @@ def make(
         size, entering = settings.model.image_size, settings.model.images
         shape = images.geometry(base.family, base.config, size, entering)
         image = _image_token(base)
-    connector = getattr(model, "connector", None)
     adapters.inject(model, base.family, settings.lora)
-    if connector is not None:
-        connector.requires_grad_(True)
+    if isinstance(model, SeeingLanguageModel):
+        model.connector.requires_grad_(True)
     if settings.model.checkpointing == "non_reentrant":
         base.model.gradient_checkpointing_enable(  # type: ignore[operator]
             gradient_checkpointing_kwargs={"use_reentrant": False}

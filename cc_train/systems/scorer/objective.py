@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from cc_prep.settings import Section
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.decoding.search import sampled
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.layers.token_matching import contrast, token_matching
 from cc_train.systems.scorer.batches import Half
@@ -78,7 +78,7 @@ class ScorerObjective(CaptionObjective):
         weight_decay: float,
         device: str,
         halves: Sequence[Half],
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        ranks: Ranks = ALONE,
         seed: int = 0,
         supervision: Supervision | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ from cc_train.data import feature_statistics, shard_index, split
 from cc_train.data.mirroring import MIRROR, MirroredBatches, exchange_sides
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -167,7 +167,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         Validation(
             data.valid,
             request.run,
-            Ranks() if settings.ways.sampled else request.ranks,
+            ALONE if settings.ways.sampled else request.ranks,
             settings.stream.skip_bad,
             request.console,
         ),
