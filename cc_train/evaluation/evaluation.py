@@ -84,22 +84,27 @@ class Evaluation:
 
     def figures(self) -> dict[str, Any]:
         """What scores.json holds."""
+        figures: dict[str, Any] = {}
         facts = self.facts
-        return {
-            **({} if facts is None else {"facts": facts.to_json()}),
-            "groups": {
-                name: {"pairs": self.counts[name], **scores.corpus}
-                for name, scores in self.groups.items()
-            },
-            **({} if self.masks is None else {"masks": self.masks.figures()}),
-            **({} if (faith := self.faithfulness) is None else {"faithfulness": faith.to_json()}),
-            "left_out": self.groups[TOTAL].left_out,
-            "conventions": metrics.CONVENTIONS,
-            "signature": self.signature.line,
-            "swapped": self.swapped,
-            **({} if self.beams is None else {"step": self.step, "beams": self.beams}),
-            **({"trained_on": self.trained_on} if self.trained_on else {}),
+        if facts is not None:
+            figures["facts"] = facts.to_json()
+        figures["groups"] = {
+            name: {"pairs": self.counts[name], **scores.corpus}
+            for name, scores in self.groups.items()
         }
+        if self.masks is not None:
+            figures["masks"] = self.masks.figures()
+        if self.faithfulness is not None:
+            figures["faithfulness"] = self.faithfulness.to_json()
+        figures["left_out"] = self.groups[TOTAL].left_out
+        figures["conventions"] = metrics.CONVENTIONS
+        figures["signature"] = self.signature.line
+        figures["swapped"] = self.swapped
+        if self.beams is not None:
+            figures["step"], figures["beams"] = self.step, self.beams
+        if self.trained_on:
+            figures["trained_on"] = self.trained_on
+        return figures
 
 
 def evaluate(
