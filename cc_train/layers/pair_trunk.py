@@ -116,11 +116,8 @@ class PairTrunk(EncoderDecoder):
         return features
 
     def changes(self, before_after: Tensor) -> Changes:
-        """What is seen of pairs."""
-        features = self.features(before_after)
-        images = self.encoder.images(features.flatten(0, 1)).unflatten(0, features.shape[:2])
-        changes: Changes = self.encoder(images[:, 0], images[:, 1])
-        return changes
+        """What differs between the images of pairs."""
+        return self.encoder.changes(self.features(before_after))
 
     @torch.inference_mode()
     def strangeness(self, before_after: Tensor) -> list[float | None]:

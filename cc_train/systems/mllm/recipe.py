@@ -38,6 +38,7 @@ from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
+ENCODER = "encoder."  # before the names of a pair captioner's tensors that a connector has too
 OF_WORDS = ("bridge.", "kinds")  # of a connector, what a captioner has in other sizes
 LOOKED_AT = 200  # samples, for what was found in them
 NO_LIMIT = 2**31  # of a context that the configuration does not bound
@@ -315,16 +316,20 @@ def _start_eyes(
         raise frozen_backbone.other_than_shards(request.init)
     runs.require_same(run, "encoder.heads", settings.connector.heads, "connector.heads")
     own = connector.state_dict()
-    eyes = {name.partition("encoder.")[2]: tensor for name, tensor in run.tensors.items()}
-    taken = {name: tensor for name, tensor in eyes.items() if name in own}
-    missing = [name for name in own if name not in taken and not name.startswith(OF_WORDS)]
-    other = [name for name, tensor in taken.items() if tensor.shape != own[name].shape]
+    encoder = {
+        name.removeprefix(ENCODER): tensor
+        for name, tensor in run.tensors.items()
+        if name.startswith(ENCODER)
+    }
+    shared = {name: tensor for name, tensor in encoder.items() if name in own}
+    missing = [name for name in own if name not in shared and not name.startswith(OF_WORDS)]
+    other = [name for name, tensor in shared.items() if tensor.shape != own[name].shape]
     if missing or other:
         raise UserError(
             f"{request.init} has other eyes ({(missing + other)[0]})",
             f"Set connector.width={run.settings['encoder']['width']}",
         )
-    connector.load_state_dict(taken, strict=False)
+    connector.load_state_dict(shared, strict=False)
 
 
 def _image_token(base: Base) -> int:
