@@ -22,6 +22,7 @@ from cc_prep.models import clip
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.models.efficientnet import EfficientNetLite0
 from cc_train.layers import caption_decoder
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
@@ -83,8 +84,9 @@ def ready() -> tuple[ProCap, Tensor, Tensor, Tensor]:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     keep_freed_memory()  # as cc-train does
-    known = {"backbone": "efficientnet-lite0", "sha256": "", "grid": STORED}
-    backbone = BackboneFeatures(EfficientNetLite0(), known, GRID, "unshuffle")
+    spec = BackboneSpec("efficientnet-lite0", "", STORED)
+    network = FrozenBackbone(EfficientNetLite0(), spec)
+    backbone = BackboneFeatures(network, GRID, "unshuffle")
     frozen = FrameFeatures(codec(), "features", backbone=backbone)
     sizes = Config(width=128, layers=4, latent=backbone.channels, frames=QUERIES + 2,
                    rows=GRID[0], columns=GRID[1], standardised=True)  # fmt: skip

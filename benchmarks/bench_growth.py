@@ -31,7 +31,7 @@ from cc_prep.manifest import Interpolate
 from cc_prep.models import clip4idc, vqgan
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.steps.interpolation import RifeInterpolator
-from cc_prep.steps.scoring import Scorer
+from cc_prep.steps.scoring import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_train.data import shard_index
 from cc_train.data.stream import Stream, StreamSettings
@@ -84,7 +84,7 @@ def interpolation(pairs: int) -> Cost:
 def scoring(pairs: int) -> Cost:
     keep_freed_memory()
     torch.set_num_threads(THREADS)
-    scorer = Scorer(clip4idc.CLIP4IDC(clip4idc.Config()))
+    scorer = FrameScorer(clip4idc.CLIP4IDC(clip4idc.Config()))
     return timed(lambda images: scorer(images, ["the red cube is gone"]), pairs)
 
 

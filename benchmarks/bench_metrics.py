@@ -15,7 +15,7 @@ import numpy as np
 from lib.measuring import report, turns
 
 from cc_prep.synth import captions as wording
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 
 REFERENCES = 5
 
@@ -26,12 +26,12 @@ REFERENCES = 5
 def main(captions: int, repeats: int) -> None:
     """Measures seconds."""
     references, predictions = sentences(captions)
-    ours = scorer.score(references, predictions, scorer.PLAIN).corpus
+    ours = metrics.score(references, predictions, metrics.PLAIN).corpus
     theirs = official(references, predictions)
-    assert all(abs(ours[name] - theirs[name]) < 1e-6 for name in scorer.PLAIN), (ours, theirs)
+    assert all(abs(ours[name] - theirs[name]) < 1e-6 for name in metrics.PLAIN), (ours, theirs)
     seconds = turns(
         {
-            "ours": lambda: scorer.score(references, predictions, scorer.PLAIN),
+            "ours": lambda: metrics.score(references, predictions, metrics.PLAIN),
             "official": lambda: official(references, predictions),
         },
         repeats,
@@ -72,7 +72,7 @@ def official(references: dict[str, list[str]], predictions: dict[str, str]) -> d
     tokens = tokenizer.tokenize(reference_entries)
     guesses = tokenizer.tokenize(prediction_entries)
     bleu = Bleu(4).compute_score(tokens, guesses, verbose=0)[0]
-    scores = dict(zip(scorer.BLEU, bleu, strict=True))
+    scores = dict(zip(metrics.BLEU, bleu, strict=True))
     scores["ROUGE-L"] = Rouge().compute_score(tokens, guesses)[0]
     scores["CIDEr"] = Cider().compute_score(tokens, guesses)[0]
     return {name: 100 * float(value) for name, value in scores.items()}

@@ -4,7 +4,7 @@
 
 The published sizes: features of 1,024 × 14 × 14, two layers of 512 on either side, CBR frozen. The
 public code's way: every layer's matching, of the whole matrix [B, B, N, N], by torch's own
-gradients; both runs are kept until one backward pass. Both ways have the same losses, which is
+gradients; both halves are kept until one backward pass. Both ways have the same losses, which is
 asserted, no dropout, one thread and a process of their own, whose peak memory is that of the way. A
 step of 64 scenes in the public code's way takes minutes and several GB. Decoding: 32 pairs, 24
 positions; the public code computes all of them for each word.
@@ -25,9 +25,10 @@ from torch import Tensor
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train.decoding.search import greedy
 from cc_train.layers.caption_loss import caption_loss
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.layers.token_matching import contrast
 from cc_train.systems.scorer import decoder, encoder
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
 from cc_train.systems.scorer.words import END, MARKS, NULL, START, UNK, ScorerWords
@@ -72,10 +73,10 @@ def objective(width: int) -> ScorerObjective:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     words = ScorerWords([*MARKS, *map(str, range(WORDS - len(MARKS)))])
-    frozen = Frozen(None, {"name": "random", "sha256": None, "grid": [CHANNELS, SIDE, SIDE]})
+    backbone = FrozenBackbone(None, BackboneSpec("random", None, (CHANNELS, SIDE, SIDE)))
     sizes = encoder.Config(CHANNELS, SIDE, SIDE, width, dropout=0.0)
     of_words = decoder.Config(WORDS, width=width, length=LENGTH, dropout=0.0)
-    network = Scorer(frozen, (224, 224), sizes, of_words, words)
+    network = ScorerCaptioner(backbone, (224, 224), sizes, of_words, words)
     return ScorerObjective(
         network, Reconstruction(width, 8), lambda captioner: {}, Losses(), WAYS, 0.0, "cpu",
         ("changed", "unchanged"),
@@ -84,10 +85,10 @@ def objective(width: int) -> ScorerObjective:
 
 @cache
 def batch_of(count: int) -> dict[str, dict[str, Tensor]]:
-    """Random features of both runs, and captions of 12 words."""
+    """Random features of both halves, and captions of 12 words."""
     generator = torch.Generator().manual_seed(1)
     batch = {}
-    for run in ("changed", "unchanged"):
+    for half in ("changed", "unchanged"):
         shape = (count, 2, CHANNELS, SIDE, SIDE)
         ids = torch.full((count, LENGTH), NULL)
         ids[:, 0], ids[:, 13] = START, END
@@ -95,7 +96,7 @@ def batch_of(count: int) -> dict[str, dict[str, Tensor]]:
         labels = torch.full_like(ids, IGNORED)
         labels[:, :13] = ids[:, 1:14]
         features = torch.rand(shape, generator=generator).half()
-        batch[run] = {"before_after": features, "ids": ids, "labels": labels}
+        batch[half] = {"before_after": features, "ids": ids, "labels": labels}
     return batch
 
 
@@ -130,12 +131,12 @@ def attended(attention: Any, x: Tensor, other: Tensor) -> Tensor:
 
 
 def public(count: int, width: int) -> list[float]:
-    """Both runs with everything that the public code computes, then one backward pass."""
+    """Both halves with everything that the public code computes, then one backward pass."""
     torchs_products()
     one, batch = objective(width), batch_of(count)
     denominators = one.denominators(batch)
     one.network.zero_grad()
-    parts = [_public(one, batch[run], denominators[run]) for run in one.runs]
+    parts = [_public(one, batch[half], denominators[half]) for half in one.halves]
     caption, similar, cbr = (sum(values) / 2 for values in zip(*parts, strict=True))
     (caption + one.weights.contrast * similar + one.weights.cbr * cbr).backward()
     return [float(value.detach()) for value in (caption, similar, cbr)]

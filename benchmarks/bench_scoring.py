@@ -20,7 +20,7 @@ from lib.reference import torchs_products
 from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.models.cpu.allocator import keep_freed_memory
-from cc_prep.steps.scoring import Scorer, normalize
+from cc_prep.steps.scoring import FrameScorer, normalize
 
 FRAMES, THREADS = 9, 2
 CAPTIONS = ("the small red cube has moved to the left of the sphere", "a cube is gone")
@@ -51,7 +51,7 @@ def ours() -> np.ndarray:
     """As a worker scores."""
     keep_freed_memory()
     network, frames = parts()
-    scores = Scorer(network)(frames, CAPTIONS)
+    scores = FrameScorer(network)(frames, CAPTIONS)
     return np.stack((scores.bef_inter_sim, scores.inter_aft_sim))
 
 

@@ -24,7 +24,7 @@ from cc_prep.manifest import Interpolate
 from cc_prep.media import images, masks
 from cc_prep.records import CHANGE
 from cc_prep.steps import confidence, interpolation
-from cc_prep.steps.scoring import Scorer
+from cc_prep.steps.scoring import FrameScorer
 from cc_prep.synth import dataset
 from cc_prep.weights import networks
 
@@ -58,7 +58,7 @@ def main(scenes: int, size: int, name: str, out: str) -> None:
     pairs = list(changes(root, size))
     middles = np.array([pair.middle for pair in pairs])
     print(f"{len(pairs)} changed pairs; middle by frame: {np.bincount(middles, minlength=9)[1:8]}")
-    scorer = Scorer(networks.clip4idc(name)[0])
+    scorer = FrameScorer(networks.clip4idc(name)[0])
     rows = {"chance": np.abs(np.arange(1, 8)[None] - middles[:, None]).astype(float)}
     for method in METHODS:
         frames_of = sequence_of(method)
@@ -107,7 +107,7 @@ def sequence_of(method: str) -> Callable[[Change], np.ndarray]:
     return lambda change: maker.sequence(change.frames[:1], change.frames[-1:], DEPTH)[0]
 
 
-def best(scorer: Scorer, frames: np.ndarray, captions: tuple[str, ...]) -> int:
+def best(scorer: FrameScorer, frames: np.ndarray, captions: tuple[str, ...]) -> int:
     """The frame between of the lowest penalty."""
     penalty = confidence.penalties(*scorer(frames, captions).similarities())
     return 1 + int(penalty[1:-1].argmin())

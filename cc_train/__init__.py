@@ -13,7 +13,7 @@ from cc_prep import __version__
 if TYPE_CHECKING:
     from cc_train.captioner import Caption
     from cc_train.data.webdataset_shards import open_shards
-    from cc_train.evaluation.captions.scoring import score
+    from cc_train.evaluation.captions.score_predictions import score
     from cc_train.pretrained import Captioner
 
 __all__ = ["Caption", "Captioner", "__version__", "open_shards", "score"]
@@ -22,7 +22,7 @@ _MODULES = {
     "Caption": "cc_train.captioner",
     "Captioner": "cc_train.pretrained",
     "open_shards": "cc_train.data.webdataset_shards",
-    "score": "cc_train.evaluation.captions.scoring",
+    "score": "cc_train.evaluation.captions.score_predictions",
 }
 
 

@@ -164,6 +164,9 @@ class Ranks:
         return shared
 
 
+ALONE = Ranks()  # the one process of an ordinary run
+
+
 def world_size() -> int:
     """How many processes `torchrun` started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -178,7 +181,7 @@ def joined(cuda: bool) -> Iterator[Ranks]:
     """
     world = world_size()
     if world == 1:
-        yield Ranks()
+        yield ALONE
         return
     ranks = Ranks(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", "0")))
     device = torch.device("cuda", ranks.local) if cuda else None

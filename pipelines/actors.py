@@ -268,14 +268,14 @@ class Score(StagedStep):
     """Sequences → scores."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
-        from cc_prep.steps.scoring import Scorer
+        from cc_prep.steps.scoring import FrameScorer
         from cc_prep.weights import networks
 
         super().__init__(manifest, digests, device)
         self.use(manifest.score)
         network, file = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
         self.weights = self.check(file)
-        self.scorer = Scorer(network, device)
+        self.scorer = FrameScorer(network, device)
 
     def read(self, stored: Sequence[StoredSequence]) -> list[FrameSequence | RejectedPair]:
         """Each sequence's frames, or why it is rejected."""

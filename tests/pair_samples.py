@@ -16,11 +16,13 @@ from cc_prep.media import images
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.data import supervision
 from cc_train.data.supervision import LOOKS
+from cc_train.layers.frozen_backbone import BackboneSpec
 
 GRID = 4
 SIDE = 8 * GRID
 CHANNELS = sum(map(len, LOOKS.values()))
 DIGEST = "0" * 64
+BACKBONE = BackboneSpec("planted", DIGEST, (CHANNELS, GRID, GRID))
 SENTENCES = {
     "color": "the {it} turned {new}",
     "material": "the {it} turned {new}",

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from cc_prep.formats.training_shards import TrainingSample
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
@@ -35,7 +36,7 @@ def network(rounds: int = 1, feedback: Feedback = "text") -> ChainCaptioner:
     """The same one each time."""
     torch.manual_seed(0)
     return ChainCaptioner(
-        nn.Identity(), {"sha256": pair_samples.DIGEST}, (SIDE, SIDE), SIZES, REGIONS, DECODER,
+        FrozenBackbone(nn.Identity(), pair_samples.BACKBONE), (SIDE, SIDE), SIZES, REGIONS, DECODER,
         WORDS, rounds, feedback,
     )  # fmt: skip
 
@@ -44,7 +45,7 @@ def objective(
     one: ChainCaptioner,
     weights: Losses,
     sampled: float = 0.0,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ranks: Ranks = ALONE,
 ) -> ChainObjective:
     """What trains it."""
     return ChainObjective(one, lambda captioner: {}, weights, sampled, 0.0, 0.0, "cpu", ranks)

@@ -9,32 +9,33 @@ import numpy as np
 import torch
 
 from cc_prep.formats.training_shards import TrainingSample
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.batches import ScorerBatches
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.text import Vocabulary
 from tests import pair_samples
 
 LENGTH = 12
-PAPER, ALONE = Ways(), Ranks()
+PAPER = Ways()
 SIDE = pair_samples.GRID
 SCENES = [pair_samples.scene(number) for number in range(16)]
 SAMPLES = [sample for scene in SCENES for sample in scene]
 CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of(CAPTIONS, 1)
-GRID = [pair_samples.CHANNELS, SIDE, SIDE]
 
 
-def network(width: int = 32, layers: int = 2) -> Scorer:
+def network(width: int = 32, layers: int = 2) -> ScorerCaptioner:
     """Without dropout, from a fixed seed."""
     torch.manual_seed(0)
     sizes = encoder.Config(pair_samples.CHANNELS, SIDE, SIDE, width, 4, layers, 0.0)
     words = decoder.Config(len(WORDS), 16, width, 4, 1, LENGTH, 0.0)
-    known = {"name": "planted", "sha256": pair_samples.DIGEST, "grid": GRID}
-    return Scorer(Frozen(None, known), (32, 32), sizes, words, WORDS)
+    return ScorerCaptioner(
+        FrozenBackbone(None, pair_samples.BACKBONE), (32, 32), sizes, words, WORDS
+    )
 
 
 def objective(
@@ -42,9 +43,9 @@ def objective(
 ) -> ScorerObjective:
     scorer = network(width)
     reconstruction = Reconstruction(width, 8) if weights.cbr else None
-    runs: Any = ("changed", "unchanged")
+    halves: Any = ("changed", "unchanged")
     return ScorerObjective(
-        scorer, reconstruction, lambda captioner: {}, weights, ways, 0.0, "cpu", runs, ranks
+        scorer, reconstruction, lambda captioner: {}, weights, ways, 0.0, "cpu", halves, ranks
     )
 
 

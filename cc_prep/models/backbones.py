@@ -108,3 +108,8 @@ def multiple(name: str, network: nn.Module) -> int:
     assert isinstance(network, Latents)
     factor: int = network.network.config.factor
     return factor
+
+
+def folded(network: nn.Module | None) -> int:
+    """How many of the first channels are squares of 2 × 2 of a finer grid."""
+    return Pyramid.folded if isinstance(network, Pyramid) else 0

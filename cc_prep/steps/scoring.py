@@ -27,7 +27,7 @@ def normalize(images: Sequence[np.ndarray] | np.ndarray, resolution: int) -> Ten
     return (pixels - mean) / std
 
 
-class Scorer:
+class FrameScorer:
     """A CLIP4IDC at work on sequences.
 
     A sequence goes through alone, whatever runs beside it: float sums differ between batch sizes.

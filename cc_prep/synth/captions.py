@@ -155,12 +155,12 @@ def referring_expressions(solids: Sequence[Solid | None], target: int) -> list[E
     A way is the features to name; with a relation it ends in `relation` and the landmark's number.
     The shape is always named, as the noun.
     """
-    plain = [
-        features
-        for count in range(4)
-        for rest in itertools.combinations(FEATURES[:3], count)
-        if _matches(solids, target, features := (*rest, "shape")) == [target]
-    ]
+    plain: list[Expression] = []
+    for count in range(4):
+        for rest in itertools.combinations(FEATURES[:3], count):
+            features = (*rest, "shape")
+            if _matches(solids, target, features) == [target]:
+                plain.append(features)
     if plain:
         return plain
     return [

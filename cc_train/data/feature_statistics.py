@@ -34,16 +34,16 @@ class Statistics:
 
 def over(
     entries: Sequence[Entry],
-    sha256: str,
+    sha256: str | None,
     console: Console,
     prepare: Callable[[Tensor], Tensor] = lambda values: values,
 ) -> Statistics:
     """The statistics over samples spread evenly over the data.
 
-    sha256: of the backbone's weights. prepare: what is made of the features [N, C, h, w] of a
-    sample before they are counted. Samples that cannot be read are left out: training decides how
-    many may be (`stream.skip_bad`). Raises UserError if none can be read, or one holds no features
-    of these weights.
+    sha256: of the backbone's weights; None for any. prepare: what is made of the features
+    [N, C, h, w] of a sample before they are counted. Samples that cannot be read are left out:
+    training decides how many may be (`stream.skip_bad`). Raises UserError if none can be read, or
+    one holds no features of these weights.
     """
     step = max(1, len(entries) // SAMPLES)
     sums: dict[str, Tensor] = {}

@@ -110,14 +110,15 @@ def _flipped(mask: np.ndarray | None) -> bytes | None:
 def _mirrored_facts(value: Any) -> Any:
     """Facts as a sample's JSON holds them: each place (u, v) becomes (1 − u, v)."""
     if isinstance(value, dict):
-        return {
-            name: [1 - part[0], part[1]]
-            if name == "place"
-            else [exchange_sides(one) for one in part]
-            if name == "reversed_captions"
-            else _mirrored_facts(part)
-            for name, part in value.items()
-        }
+        return {name: _mirrored_fact(name, part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_mirrored_facts(part) for part in value]
     return value
+
+
+def _mirrored_fact(name: str, value: Any) -> Any:
+    if name == "place":
+        return [1 - value[0], value[1]]
+    if name == "reversed_captions":
+        return [exchange_sides(caption) for caption in value]
+    return _mirrored_facts(value)

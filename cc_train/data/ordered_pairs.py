@@ -151,29 +151,23 @@ def ordered_pairs(samples: Sequence[TrainingSample], masks: bool = False) -> Sce
     are read; of the view, which another camera took, only what appeared is known.
     """
     scene, numbers = Scene(), dict[str, int]()
-    known: list[tuple[OrderedPair, TrainingSample]] = []
+    pairs: list[OrderedPair] = []
     for sample in samples:
         facts = shard_index.facts_of({**sample.meta, "key": sample.key})
-        shown = (facts.objects_before, facts.objects_after) if facts else ((), ())
-        ends = [
-            _add(scene, numbers, name or f"{sample.key}{place}", features, objects)
-            for place, (name, features, objects) in enumerate(
-                zip(
-                    (sample.meta.get("before"), sample.meta.get("after")),
-                    before_after(sample, "features"),
-                    shown,
-                    strict=True,
-                )
-            )
-        ]
+        objects = (facts.objects_before, facts.objects_after) if facts else ((), ())
+        names = (sample.meta.get("before"), sample.meta.get("after"))
+        features = before_after(sample, "features")
+        images: list[int] = []
+        for side, name in enumerate(names):
+            name = name or f"{sample.key}{side}"
+            images.append(_add(scene, numbers, name, features[side], objects[side]))
         changed = sample.meta.get("kind") != NO_CHANGE
         captions = tuple(str(caption) for caption in sample.meta.get("captions") or [""])
         where = None
         if masks:
             where = PairMasks(sample.mask(), sample.mask_before(), sample.mask_after())
             scene.size = int(sample.meta["height"]), int(sample.meta["width"])
-        known.append((OrderedPair(ends[0], ends[1], captions, changed, facts, where), sample))
-    pairs = [pair for pair, _ in known]
+        pairs.append(OrderedPair(images[0], images[1], captions, changed, facts, where))
     for pair in list(pairs):
         views = [p.second for p in pairs if not p.changed and p.first == pair.first]
         if pair.changed and views:

@@ -40,14 +40,14 @@ class NextWord(Protocol):
 
 
 @dataclass
-class Words:
+class Prefix:
     """All ids so far, int64 [B, words]."""
 
     ids: Tensor
 
-    def select(self, rows: Tensor) -> Words:
-        """The words of some sentences."""
-        return Words(self.ids[rows])
+    def select(self, rows: Tensor) -> Prefix:
+        """The prefixes of some sentences."""
+        return Prefix(self.ids[rows])
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Recomputing:
     decoder: Callable[[Tensor, Tensor], Tensor]
     length: int
 
-    def start(self, memory: Tensor) -> Words:
+    def start(self, memory: Tensor) -> Prefix:
         """No words yet."""
-        return Words(torch.empty(len(memory), 0, dtype=torch.long, device=memory.device))
+        return Prefix(torch.empty(len(memory), 0, dtype=torch.long, device=memory.device))
 
     @torch.inference_mode()
-    def step(self, ids: Tensor, memory: Tensor, state: Words) -> Tensor:
+    def step(self, ids: Tensor, memory: Tensor, state: Prefix) -> Tensor:
         """Logits [B, vocabulary]."""
         state.ids = torch.cat((state.ids, ids[:, None]), dim=1)
         return self.decoder(state.ids, memory)[:, -1]

@@ -16,7 +16,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
 from cc_train.evaluation import evaluation, fact_scores, signature
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.signature import Signature
@@ -24,7 +24,7 @@ from cc_train.evaluation.signature import Signature
 REMEDY = "Give runs, or folders of cc-train evaluate"
 FAITHFUL = "faithful"
 OF_MASKS = (segmentation.MIOU, segmentation.MIOU_CHANGE, "F1")
-MEASURES = (*fact_scores.MEASURES, *scorer.ORDER, *OF_MASKS, FAITHFUL)
+MEASURES = (*fact_scores.MEASURES, *metrics.ORDER, *OF_MASKS, FAITHFUL)
 MARKS = {
     "LLM": "a large language model writes the captions",
     "LLM?": "not known whether one does",
@@ -126,7 +126,7 @@ def read(place: str) -> Row:
     try:
         scores = storage.read_json(str(file))
         groups = {
-            str(group): {name: float(values[name]) for name in scorer.ORDER if name in values}
+            str(group): {name: float(values[name]) for name in metrics.ORDER if name in values}
             for group, values in scores["groups"].items()
         }
         for group, shares in _facts(scores).items():

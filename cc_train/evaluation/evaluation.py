@@ -24,9 +24,9 @@ from typing import Any
 
 from cc_prep import storage
 from cc_train.evaluation import fact_scores, faithfulness, protocols, signature
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
-from cc_train.evaluation.captions.scorer import Scores
+from cc_train.evaluation.captions.metrics import Scores
 from cc_train.evaluation.fact_scores import FactScores
 from cc_train.evaluation.facts import Verdict, judge
 from cc_train.evaluation.faithfulness import Faithfulness
@@ -84,28 +84,33 @@ class Evaluation:
 
     def figures(self) -> dict[str, Any]:
         """What scores.json holds."""
+        figures: dict[str, Any] = {}
         facts = self.facts
-        return {
-            **({} if facts is None else {"facts": facts.to_json()}),
-            "groups": {
-                name: {"pairs": self.counts[name], **scores.corpus}
-                for name, scores in self.groups.items()
-            },
-            **({} if self.masks is None else {"masks": self.masks.figures()}),
-            **({} if (faith := self.faithfulness) is None else {"faithfulness": faith.to_json()}),
-            "left_out": self.groups[TOTAL].left_out,
-            "conventions": scorer.CONVENTIONS,
-            "signature": self.signature.line,
-            "swapped": self.swapped,
-            **({} if self.beams is None else {"step": self.step, "beams": self.beams}),
-            **({"trained_on": self.trained_on} if self.trained_on else {}),
+        if facts is not None:
+            figures["facts"] = facts.to_json()
+        figures["groups"] = {
+            name: {"pairs": self.counts[name], **scores.corpus}
+            for name, scores in self.groups.items()
         }
+        if self.masks is not None:
+            figures["masks"] = self.masks.figures()
+        if self.faithfulness is not None:
+            figures["faithfulness"] = self.faithfulness.to_json()
+        figures["left_out"] = self.groups[TOTAL].left_out
+        figures["conventions"] = metrics.CONVENTIONS
+        figures["signature"] = self.signature.line
+        figures["swapped"] = self.swapped
+        if self.beams is not None:
+            figures["step"], figures["beams"] = self.step, self.beams
+        if self.trained_on:
+            figures["trained_on"] = self.trained_on
+        return figures
 
 
 def evaluate(
     items: Sequence[Item],
     predictions: Mapping[str, str],
-    measures: Sequence[str] = scorer.ORDER,
+    measures: Sequence[str] = metrics.ORDER,
     protocol: str | None = None,
     subset: str = signature.ALL,
 ) -> Evaluation:
@@ -117,13 +122,13 @@ def evaluate(
     """
     named = signature.NONE if protocol is None else protocols.checked(protocol, items)
     references = {item.id: item.references for item in items}
-    tokens = scorer.tokenised(references, predictions)
+    tokens = metrics.tokenised(references, predictions)
     groups: dict[str, set[str]] = {TOTAL: set(references)}
     for item in items:
         for name in item.groups:
             groups.setdefault(name, set()).add(item.id)
     scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
-    scores = scorer.score_groups(tokens, scored, measures)
+    scores = metrics.score_groups(tokens, scored, measures)
     names = {item.id: item.name for item in items}
     return Evaluation(
         signature.of(tokens[0], names, list(scores[TOTAL].corpus), subset, named),
@@ -159,7 +164,7 @@ def swap_check(
     references = {item.id: item.references for item in changed}
     same = [in_order[item.id] == swapped[item.id] for item in changed]
     both = (
-        scorer.corpus_cider(references, {item.id: captions[item.id] for item in changed})
+        metrics.corpus_cider(references, {item.id: captions[item.id] for item in changed})
         for captions in (in_order, swapped)
     )
     return {
@@ -249,6 +254,6 @@ def table(result: Evaluation) -> str:
         )
     if result.trained_on:
         lines.append(f"\n{of_training(result.trained_on, result.counts[TOTAL])}")
-    lines.append(f"\n{scorer.CONVENTIONS[0].upper()}{scorer.CONVENTIONS[1:]}.")
+    lines.append(f"\n{metrics.CONVENTIONS[0].upper()}{metrics.CONVENTIONS[1:]}.")
     lines.append(f"\nSignature: `{result.signature.line}`")
     return "\n".join(lines) + "\n"

@@ -108,17 +108,17 @@ def count(verdicts: Iterable[Verdict]) -> FactScores:
     listed = list(verdicts)
     changed = [one for one in listed if one.type != UNCHANGED]
     unchanged = [one for one in listed if one.type == UNCHANGED]
-    facts = {
-        fact: Share(outcomes["right"], outcomes.total(), outcomes["not said"])
-        for fact in FACTS
-        if (outcomes := Counter(v.outcomes[fact] for v in changed if fact in v.outcomes))
-    }
+    facts: dict[str, Share] = {}
+    for fact in FACTS:
+        outcomes = Counter(one.outcomes[fact] for one in changed if fact in one.outcomes)
+        if outcomes:
+            facts[fact] = Share(outcomes["right"], outcomes.total(), outcomes["not said"])
     types = [kind for kind in FACT_TYPES if any(one.type == kind for one in listed)]
-    exact = {
-        kind: Share(sum(one.exact for one in changed if one.type == kind), total)
-        for kind in types
-        if (total := sum(one.type == kind for one in changed))
-    }
+    exact: dict[str, Share] = {}
+    for kind in types:
+        of_kind = [one.exact for one in changed if one.type == kind]
+        if of_kind:
+            exact[kind] = Share(sum(of_kind), len(of_kind))
     confusion = {
         kind: dict(Counter(v.claimed or UNRECOGNISED for v in listed if v.type == kind))
         for kind in types

@@ -16,7 +16,7 @@ from cc_train.captioner import Caption, CaptionModel, Inputs, ReadsEntities
 from cc_train.data import found_entities, shard_index
 from cc_train.data.collate import Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 
 BATCH = 32
 
@@ -26,7 +26,7 @@ def predict(
     entries: Sequence[Entry],
     beams: int = 1,
     swapped: bool = False,
-    ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+    ranks: Ranks = ALONE,
     unreadable: set[str] | None = None,
 ) -> Iterator[tuple[TrainingSample, Caption]]:
     """Every sample, as it was read, and its caption, in order; of several ranks each has its own

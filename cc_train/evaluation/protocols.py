@@ -19,7 +19,7 @@ from cc_prep import settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train.evaluation import signature
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.captions.coco import Item
 
 FILE = Path(__file__).parent / "protocols.yaml"
@@ -136,5 +136,5 @@ def pairs_digest(items: Sequence[Item], groups: Collection[str]) -> str:
 def _digest(items: Sequence[Item]) -> str:
     references = {item.id: item.references for item in items}
     any_caption = {item.id: "" for item in items}
-    tokens = scorer.tokenised(references, any_caption)[0]
+    tokens = metrics.tokenised(references, any_caption)[0]
     return signature.digest(tokens, {item.id: item.name for item in items})

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from cc_prep import settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 
 FILE = Path(__file__).parent / "published.yaml"
 CEILING = {"CIDEr": 1000.0}  # of a score × 100; every other measure ends at 100
@@ -29,8 +29,8 @@ Scores = Annotated[dict[str, float], Field(min_length=1)]
 def _checked(scores: Mapping[str, float]) -> None:
     """Raises ValueError for an unknown measure, or a score outside its range."""
     for measure, score in scores.items():
-        if measure not in scorer.ORDER:
-            raise ValueError(f"{measure} is no measure; known are {', '.join(scorer.ORDER)}")
+        if measure not in metrics.ORDER:
+            raise ValueError(f"{measure} is no measure; known are {', '.join(metrics.ORDER)}")
         ceiling = CEILING.get(measure, 100.0)
         if not 0 < score <= ceiling:
             raise ValueError(f"{measure} {score} is not within 0 and {ceiling:g}")
@@ -147,7 +147,7 @@ class Figure(Printed):
         scores: dict[str, float] = {}
         for table in self.tables:
             scores = {**table.scores, **scores}
-        return {measure: scores[measure] for measure in scorer.ORDER if measure in scores}
+        return {measure: scores[measure] for measure in metrics.ORDER if measure in scores}
 
 
 class Published(Section):

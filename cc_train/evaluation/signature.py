@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cc_prep import __version__
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 
 SCORER = 1  # counted up whenever the same captions may get other figures
 ALL, PREDICTED = "all", "predicted"
@@ -81,12 +81,12 @@ def of(
 ) -> Signature:
     """The signature of scores.
 
-    references: tokenised, by id, as `scorer.tokenised` gives them. names: the official id of each.
+    references: tokenised, by id, as `metrics.tokenised` gives them. names: the official id of each.
     measures: those that were computed. subset: `all` pairs with references, or only those that were
     `predicted`. protocol: as `name@revision`.
     """
     count = sum(map(len, references.values()))
-    used = {"BLEU" if name in scorer.BLEU else name for name in measures}
+    used = {"BLEU" if name in metrics.BLEU else name for name in measures}
     return Signature(
         {
             "pairs": str(len(references)),

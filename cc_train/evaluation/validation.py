@@ -13,9 +13,9 @@ from cc_prep.records import NO_CHANGE
 from cc_train.captioner import CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.evaluation import fact_scores
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.facts import judge
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
@@ -43,7 +43,7 @@ class Validation:
         self,
         entries: Sequence[Entry],
         run: Path,
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        ranks: Ranks = ALONE,
         skip_bad: float = 0.0,
         console: Console | None = None,
     ) -> None:
@@ -92,13 +92,13 @@ class Validation:
         by_key = {key: text for part in parts for key, text in part.items()}
         read = [entry.key for entry in self.entries if entry.key not in damaged]
         captions = {key: by_key[key] for key in read}
-        tokens = scorer.tokenised({key: self.references[key] for key in read}, captions)
-        figures = dict(scorer.score_tokens(tokens, MEASURES).corpus)
+        tokens = metrics.tokenised({key: self.references[key] for key in read}, captions)
+        figures = dict(metrics.score_tokens(tokens, MEASURES).corpus)
         changed = set(captions) - self.unchanged
         for name, keys in (("change", changed), ("no_change", set(captions) & self.unchanged)):
             if keys and keys != set(captions):
                 part = ({k: tokens[0][k] for k in keys}, {k: tokens[1][k] for k in keys})
-                figures[f"CIDEr_{name}"] = scorer.score_tokens(part, ["CIDEr"]).corpus["CIDEr"]
+                figures[f"CIDEr_{name}"] = metrics.score_tokens(part, ["CIDEr"]).corpus["CIDEr"]
         if self.facts.keys() & captions:
             figures |= self._right(captions)
         figures |= masked

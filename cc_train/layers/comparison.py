@@ -7,6 +7,7 @@ the object are read there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -195,18 +196,24 @@ def change_kinds(out: int) -> nn.Parameter:
 
 
 def change_tokens(
-    changes: Changes, positions: Tensor | None, bridge: nn.Module, kinds: Tensor
+    changes: Changes,
+    positions: Tensor | None,
+    bridge: nn.Module,
+    kinds: Tensor,
+    pool: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """What a decoder attends to, [P, N, out]: the summaries, then the differences at every place.
 
     positions: of the places, [rows · columns, D]; None leaves the places out. bridge and kinds:
-    what `change_bridge` and `change_kinds` made.
+    what `change_bridge` and `change_kinds` made. pool: fewer places of all places, [P, N, D].
     """
     summaries: Tensor = bridge(changes.summaries) + kinds[:SUMMARIES]
     if positions is None:
         return summaries
-    places = bridge(changes.grid + positions) + kinds[SUMMARIES]
-    return torch.cat((summaries, places), dim=1)
+    places = changes.grid + positions
+    if pool is not None:
+        places = pool(places)
+    return torch.cat((summaries, bridge(places) + kinds[SUMMARIES]), dim=1)
 
 
 def _pool(tokens: Tensor, logits: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,18 +24,120 @@ from cc_train.layers import named_weights
 from cc_train.text import TextCodec
 
 FILE = "backbone.safetensors"
-HALF = "float16"  # what features are stored in unless it is said
+HALF = "float16"  # what features are stored in unless the settings name another precision
+NO_NETWORK = "Give shards with features, or --backbone-weights to cc-train import-scorer"
 
 
-def about(features: Features) -> dict[str, Any]:
-    """Whose features these are, for a run's settings. grid: channels, rows, columns."""
-    precision = features.values.dtype.name
-    return {
-        "name": features.backbone,
-        "sha256": features.sha256,
-        "grid": list(features.values.shape[1:]),
-        **({} if precision == HALF else {"precision": precision}),
-    }
+@dataclass(frozen=True)
+class BackboneSpec:
+    """Whose features these are, as a run's settings hold it under `backbone`.
+
+    sha256: of the weights; UNKNOWN where features were imported without it, None where a run was.
+    grid: channels, rows and columns of the features of an image. precision: `float16` or
+    `float32`, in which shards hold them.
+    """
+
+    name: str
+    sha256: str | None
+    grid: tuple[int, int, int]
+    precision: str = HALF
+
+    @classmethod
+    def of(cls, features: Features) -> BackboneSpec:
+        """Of stored features."""
+        channels, rows, columns = features.values.shape[1:]
+        grid = (channels, rows, columns)
+        return cls(features.backbone, features.sha256, grid, features.values.dtype.name)
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> BackboneSpec:
+        """What `to_json` wrote; other keys may stand beside it. Raises KeyError, ValueError."""
+        channels, rows, columns = value["grid"]
+        precision = value.get("precision", HALF)
+        return cls(value["name"], value["sha256"], (channels, rows, columns), precision)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a run's settings. float16 is left out, as runs from before float32 have it."""
+        value = {"name": self.name, "sha256": self.sha256, "grid": list(self.grid)}
+        return value if self.precision == HALF else {**value, "precision": self.precision}
+
+    def matches(self, other: BackboneSpec) -> bool:
+        """Whether both are one network with features of one shape. An unknown digest fits any."""
+        if (self.name, self.grid) != (other.name, other.grid):
+            return False
+        return None in (self.sha256, other.sha256) or self.sha256 == other.sha256
+
+    def __str__(self) -> str:
+        shape = " × ".join(map(str, self.grid))
+        return f"{self.name} (SHA-256 {(self.sha256 or 'not known')[:12]}…, {shape})"
+
+
+class FrozenBackbone(nn.Module):
+    """Images → the features that shards hold of them; stored features as they are. Never trained.
+
+    A network that reads features holds it in a tuple: its tensors are in a file of the run and in
+    no checkpoint. network: None where only stored features can be read (an imported run).
+    """
+
+    def __init__(self, network: nn.Module | None, spec: BackboneSpec) -> None:
+        super().__init__()
+        self.network, self.spec = network, spec
+        self.requires_grad_(False).eval()
+
+    @property
+    def folded(self) -> int:
+        """How many of the first channels are squares of 2 × 2 of a finer grid."""
+        return backbones.folded(self.network)
+
+    def train(self, mode: bool = True) -> FrozenBackbone:
+        """Never trains."""
+        return super().train(False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenBackbone:
+        return self  # an average of the network beside it shares it
+
+    def forward(self, before_after: Tensor) -> Tensor:
+        """Features float32 [B, 2, C, h, w] of images uint8 [B, 2, H, W, 3] RGB, or of stored ones.
+
+        Raises UserError for features of another grid, and for images where there is no network.
+        """
+        features = before_after
+        if before_after.dtype == torch.uint8:
+            pixels = before_after.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
+            features = self.compute(pixels).unflatten(0, before_after.shape[:2])
+        self.check(features.shape[2:])
+        return features.float()
+
+    @torch.no_grad()
+    def compute(self, images: Tensor) -> Tensor:
+        """Features [N, C, h, w] of images [N, 3, H, W] in [0, 1], in the precision of the spec.
+
+        As `cc_prep.steps.features` stores them, so a captioner sees the same either way. Raises
+        UserError where there is no network.
+        """
+        if self.network is None:
+            raise UserError(
+                f"this captioner has no weights of {self.spec.name} for images", NO_NETWORK
+            )
+        with torch.autocast(images.device.type, enabled=False):
+            features = image_by_image(self.network, images)
+        return features.to(getattr(torch, self.spec.precision))
+
+    def check(self, grid: torch.Size) -> None:
+        """Raises UserError unless channels, rows and columns are those of the spec."""
+        if tuple(grid) != self.spec.grid:
+            raise UserError(
+                f"features of the shape {list(grid)}, where those of "
+                f"{list(self.spec.grid)} are wanted",
+                "Build all shards with one backbone and one image_size",
+            )
+
+    def files(self) -> dict[str, bytes]:
+        """The network as a file of a run, which then needs no other; none without a network."""
+        if self.network is None:
+            return {}
+        tensors = self.network.state_dict()
+        return {FILE: save({name: t.contiguous() for name, t in tensors.items()})}
 
 
 def of_training(data: Split, text: TextCodec, features: Features) -> dict[str, Any]:
@@ -43,7 +146,7 @@ def of_training(data: Split, text: TextCodec, features: Features) -> dict[str, A
         "samples": data.about(),
         "text": text.describe(),
         "size": data.size,
-        "backbone": about(features),
+        "backbone": BackboneSpec.of(features).to_json(),
     }
 
 
@@ -55,24 +158,18 @@ def other_than_shards(init: Path) -> UserError:
     )
 
 
-def words(known: Mapping[str, Any]) -> str:
-    """What `about` tells, for a message."""
-    shape = " × ".join(map(str, known["grid"]))
-    return f"{known['name']} (SHA-256 {known['sha256'][:12]}…, {shape})"
-
-
-def find(known: Mapping[str, Any], file: str | None) -> nn.Module:
-    """The backbone that `about` tells of. Raises UserError for other weights.
+def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
+    """The backbone of the shards' features. Raises UserError for other weights.
 
     file: where its weights have no name of their own. Of imported features it is believed.
     """
-    name = known["name"]
+    name = spec.name
     if name not in backbones.BACKBONES:
         raise UserError(
             f"the shards hold features of {name}, which is no backbone of ours",
             f"Known: {', '.join(backbones.BACKBONES)}",
         )
-    if file is None and known["sha256"] == UNKNOWN:
+    if file is None and spec.sha256 == UNKNOWN:
         raise UserError(
             f"the shards hold imported features of {name}, of weights that are not known",
             "Set backbone_weights to the file that they were made with",
@@ -83,48 +180,35 @@ def find(known: Mapping[str, Any], file: str | None) -> nn.Module:
             "Set backbone_weights to the file that the shards' features were made with",
         )
     network, located = networks.backbone(name, file)
-    if known["sha256"] not in (UNKNOWN, located.sha256):
+    if spec.sha256 not in (UNKNOWN, located.sha256):
         raise UserError(
             f"the shards hold features of other weights of {name} than {located.path}",
             "Set backbone_weights to the file that they were made with",
         )
-    return network
+    return FrozenBackbone(network, spec)
 
 
-def files(network: nn.Module) -> dict[str, bytes]:
-    """The backbone as a file of a run, which then needs no other."""
-    return {FILE: save({name: t.contiguous() for name, t in network.state_dict().items()})}
-
-
-def by_name(run: Path, known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def by_name(run: Path, spec: BackboneSpec) -> dict[str, dict[str, str]]:
     """The backbone of a run, if it is one that the package fetches by name: see `named_weights`."""
-    backbone = backbones.BACKBONES.get(known["name"])
+    backbone = backbones.BACKBONES.get(spec.name)
     if backbone is None or backbone.weights is None or not (run / FILE).exists():
         return {}
-    return named_weights.named(run / FILE, *networks.backbone(known["name"]))
+    return named_weights.named(run / FILE, *networks.backbone(spec.name))
 
 
-def read(run: Path, name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> nn.Module:
+def read(
+    run: Path, spec: BackboneSpec, settings: Mapping[str, Any] = MappingProxyType({})
+) -> FrozenBackbone:
     """The backbone of a run with these settings. Raises UserError."""
     if named_weights.of(settings, FILE) is not None:
-        return networks.backbone(name)[0]
+        return FrozenBackbone(networks.backbone(spec.name)[0], spec)
     place = run / FILE
     if not place.exists():
         raise UserError(f"{place}: not there", "Give the --out of a training")
     try:
-        return backbones.rebuild(name, weights.read_tensors(place))
+        network = backbones.rebuild(spec.name, weights.read_tensors(place))
     except RuntimeError:
         raise UserError(
-            f"{place}: not the weights of {name}", "Restore it, or train anew"
+            f"{place}: not the weights of {spec.name}", "Restore it, or train anew"
         ) from None
-
-
-@torch.no_grad()
-def compute(network: nn.Module, known: Mapping[str, Any], images: Tensor) -> Tensor:
-    """Features [N, C, h, w] of images [N, 3, H, W] in [0, 1].
-
-    As `cc_prep.steps.features` stores them, so a captioner sees the same either way. known: what
-    `about` tells of the stored ones.
-    """
-    with torch.autocast(images.device.type, enabled=False):
-        return image_by_image(network, images).to(getattr(torch, known.get("precision", HALF)))
+    return FrozenBackbone(network, spec)

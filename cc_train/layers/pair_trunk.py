@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from pydantic import Field
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from cc_prep.errors import UserError
 from cc_prep.models import backbones
@@ -22,6 +22,7 @@ from cc_train.data import feature_statistics
 from cc_train.data.shard_index import Entry
 from cc_train.layers import frozen_backbone, pair_encoder
 from cc_train.layers.comparison import Changes
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.layers.pair_encoder import PairEncoder
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training import runs
@@ -57,9 +58,9 @@ class Encoder(Section):
         if self.width % self.heads:
             raise UserError("encoder.width is not in encoder.heads even parts", "Set one of them")
 
-    def config(self, known: Mapping[str, Any]) -> pair_encoder.Config:
-        """With the grid of a backbone's features, as `frozen_backbone.about` tells it."""
-        channels, rows, columns = known["grid"]
+    def config(self, grid: tuple[int, int, int]) -> pair_encoder.Config:
+        """For a backbone's features: channels, rows and columns."""
+        channels, rows, columns = grid
         return pair_encoder.Config(channels, rows, columns, **self.model_dump())
 
 
@@ -77,27 +78,23 @@ class Decoder(Section):
 class PairTrunk(EncoderDecoder):
     """Two images, or their stored features → what differs between them.
 
-    backbone: frozen, and no part of `state_dict`: a run has it as a file, so that images need no
-    shards. known: what `frozen_backbone.about` tells of its features, by which stored ones are
-    checked.
+    backbone: no part of `state_dict`: a run has it as a file, so that images need no shards.
     """
 
     def __init__(
         self,
-        backbone: nn.Module,
-        known: Mapping[str, Any],
+        backbone: FrozenBackbone,
         size: tuple[int, int],
         config: pair_encoder.Config,
         text: TextCodec,
         length: int,
     ) -> None:
-        super().__init__(Inputs(size, "features", backbone=known["sha256"]), text, length)
-        self.known = known
-        self._frozen = (backbone.requires_grad_(False),)  # in a tuple, so that it is no submodule
+        super().__init__(Inputs(size, "features", backbone=backbone.spec.sha256), text, length)
+        self._frozen = (backbone,)  # in a tuple, so that it is no submodule
         self.encoder = PairEncoder(config)
 
     @property
-    def backbone(self) -> nn.Module:
+    def backbone(self) -> FrozenBackbone:
         """The frozen network whose features are compared."""
         return self._frozen[0]
 
@@ -114,22 +111,13 @@ class PairTrunk(EncoderDecoder):
         return self.features(before_after)
 
     def features(self, before_after: Tensor) -> Tensor:
-        """Features float32 [B, 2, C, h, w] of images uint8 [B, 2, H, W, 3], or of stored ones.
-
-        Those of images are the ones that shards would hold.
-        """
-        if before_after.dtype != torch.uint8:
-            return before_after.float()
-        pixels = before_after.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
-        features = frozen_backbone.compute(self.backbone, self.known, pixels)
-        return features.float().unflatten(0, before_after.shape[:2])
+        """Features float32 [B, 2, C, h, w]; see `FrozenBackbone`."""
+        features: Tensor = self.backbone(before_after)
+        return features
 
     def changes(self, before_after: Tensor) -> Changes:
-        """What is seen of pairs."""
-        features = self.features(before_after)
-        images = self.encoder.images(features.flatten(0, 1)).unflatten(0, features.shape[:2])
-        changes: Changes = self.encoder(images[:, 0], images[:, 1])
-        return changes
+        """What differs between the images of pairs."""
+        return self.encoder.changes(self.features(before_after))
 
     @torch.inference_mode()
     def strangeness(self, before_after: Tensor) -> list[float | None]:
@@ -140,12 +128,6 @@ class PairTrunk(EncoderDecoder):
         means = (features.mean((3, 4)) - self.encoder.mean) / self.encoder.spread
         distances: list[float | None] = means.square().mean(2).amax(1).tolist()
         return distances
-
-    def train(self, mode: bool = True) -> Any:
-        """The backbone stays in evaluation."""
-        super().train(mode)
-        self.backbone.eval()
-        return self
 
     def standardise(self, entries: Sequence[Entry], sha256: str, console: Console) -> None:
         """Sets each channel's statistics over training samples. Raises UserError."""
@@ -160,26 +142,27 @@ def without_backbone(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     return {name: t for name, t in state_dict.items() if not name.startswith(BACKBONE)}
 
 
-def backbone_of(run: Run) -> nn.Module:
+def backbone_of(run: Run) -> FrozenBackbone:
     """The frozen backbone of a run. Raises UserError.
 
     captioner-mini, and runs from before the backbone was a file, hold it with the rest.
     """
-    name = run.settings["backbone"]["name"]
+    spec = BackboneSpec.of_json(run.settings["backbone"])
     own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
-    return backbones.rebuild(name, own) if own else frozen_backbone.read(run.folder, name)
+    if own:
+        return FrozenBackbone(backbones.rebuild(spec.name, own), spec)
+    return frozen_backbone.read(run.folder, spec)
 
 
 def learned(
-    run: Run, backbone: Mapping[str, Any], words: Vocabulary, own: Mapping[str, Tensor]
+    run: Run, backbone: BackboneSpec, words: Vocabulary, own: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The tensors of a run with the rows of words in the order of another vocabulary.
 
     Of the words, those that both know; others begin as in `own`, the new captioner's tensors.
-    backbone: the new captioner's, as `frozen_backbone.about` tells it. Raises UserError for a run
-    of another backbone.
+    backbone: the new captioner's. Raises UserError for a run of another backbone.
     """
-    if run.settings["backbone"] != backbone:
+    if BackboneSpec.of_json(run.settings["backbone"]) != backbone:
         raise frozen_backbone.other_than_shards(run.folder)
     known = Vocabulary.read(Path(run.folder) / VOCABULARY)
     rows = [known.ids.get(word) for word in words.words]

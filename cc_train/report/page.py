@@ -22,7 +22,7 @@ from cc_prep.redaction import values_without_folders
 from cc_train import systems
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation, faithfulness
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
 from cc_train.report import curves, facts
 from cc_train.sharing import hub
@@ -113,7 +113,7 @@ def write(
             facts=facts.tables(scores["facts"]) if scores and scores.get("facts") else None,
             scores=scores,
             **_masks(scores or {}),
-            measures=[m for m in scorer.ORDER if scores and m in scores["groups"]["total"]],
+            measures=[m for m in metrics.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=groups,
             notes=notes,

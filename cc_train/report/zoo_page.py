@@ -10,7 +10,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_train.evaluation import evaluation, fact_scores, protocols, published
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.comparing import published_rows
 from cc_train.report import zoo_rows
 from cc_train.report.zoo_rows import Entry, ZooRow
@@ -121,7 +121,7 @@ def _table(
         return
     tables = [entry.scores["groups"][evaluation.TOTAL] for entry in entries]
     tables += [row.groups[evaluation.TOTAL] for _, row in reported]
-    shown = [name for name in scorer.ORDER if any(name in table for table in tables)]
+    shown = [name for name in metrics.ORDER if any(name in table for table in tables)]
     facts = any(entry.scores.get("facts") for entry in entries)
     names = ["system", "known by", "pairs", *(["told apart", "exact"] if facts else []), *shown]
     yield f"| {' | '.join([*names, 'references', 'files'])} |"

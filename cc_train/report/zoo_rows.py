@@ -23,7 +23,7 @@ from cc_prep.errors import UserError
 from cc_prep.redaction import values_without_folders, without_folders
 from cc_prep.settings import Section
 from cc_train.evaluation import evaluation, signature
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.signature import Signature
 from cc_train.training import runs
 
@@ -208,7 +208,7 @@ def check(zoo: Path, name: str, captions: Path, references: Path | None) -> Mapp
                 "Write them with cc-prep references, and name the file with --references",
             )
     total = entry.scores["groups"][evaluation.TOTAL]
-    measures = [name for name in scorer.ORDER if name in total]
+    measures = [name for name in metrics.ORDER if name in total]
     return rescored(captions, references, entry.scores, str(folder), measures)
 
 

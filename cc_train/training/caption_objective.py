@@ -20,12 +20,13 @@ class CaptionObjective:
     """The loss of the next word, an `Objective` (`cc_train.training.trainer`).
 
     A batch is one of `CaptionBatches`. The loss is summed over words and divided by captions.
-    validate: the captioner in evaluation → figures.
+    score: a captioner in evaluation mode → its figures by name.
     """
 
     phases: tuple[str, ...] = ("model",)
     best = BEST
     over: Literal["sum", "batch"] = "sum"
+    all_parameters_used = False
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class CaptionObjective:
         }
 
     def after_step(self, step: int) -> None:
-        """Nothing to do."""
+        """A step leaves nothing to do afterwards."""
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, EncoderDecoder)

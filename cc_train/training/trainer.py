@@ -42,6 +42,7 @@ class Objective(Protocol):
         `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
         on several processes the objective gathers (`Ranks.gather`) what it compares. An objective
         that adds both kinds says `batch`, and divides its sums by their denominators.
+    all_parameters_used: each has a gradient in every step; else DDP looks for unused ones, slowly.
     """
 
     @property
@@ -56,6 +57,8 @@ class Objective(Protocol):
     def best(self) -> Best: ...
     @property
     def over(self) -> Literal["sum", "batch"]: ...
+    @property
+    def all_parameters_used(self) -> bool: ...
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         """Parameter groups that the phase's optimiser updates."""
@@ -144,8 +147,7 @@ class Trainer:
             self.forward = DistributedDataParallel(
                 self.forward,
                 device_ids=places,
-                # Looking for them costs a walk through the graph in each step.
-                find_unused_parameters=not getattr(objective, "all_parameters_used", False),
+                find_unused_parameters=not objective.all_parameters_used,
                 gradient_as_bucket_view=True,
             )
         if settings.compile:

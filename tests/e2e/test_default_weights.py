@@ -11,7 +11,7 @@ import torch
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.steps import confidence
-from cc_prep.steps.scoring import Scorer
+from cc_prep.steps.scoring import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.synth import dataset
 from cc_prep.weights import networks
@@ -64,7 +64,7 @@ def test_frames_come_back(scenes: str) -> None:
 
 def test_captions_find_their_pairs_better_than_chance(scenes: str) -> None:
     network, _ = networks.clip4idc("clip4idc-mini")
-    scorer = Scorer(network)
+    scorer = FrameScorer(network)
     changed = [s for s in read_index([scenes]) if s.meta["kind"] == "change"]
     ends = [np.stack([s.image("f00.png"), s.image("f08.png")]) for s in changed]
     captions = [tuple(s.meta["captions"]) for s in changed]
@@ -74,7 +74,7 @@ def test_captions_find_their_pairs_better_than_chance(scenes: str) -> None:
 
 
 def test_penalties_are_lowest_near_the_middle(scenes: str) -> None:
-    scorer = Scorer(networks.clip4idc("clip4idc-mini")[0])
+    scorer = FrameScorer(networks.clip4idc("clip4idc-mini")[0])
     curves = []
     with torch.inference_mode():
         for sample in read_index([scenes]):

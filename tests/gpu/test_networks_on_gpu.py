@@ -11,7 +11,7 @@ import torch
 
 from cc_prep import device_errors
 from cc_prep.models.rife import RIFE
-from cc_prep.steps.scoring import Scorer
+from cc_prep.steps.scoring import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from cc_train.training.settings import pick_device, set_tf32
@@ -65,8 +65,8 @@ def test_vqgan(row: Row, seconds: Timed) -> None:
 def test_clip4idc(row: Row, seconds: Timed) -> None:
     network = networks.clip4idc("clip4idc-mini")[0]
     captions = ["the cube moved to the left"]
-    expected = Scorer(copy.deepcopy(network))(frames(), captions)
-    scorer = Scorer(network, "cuda")
+    expected = FrameScorer(copy.deepcopy(network))(frames(), captions)
+    scorer = FrameScorer(network, "cuda")
     scores = scorer(frames(), captions)
     pairs = zip(vars(scores).values(), vars(expected).values(), strict=True)
     apart = max(float(np.abs(np.asarray(one) - np.asarray(other)).max()) for one, other in pairs)

@@ -12,7 +12,7 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
 from cc_prep.errors import UserError
-from cc_train.evaluation.captions import ptb, scorer
+from cc_train.evaluation.captions import metrics, ptb
 from cc_train.evaluation.captions.cider import cider
 from tests.conftest import ROOT, golden
 
@@ -29,12 +29,12 @@ def test_there_are_golden_vectors() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
 def test_official_scores(file: Path) -> None:
     golden = json.loads(file.read_text())
-    tokens = scorer.tokenised(golden["references"], golden["candidates"])
+    tokens = metrics.tokenised(golden["references"], golden["candidates"])
     assert tokens[0] == golden["tokenised_references"]
     assert tokens[1] == {
         id: _one(candidate) for id, candidate in golden["tokenised_candidates"].items()
     }
-    scores = scorer.score_tokens(tokens)
+    scores = metrics.score_tokens(tokens)
     assert "METEOR" in scores.corpus, scores.left_out  # the tests need Java
     for name, expected in golden["corpus"].items():
         name_here = NAMES.get(name, name)
@@ -50,7 +50,7 @@ def _one(caption: list[str] | str) -> str:
 def test_nothing_against_nothing_is_scored_as_the_official_scorer_does() -> None:
     """Keeps away: a promise of zeros that ROUGE-L does not keep."""
     references, predictions = {"a": ["…"], "b": ["a cat sat"]}, {"a": "", "b": ""}
-    items = scorer.score(references, predictions, scorer.PLAIN).items
+    items = metrics.score(references, predictions, metrics.PLAIN).items
     assert {name for name, value in items["a"].items() if value} == {"ROUGE-L"}
     assert not any(items["b"].values())
     official = Rouge().compute_score({"a": [""], "b": ["a cat sat"]}, {"a": [""], "b": [""]})[1]
@@ -81,16 +81,16 @@ def test_cider_is_the_official_scorer_s(items: list[tuple[list[str], str]]) -> N
 def test_without_java_the_rest_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    scores = scorer.score({"a": ["the cube moved"], "b": ["it is gone"]}, {"a": "a cube", "b": ""})
-    assert set(scores.corpus) == set(scorer.PLAIN)
-    assert set(scores.left_out) == set(scorer.JAVA)
+    scores = metrics.score({"a": ["the cube moved"], "b": ["it is gone"]}, {"a": "a cube", "b": ""})
+    assert set(scores.corpus) == set(metrics.PLAIN)
+    assert set(scores.left_out) == set(metrics.JAVA)
     assert "Java" in scores.left_out["METEOR"]
 
 
 def test_captions_that_break_meteor_s_wrapper() -> None:
     """Line breaks and its separator inside captions kill the official wrapper's process."""
     nasty = {"a": "one ||| two\nthree", "b": ""}
-    scores = scorer.score({"a": ["one two three"], "b": ["x\ny"]}, nasty, ["METEOR"])
+    scores = metrics.score({"a": ["one two three"], "b": ["x\ny"]}, nasty, ["METEOR"])
     assert scores.items["a"]["METEOR"] > 30
     assert scores.items["b"]["METEOR"] == 0
 
@@ -98,7 +98,7 @@ def test_captions_that_break_meteor_s_wrapper() -> None:
 @pytest.mark.parametrize("predictions", [{"a": "x"}, {"a": "x", "b": "y", "c": "z"}])
 def test_ids_that_do_not_fit(predictions: dict[str, str]) -> None:
     with pytest.raises(UserError, match="1 ids are without"):
-        scorer.score({"a": ["x"], "b": ["y"]}, predictions)
+        metrics.score({"a": ["x"], "b": ["y"]}, predictions)
 
 
 def test_tokens_of_odd_captions() -> None:

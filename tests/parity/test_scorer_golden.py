@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from cc_train.decoding.next_word import Recomputing
 from cc_train.decoding.search import greedy
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.layers.token_matching import contrast, token_matching
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.decoder import Speaker
-from cc_train.systems.scorer.encoder import ChangeDetector, Seen
+from cc_train.systems.scorer.encoder import ChangeDetector, EncodedPairs
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
 from cc_train.systems.scorer.words import END, MARKS, NULL, ScorerWords
@@ -48,9 +49,8 @@ class Golden:
         shapes = {name: tuple(t.shape) for name, t in speaker.items()}
         decoder = Speaker.config_of(shapes, sizes["dec_heads"])
         words = ScorerWords([*MARKS, *map(str, range(decoder.words - len(MARKS)))])
-        grid = [sizes["feat_channels"], side, side]
-        frozen = Frozen(None, {"name": "golden", "sha256": None, "grid": grid})
-        network = Scorer(frozen, (side, side), encoder, decoder, words)
+        spec = BackboneSpec("golden", None, (sizes["feat_channels"], side, side))
+        network = ScorerCaptioner(FrozenBackbone(None, spec), (side, side), encoder, decoder, words)
         network.change_detector.load_state_dict(detector)
         network.speaker.load_state_dict(speaker)
         reconstruction = Reconstruction(encoder.width, sizes["cbr_heads"])
@@ -127,11 +127,11 @@ def test_what_the_encoder_sees(folder: Path, run: str) -> None:
     one = shared(folder)
     detector = one.network.change_detector
     before, after = one.network.features(one.pair(run))
-    seen: Seen = detector(before, after)
-    one.close(seen.before, f"mid/{run}/enc/proj_before", "mid")
-    one.close(seen.after, f"mid/{run}/enc/proj_after", "mid")
-    one.close(seen.difference, f"mid/{run}/enc/diff", "mid")
-    pair = seen.before, seen.after
+    encoded: EncodedPairs = detector(before, after)
+    one.close(encoded.before, f"mid/{run}/enc/proj_before", "mid")
+    one.close(encoded.after, f"mid/{run}/enc/proj_after", "mid")
+    one.close(encoded.difference, f"mid/{run}/enc/diff", "mid")
+    pair = encoded.before, encoded.after
     for number, layer in enumerate(detector.scorer):
         new_before, new_after, queries = layer(*pair)
         matched = (
@@ -227,8 +227,8 @@ def test_the_losses_of_each_run(folder: Path) -> None:
     one = shared(folder)
     batch = one.batch()
     for (theirs, ours), chunk in zip(RUNS.items(), one.objective.chunks(batch), strict=True):
-        seen = one.network.change_detector(*one.network.features(batch[ours]["before_after"]))
-        first, second = (contrast(matched) for matched in one.objective.matchings(seen))
+        encoded = one.network.change_detector(*one.network.features(batch[ours]["before_after"]))
+        first, second = (contrast(matched) for matched in one.objective.matchings(encoded))
         one.close(first, f"loss/{theirs}/sim_1", "loss")
         one.close(second, f"loss/{theirs}/sim_2", "loss")
         losses = one.objective.losses("model", chunk, 0, one.objective.denominators(batch))

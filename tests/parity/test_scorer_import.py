@@ -17,7 +17,7 @@ from cc_train import captioner as captioners
 from cc_train.cli import cli
 from cc_train.decoding.search import greedy
 from cc_train.systems.scorer import recipe
-from cc_train.systems.scorer.captioner import Scorer
+from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.import_checkpoint import CLASS
 from cc_train.systems.scorer.words import END, MARKS, NULL
 from tests.conftest import golden
@@ -84,7 +84,7 @@ def test_a_captioner_says_what_it_said(
     file = save(tmp_path / "scorer.pt", monkeypatch, legacy)
     run_import(file, "--vocabulary", vocabulary(tmp_path), "--out", tmp_path / "run")
     captioner = captioners.load(tmp_path / "run")
-    assert isinstance(captioner, Scorer)
+    assert isinstance(captioner, ScorerCaptioner)
     settings = json.loads((tmp_path / "run/settings.json").read_text())
     assert settings["reference_quirks"] is True
     assert recipe.Settings.model_validate(

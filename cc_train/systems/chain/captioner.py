@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +15,11 @@ from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.layers.caption_decoder import CaptionDecoder
 from cc_train.layers.comparison import Changes, change_bridge, change_kinds, change_tokens
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_trunk import PairTrunk
 from cc_train.systems.chain import regions as region_layers
 from cc_train.systems.chain.masks import LEAST, classes_of
-from cc_train.systems.chain.regions import UP, RegionHead, Regions, Seen
+from cc_train.systems.chain.regions import UP, RegionHead, RegionInputs, Regions
 from cc_train.text import TextCodec
 
 Feedback = Literal["text", "constant", "none"]
@@ -32,18 +32,18 @@ class Look:
     [P, M, width], the summaries and every place.
     """
 
-    seen: Seen
+    inputs: RegionInputs
     tokens: Tensor
 
     def select(self, rows: Tensor) -> Look:
         """The same of some pairs, int64 [P']."""
-        return Look(self.seen.select(rows), self.tokens[rows])
+        return Look(self.inputs.select(rows), self.tokens[rows])
 
 
 class ChainCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence and a mask.
 
-    backbone, known: see `PairTrunk`. rounds: how often regions and caption refine each other.
+    backbone: see `PairTrunk`. rounds: how often regions and caption refine each other.
     feedback: what a round gets: `text`, the states of the caption's words; `constant`, a learned
     vector in their place; `none`: regions and caption do not see each other at all. All three hold
     the same parameters, of which `none` trains fewer: those that tell words of regions rest.
@@ -53,8 +53,7 @@ class ChainCaptioner(PairTrunk):
 
     def __init__(
         self,
-        backbone: nn.Module,
-        known: Mapping[str, Any],
+        backbone: FrozenBackbone,
         size: tuple[int, int],
         config: pair_encoder.Config,
         regions: region_layers.Config,
@@ -65,7 +64,7 @@ class ChainCaptioner(PairTrunk):
         folded: int = 0,
         mask_classes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(backbone, known, size, config, text, decoder.length)
+        super().__init__(backbone, size, config, text, decoder.length)
         self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
         self.bridge = change_bridge(config.width, decoder.width)
@@ -97,8 +96,8 @@ class ChainCaptioner(PairTrunk):
             folded = (features[:, : self.folded].float() - mean) / std
             fine = F.pixel_shuffle(folded, UP)[pairs]
         positions = self.encoder.position
-        seen = self.regions.see(changes, positions, images[pairs], fine)
-        return Look(seen, change_tokens(changes, positions, self.bridge, self.kinds))
+        inputs = self.regions.inputs(changes, positions, images[pairs], fine)
+        return Look(inputs, change_tokens(changes, positions, self.bridge, self.kinds))
 
     def attended(self, look: Look, regions: Regions) -> Tensor:
         """What the decoder attends to, [P, M + N + 1, width]: what is seen, the regions, each as
@@ -116,8 +115,8 @@ class ChainCaptioner(PairTrunk):
     def refine(self, look: Look, regions: Regions, states: Tensor, ids: Tensor) -> Regions:
         """The regions after a round. states: of the decoder at ids int64 [P, L], [P, L, width]."""
         if self.feedback == "text":
-            return self.regions.refined(regions, look.seen, states, self.is_word(ids))
-        return self.regions.refined(regions, look.seen, None, None)
+            return self.regions.refined(regions, look.inputs, states, self.is_word(ids))
+        return self.regions.refined(regions, look.inputs, None, None)
 
     def is_word(self, ids: Tensor) -> Tensor:
         """Where ids are words, or the mark that begins a sentence; bool like ids."""
@@ -130,7 +129,7 @@ class ChainCaptioner(PairTrunk):
         first = torch.arange(0, len(images), 2, device=images.device)
         changes = self.encoder(images[first], images[first + 1])
         look = self.look(changes, images, features, first, first + 1)
-        return look, self.regions.first(look.seen)
+        return look, self.regions.first(look.inputs)
 
     @torch.no_grad()
     def rounds_of(self, before_after: Tensor) -> tuple[Tensor, Tensor, list[int]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cc_train.distributed import Ranks
 from cc_train.systems.chain.masks import LEAST, Evidence
-from cc_train.systems.chain.regions import UP, Seen
+from cc_train.systems.chain.regions import UP, RegionInputs
 
 TEMPERATURE = 0.1
 
@@ -30,7 +30,7 @@ class Consistency(nn.Module):
         self.changed = nn.Linear(text, 1)
 
     def embedded(
-        self, seen: Seen, masks: Evidence, states: Tensor, is_word: Tensor
+        self, inputs: RegionInputs, masks: Evidence, states: Tensor, is_word: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Of P pairs what lies under the mask, and the sentence: unit vectors [P, shared] each.
 
@@ -38,7 +38,7 @@ class Consistency(nn.Module):
         """
         chance = masks.chance.amax((1, 2))[:, None]  # [P, 1, h, w]
         weights = F.avg_pool2d(chance, UP).flatten(1)[..., None]  # [P, places, 1]
-        gathered = (weights * seen.places).sum(1) + self.nothing
+        gathered = (weights * inputs.places).sum(1) + self.nothing
         under = gathered / (weights.sum(1) + 1)
         sentence = (states * is_word[..., None]).sum(1) / is_word.sum(1, keepdim=True).clamp(min=1)
         return F.normalize(self.of_mask(under), dim=1), F.normalize(self.of_text(sentence), dim=1)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cc_train.captioner import CaptionModel
 from cc_train.decoding.search import greedy
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.layers.comparison import SUMMARIES
 from cc_train.systems.chain import consistency, masks, matching
@@ -79,7 +79,7 @@ class ChainObjective(CaptionObjective):
         label_smoothing: float,
         weight_decay: float,
         device: str,
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        ranks: Ranks = ALONE,
         trunk_rate: float = 1.0,
     ) -> None:
         super().__init__(network, score, label_smoothing, weight_decay, device)
@@ -159,7 +159,7 @@ class ChainObjective(CaptionObjective):
         """All rounds. They hear the true words, or in some steps those that the captioner says."""
         network, ids = self.network, batch["ids"]
         own_words = bool(torch.rand(()) < self.sampled) and network.feedback == "text"
-        regions = network.regions.first(look.seen)
+        regions = network.regions.first(look.inputs)
         turns: list[Turn] = []
         for number in range(network.rounds + 1):
             memory = network.attended(look, regions)
@@ -219,7 +219,7 @@ class ChainObjective(CaptionObjective):
             pointing = consistency.pointing(looked, batch["mask"][rows, 0], says, grid)
             parts["pointing"] = pointing / counts["pointed"]
         if weights.contrast:
-            vectors = module.embedded(look.seen, turn.regions.evidence, turn.states, is_word)
+            vectors = module.embedded(look.inputs, turn.regions.evidence, turn.states, is_word)
             parts["contrast"] = consistency.contrast(
                 *vectors, batch["sentences"], batch["changed"], self.ranks
             )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from torch import nn
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
@@ -18,6 +17,7 @@ from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder, frozen_backbone, pair_trunk
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
@@ -91,7 +91,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         **frozen_backbone.of_training(data, words, first),
         "mask_classes": mask_classes(data.train, data.valid),
     }
-    backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
+    spec = BackboneSpec.of_json(about["backbone"])
+    backbone = frozen_backbone.find(spec, settings.backbone_weights)
     network = make(settings, about, words, backbone)
     if request.init is not None:
         _start_from(network, request.init, settings, about, words)
@@ -118,7 +119,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         queries=settings.regions.queries,
     )
     batches = MirroredBatches(ordered, settings.mirror)
-    files = {**words.files(), **frozen_backbone.files(network.backbone)}
+    files = {**words.files(), **network.backbone.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
@@ -143,7 +144,7 @@ def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
 
 
 def make(
-    settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: nn.Module
+    settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: FrozenBackbone
 ) -> ChainCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
     settings.encoder.check()
@@ -155,15 +156,14 @@ def make(
     )
     return ChainCaptioner(
         backbone,
-        about["backbone"],
         (height, width),
-        settings.encoder.config(about["backbone"]),
+        settings.encoder.config(backbone.spec.grid),
         of_regions,
         decoder,
         words,
         settings.rounds,
         settings.feedback,
-        getattr(backbone, "folded", 0),
+        backbone.folded,
         tuple(about["mask_classes"]),
     )
 
@@ -191,7 +191,7 @@ def _start_from(
     runs.require_same(run, "encoder.heads", settings.encoder.heads)
     runs.require_same(run, "decoder.heads", settings.decoder.heads)
     own = network.state_dict()
-    tensors = pair_trunk.learned(run, about["backbone"], words, own)
+    tensors = pair_trunk.learned(run, network.backbone.spec, words, own)
     if run.system == "pair":
         tensors = {**own, **tensors}
     runs.take_over(network, tensors, init)

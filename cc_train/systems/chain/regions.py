@@ -38,7 +38,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Seen:
+class RegionInputs:
     """What regions are read from, of P pairs.
 
     places: the differences at every place, [P, rows · columns, D]; memory: these and their
@@ -49,9 +49,9 @@ class Seen:
     memory: Tensor
     pixels: Tensor
 
-    def select(self, rows: Tensor) -> Seen:
+    def select(self, rows: Tensor) -> RegionInputs:
         """The same of some pairs, int64 [P']."""
-        return Seen(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return RegionInputs(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -167,43 +167,45 @@ class RegionHead(nn.Module):
         """What is not a filter; see `optim.param_groups`."""
         return {"queries", "constant"}
 
-    def see(self, changes: Changes, positions: Tensor, images: Tensor, fine: Tensor | None) -> Seen:
+    def inputs(
+        self, changes: Changes, positions: Tensor, images: Tensor, fine: Tensor | None
+    ) -> RegionInputs:
         """What regions are read from. positions: of the places, [rows · columns, D]; the rest as
         `Pixels` takes it.
         """
         places = self.memory_norm(changes.grid + positions)
         memory = torch.cat((self.memory_norm(changes.summaries), places), dim=1)
-        return Seen(places, memory, self.pixels(changes, images, fine))
+        return RegionInputs(places, memory, self.pixels(changes, images, fine))
 
-    def first(self, seen: Seen) -> Regions:
+    def first(self, inputs: RegionInputs) -> Regions:
         """The regions before any sentence is known."""
-        tokens = self.queries.expand(len(seen.memory), -1, -1)
+        tokens = self.queries.expand(len(inputs.memory), -1, -1)
         for block in self.blocks:
-            tokens = block(tokens, (seen.memory, None))
-        return self._claimed(tokens, seen)
+            tokens = block(tokens, (inputs.memory, None))
+        return self._claimed(tokens, inputs)
 
     def refined(
-        self, regions: Regions, seen: Seen, words: Tensor | None, is_word: Tensor | None
+        self, regions: Regions, inputs: RegionInputs, words: Tensor | None, is_word: Tensor | None
     ) -> Regions:
         """The regions in the light of a sentence: of its words [P, L, text], bool [P, L].
 
         Without words (None), in the light of a learned constant alone. They look most at the places
         that the masks cover so far.
         """
-        constant = self.constant.expand(len(seen.places), -1, -1)
+        constant = self.constant.expand(len(inputs.places), -1, -1)
         heard, present = constant, None
         if words is not None and is_word is not None:
             heard = torch.cat((constant, words), dim=1)
             present = F.pad(is_word, (1, 0), value=True)
         tokens = self.round(
-            regions.tokens, (self.words(heard), present), (seen.places, self._covered(regions))
+            regions.tokens, (self.words(heard), present), (inputs.places, self._covered(regions))
         )
-        return self._claimed(tokens, seen)
+        return self._claimed(tokens, inputs)
 
-    def _claimed(self, tokens: Tensor, seen: Seen) -> Regions:
+    def _claimed(self, tokens: Tensor, inputs: RegionInputs) -> Regions:
         y = self.out_norm(tokens)
         vectors = self.masks(y).unflatten(2, (SIDES, -1))
-        masks = torch.einsum("pnsd,psdhw->pnshw", vectors[..., 1:], seen.pixels)
+        masks = torch.einsum("pnsd,psdhw->pnshw", vectors[..., 1:], inputs.pixels)
         return Regions(tokens, self.classes(y), masks + vectors[..., :1, None])
 
     def _covered(self, regions: Regions) -> Tensor:

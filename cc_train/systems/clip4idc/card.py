@@ -13,7 +13,7 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
 from cc_prep.steps import confidence
-from cc_prep.steps.scoring import Scorer
+from cc_prep.steps.scoring import FrameScorer
 from cc_prep.weights import networks
 from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc.batches import HeldOut
@@ -100,7 +100,7 @@ def _truth(sample: Sample) -> list[str]:
 
 def true_penalties(network: Any, samples: Sequence[Sample]) -> np.ndarray:
     """Mean penalty of true frames, [F], each sequence's scaled to a mean of 1."""
-    scorer, curves = Scorer(network), []
+    scorer, curves = FrameScorer(network), []
     for sample in samples:
         images = np.stack([sample.image(name) for name in _truth(sample)])
         scores = scorer(images, tuple(str(c) for c in sample.meta["captions"]))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cc_prep.errors import UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.settings import Section
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.systems.clip4idc.known_facts import FactHeads
 from cc_train.training import fact_losses, optim
 from cc_train.training.fact_losses import FactLosses
@@ -58,6 +58,7 @@ class Clip4idcObjective:
     phases = ("model",)
     best = ("recall", True)
     over: Literal["sum", "batch"] = "batch"
+    all_parameters_used = False
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Clip4idcObjective:
         weight_decay: float,
         clip_lr_scale: float,
         device: str,
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        ranks: Ranks = ALONE,
         facts: FactLosses | None = None,
     ) -> None:
         self.ranks, self.facts = ranks, facts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +12,10 @@ from torch import Tensor, nn
 
 from cc_prep.settings import Section
 from cc_train.captioner import Attention, Caption, Inputs
-from cc_train.layers import frozen_backbone
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.mllm import attention_loss, attention_tap, families, images, prompts
 from cc_train.systems.mllm.attention_tap import Rows, Tap
+from cc_train.systems.mllm.grid_features import SeeingLanguageModel
 from cc_train.systems.mllm.images import Geometry
 from cc_train.systems.mllm.loading import Base
 from cc_train.systems.mllm.prompts import Writer
@@ -33,14 +33,6 @@ class Generation(Section):
     length_penalty: float = 1.0
 
 
-@dataclass(frozen=True)
-class Backbone:
-    """The frozen network whose features a captioner of `lm` sees. known: see `frozen_backbone`."""
-
-    network: nn.Module
-    known: Mapping[str, Any]
-
-
 class MllmCaptioner(nn.Module):
     """A frozen model with its adapters: a `CaptionModel` (`cc_train.captioner`).
 
@@ -56,7 +48,7 @@ class MllmCaptioner(nn.Module):
         writer: Writer,
         generation: Generation,
         inputs: Inputs,
-        backbone: Backbone | None = None,
+        backbone: FrozenBackbone | None = None,
         layer: int = -1,
     ) -> None:
         super().__init__()
@@ -65,9 +57,8 @@ class MllmCaptioner(nn.Module):
         self._backbone = (backbone,)  # in a tuple, so that it is no submodule
         self.brief = False  # captions without score and attention, which cost a pass of their own
         names = {name for name, value in self.named_parameters() if value.requires_grad}
-        own = getattr(model, "connector", None)
-        if own is not None:
-            names |= {f"model.connector.{name}" for name in own.state_dict()}
+        if isinstance(model, SeeingLanguageModel):
+            names |= {f"model.connector.{name}" for name in model.connector.state_dict()}
         self.stored = frozenset(names)
         self.looks: Tap | None = None  # of training; `control` attaches it
 
@@ -90,8 +81,9 @@ class MllmCaptioner(nn.Module):
 
     def seen(self, before_after: Tensor) -> dict[str, Tensor]:
         """What the model takes of images uint8 [B, 2, H, W, 3], or of stored features."""
-        if self._backbone[0] is not None:
-            return {"features": self._features(before_after, self._backbone[0])}
+        backbone = self._backbone[0]
+        if backbone is not None:
+            return {"features": backbone.to(before_after.device)(before_after)}
         if self.shape.pasted:
             before_after = images.pasted(before_after)
         if self.base.processor is not None:
@@ -103,14 +95,6 @@ class MllmCaptioner(nn.Module):
         inputs = images.inputs(self.base.family, self.shape, pixels, int(frames))
         kind = next(self.model.parameters()).dtype
         return {n: t.to(kind) if t.is_floating_point() else t for n, t in inputs.items()}
-
-    def _features(self, before_after: Tensor, backbone: Backbone) -> Tensor:
-        if before_after.dtype != torch.uint8:
-            return before_after
-        pixels = before_after.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
-        backbone.network.to(pixels.device)
-        features = frozen_backbone.compute(backbone.network, backbone.known, pixels)
-        return features.unflatten(0, before_after.shape[:2])
 
     def asked(self, ids: Tensor) -> dict[str, Tensor]:
         """What the model takes of tokens besides them."""
@@ -325,13 +309,6 @@ class MllmCaptioner(nn.Module):
         if self.shape.pasted:
             maps = images.pasted_maps(maps)
         return Attention(tuple(words), maps.numpy())
-
-    def train(self, mode: bool = True) -> Any:
-        """The backbone stays in evaluation."""
-        super().train(mode)
-        if self._backbone[0] is not None:
-            self._backbone[0].network.eval()
-        return self
 
 
 def first_rows(calls: Sequence[Rows]) -> Rows:

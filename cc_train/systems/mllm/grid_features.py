@@ -17,11 +17,11 @@ from cc_prep.settings import Section
 from cc_train.layers.comparison import (
     SUMMARIES,
     Changes,
-    Comparison,
-    Residual,
     change_bridge,
     change_kinds,
+    change_tokens,
 )
+from cc_train.layers.pair_encoder import FeatureComparison
 from cc_train.systems.mllm.attention_tap import Rows
 
 
@@ -39,26 +39,26 @@ class Connector(Section):
     rate: float = Field(1.0, gt=0)
 
 
-class GridConnector(Comparison):
+class GridConnector(FeatureComparison):
     """Features float [B, 2, C, rows, columns] → tokens of a language model.
 
-    mean, std: of each channel over the training data. width: of the language model. scale: the
-    size of its words' embeddings, which the tokens begin with.
+    width: of the language model. scale: the size of its words' embeddings, which the tokens begin
+    with.
     """
-
-    mean: Tensor
-    std: Tensor
 
     def __init__(
         self, sizes: Connector, grid: tuple[int, int, int], width: int, scale: float
     ) -> None:
         channels, rows, columns = grid
-        super().__init__(sizes.width, (rows, columns), sizes.heads, sizes.dropout)
+        super().__init__(
+            channels,
+            sizes.width,
+            (rows, columns),
+            sizes.heads,
+            sizes.dropout,
+            sizes.feature_dropout,
+        )
         self.cells, self.scale = sizes.grid, scale
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("std", torch.ones(channels))
-        self.feature_dropout = nn.Dropout2d(sizes.feature_dropout)
-        self.adapter = nn.Sequential(nn.Conv2d(channels, sizes.width, 1), Residual(sizes.width))
         self.bridge = change_bridge(sizes.width, width)
         self.kinds = change_kinds(width)
 
@@ -67,25 +67,14 @@ class GridConnector(Comparison):
         """How many tokens a pair has."""
         return SUMMARIES + self.cells**2
 
-    def images(self, features: Tensor) -> Tensor:
-        """Adapted features [N, width, rows, columns] of those of the network, [N, C, …]."""
-        standard = (features.float() - self.mean[:, None, None]) / self.std[:, None, None]
-        out: Tensor = self.adapter(self.feature_dropout(standard))
-        return out
-
-    def changes(self, features: Tensor) -> Changes:
-        """What differs between the two images of features [B, 2, C, rows, columns]."""
-        images = self.images(features.flatten(0, 1)).unflatten(0, features.shape[:2])
-        changes: Changes = self(images[:, 0], images[:, 1])
-        return changes
-
-    def seen(self, changes: Changes, rows: int) -> Tensor:
+    def tokens_of(self, changes: Changes, rows: int) -> Tensor:
         """Tokens [B, tokens, width]: summaries, then places row by row. rows: of the features."""
-        grid = (changes.grid + self.position).transpose(1, 2).unflatten(2, (rows, -1))
-        places = F.adaptive_avg_pool2d(grid, self.cells).flatten(2).transpose(1, 2)
-        summaries: Tensor = self.bridge(changes.summaries) + self.kinds[:SUMMARIES]
-        tokens = torch.cat((summaries, self.bridge(places) + self.kinds[SUMMARIES]), dim=1)
-        return tokens * self.scale
+
+        def pool(places: Tensor) -> Tensor:
+            grid = places.transpose(1, 2).unflatten(2, (rows, -1))
+            return F.adaptive_avg_pool2d(grid, self.cells).flatten(2).transpose(1, 2)
+
+        return change_tokens(changes, self.position, self.bridge, self.kinds, pool) * self.scale
 
 
 @dataclass
@@ -134,7 +123,7 @@ class SeeingLanguageModel(nn.Module):
 
     def _embedded(self, ids: Tensor, features: Tensor) -> tuple[Tensor, Changes]:
         changes = self.connector.changes(features)
-        tokens = self.connector.seen(changes, features.shape[3])
+        tokens = self.connector.tokens_of(changes, features.shape[3])
         places = ids == self.image
         embed = self.language_model.get_input_embeddings()  # type: ignore[operator]
         words: Tensor = embed(ids.masked_fill(places, 0))  # the mark is no word of the model

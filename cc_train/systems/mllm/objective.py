@@ -34,6 +34,7 @@ class MllmObjective:
     phases: tuple[str, ...] = ("model",)
     best = BEST
     over: Literal["sum", "batch"] = "sum"
+    all_parameters_used = False
 
     def __init__(
         self,

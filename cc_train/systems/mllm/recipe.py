@@ -22,10 +22,11 @@ from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.mllm import adapters, batches, families, images, loading
 from cc_train.systems.mllm.adapters import Lora
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
-from cc_train.systems.mllm.captioner import Backbone, Generation, MllmCaptioner
+from cc_train.systems.mllm.captioner import Generation, MllmCaptioner
 from cc_train.systems.mllm.grid_features import Connector, GridConnector, SeeingLanguageModel
 from cc_train.systems.mllm.images import Entering, Geometry
 from cc_train.systems.mllm.loading import Base, Precision
@@ -37,6 +38,7 @@ from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
+ENCODER = "encoder."  # before the names of a pair captioner's tensors that a connector has too
 OF_WORDS = ("bridge.", "kinds")  # of a connector, what a captioner has in other sizes
 LOOKED_AT = 200  # samples, for what was found in them
 NO_LIMIT = 2**31  # of a context that the configuration does not bound
@@ -99,19 +101,19 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.with_captions(data, request.console)
     about: dict[str, Any] = {"samples": data.about()}
     if family is families.LM:
-        about["backbone"] = frozen_backbone.about(feature_statistics.first(data.train))
+        about["backbone"] = BackboneSpec.of(feature_statistics.first(data.train)).to_json()
         about["size"] = data.size
     _require_findings(settings, data.train)
     base = loading.read(place, settings.model.family, settings.model.precision, request.device)
     about["base"] = {"family": base.family.name, "fingerprint": base.fingerprint}
     backbone = None
     if family is families.LM:
-        known = about["backbone"]
-        network = frozen_backbone.find(known, settings.model.backbone_weights)
-        backbone = Backbone(network.requires_grad_(False).eval(), known)
+        spec = BackboneSpec.of_json(about["backbone"])
+        backbone = frozen_backbone.find(spec, settings.model.backbone_weights)
     captioner = make(settings, base, about, backbone)
     if isinstance(captioner.model, SeeingLanguageModel):
-        _start_eyes(captioner.model.connector, settings, data.train, about["backbone"], request)
+        assert backbone is not None
+        _start_eyes(captioner.model.connector, settings, data.train, backbone.spec, request)
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
@@ -133,7 +135,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         captioner.inputs.backbone,
         captioner.shape.pasted,
     )
-    files = {} if backbone is None else frozen_backbone.files(backbone.network)
+    files = {} if backbone is None else backbone.files()
     return over_samples(data, make_batch, objective, settings, request, about, files)
 
 
@@ -145,7 +147,7 @@ def control_grid(captioner: MllmCaptioner, control: AttentionControl) -> tuple[i
 
 
 def make(
-    settings: Settings, base: Base, about: Mapping[str, Any], backbone: Backbone | None
+    settings: Settings, base: Base, about: Mapping[str, Any], backbone: FrozenBackbone | None
 ) -> MllmCaptioner:
     """A captioner whose adapters have learned nothing. Raises UserError."""
     model, shape = base.model, None
@@ -161,10 +163,9 @@ def make(
         size, entering = settings.model.image_size, settings.model.images
         shape = images.geometry(base.family, base.config, size, entering)
         image = _image_token(base)
-    connector = getattr(model, "connector", None)
     adapters.inject(model, base.family, settings.lora)
-    if connector is not None:
-        connector.requires_grad_(True)
+    if isinstance(model, SeeingLanguageModel):
+        model.connector.requires_grad_(True)
     if settings.model.checkpointing == "non_reentrant":
         base.model.gradient_checkpointing_enable(  # type: ignore[operator]
             gradient_checkpointing_kwargs={"use_reentrant": False}
@@ -183,7 +184,7 @@ def make(
     height, width = about.get("size") or shape.image_size
     inputs = Inputs((height, width))
     if backbone is not None:
-        inputs = replace(inputs, reads="features", backbone=backbone.known["sha256"])
+        inputs = replace(inputs, reads="features", backbone=backbone.spec.sha256)
     if settings.entity.source == "retrieved":
         inputs = replace(inputs, entities=settings.entity.k)
     layer = settings.attention.layer if settings.attention.where == "llm" else -1
@@ -210,9 +211,8 @@ def _untrained(run: Run, device: str) -> MllmCaptioner:
         )
     backbone = None
     if "backbone" in run.settings:
-        of_features = run.settings["backbone"]
-        network = frozen_backbone.read(run.folder, of_features["name"])
-        backbone = Backbone(network.requires_grad_(False).eval(), of_features)
+        spec = BackboneSpec.of_json(run.settings["backbone"])
+        backbone = frozen_backbone.read(run.folder, spec)
     return make(settings, base, run.settings, backbone)
 
 
@@ -270,14 +270,14 @@ def _refuse(settings: Settings) -> None:
 
 
 def _with_eyes(
-    settings: Settings, base: Base, backbone: Backbone, image: int
+    settings: Settings, base: Base, backbone: FrozenBackbone, image: int
 ) -> tuple[nn.Module, Geometry]:
     """A language model of text with a connector of its own, which has learned nothing."""
-    channels, rows, columns = backbone.known["grid"]
+    _, rows, columns = backbone.spec.grid
     table = base.model.get_input_embeddings().weight  # type: ignore[operator]
     connector = GridConnector(
         settings.connector,
-        (channels, rows, columns),
+        backbone.spec.grid,
         table.shape[1],
         float(table.float().square().mean().sqrt()),
     )
@@ -298,7 +298,7 @@ def _start_eyes(
     connector: GridConnector,
     settings: Settings,
     entries: Sequence[Entry],
-    known: Mapping[str, Any],
+    spec: BackboneSpec,
     request: Request,
 ) -> None:
     """What the connector begins with: the eyes of the pair captioner that --init names, which
@@ -307,25 +307,29 @@ def _start_eyes(
     Raises UserError for a run with other features or another width.
     """
     if request.init is None:
-        statistics = feature_statistics.over(entries, known["sha256"], request.console)
+        statistics = feature_statistics.over(entries, spec.sha256, request.console)
         connector.mean.copy_(statistics.mean)
         connector.std.copy_(statistics.std)
         return
     run = runs.read(runs.locate(request.init), "pair")
-    if run.settings["backbone"] != dict(known):
+    if BackboneSpec.of_json(run.settings["backbone"]) != spec:
         raise frozen_backbone.other_than_shards(request.init)
     runs.require_same(run, "encoder.heads", settings.connector.heads, "connector.heads")
     own = connector.state_dict()
-    eyes = {name.partition("encoder.")[2]: tensor for name, tensor in run.tensors.items()}
-    taken = {name: tensor for name, tensor in eyes.items() if name in own}
-    missing = [name for name in own if name not in taken and not name.startswith(OF_WORDS)]
-    other = [name for name, tensor in taken.items() if tensor.shape != own[name].shape]
+    encoder = {
+        name.removeprefix(ENCODER): tensor
+        for name, tensor in run.tensors.items()
+        if name.startswith(ENCODER)
+    }
+    shared = {name: tensor for name, tensor in encoder.items() if name in own}
+    missing = [name for name in own if name not in shared and not name.startswith(OF_WORDS)]
+    other = [name for name, tensor in shared.items() if tensor.shape != own[name].shape]
     if missing or other:
         raise UserError(
             f"{request.init} has other eyes ({(missing + other)[0]})",
             f"Set connector.width={run.settings['encoder']['width']}",
         )
-    connector.load_state_dict(taken, strict=False)
+    connector.load_state_dict(shared, strict=False)
 
 
 def _image_token(base: Base) -> int:

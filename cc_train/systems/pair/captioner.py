@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor, nn
+from torch import Tensor
 
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.layers.caption_decoder import CaptionDecoder
 from cc_train.layers.comparison import Changes, change_bridge, change_kinds, change_tokens
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_trunk import PairTrunk
 from cc_train.text import TextCodec
 
@@ -18,21 +16,20 @@ from cc_train.text import TextCodec
 class PairCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence.
 
-    backbone, known: see `PairTrunk`. attend_grid: the decoder sees the differences at every place
+    backbone: see `PairTrunk`. attend_grid: the decoder sees the differences at every place
     besides their summaries.
     """
 
     def __init__(
         self,
-        backbone: nn.Module,
-        known: Mapping[str, Any],
+        backbone: FrozenBackbone,
         size: tuple[int, int],
         config: pair_encoder.Config,
         decoder: caption_decoder.Config,
         text: TextCodec,
         attend_grid: bool = True,
     ) -> None:
-        super().__init__(backbone, known, size, config, text, decoder.length)
+        super().__init__(backbone, size, config, text, decoder.length)
         self.attend_grid = attend_grid
         self.bridge = change_bridge(config.width, decoder.width)
         self.kinds = change_kinds(decoder.width)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from torch import nn
 
 from cc_prep.settings import Section
 from cc_train import text
@@ -17,6 +16,7 @@ from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder, frozen_backbone, pair_trunk
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import TextCodec, Vocabulary
@@ -65,7 +65,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     about = frozen_backbone.of_training(data, words, first)
     network = make(settings, about, words)
     if request.init is not None:
-        _start_from(network, request.init, settings, about, words)
+        _start_from(network, request.init, settings, words)
     else:
         network.standardise(data.train, first.sha256, request.console)
     objective = PairObjective(
@@ -82,13 +82,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         words, settings.decoder.length, settings.pairs_per_scene, first.sha256
     )
     batches = MirroredBatches(ordered, settings.mirror)
-    files = {**words.files(), **frozen_backbone.files(network.backbone)}
+    files = {**words.files(), **network.backbone.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
 def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> PairCaptioner:
     """A captioner with its backbone and nothing learned. Raises UserError."""
-    backbone = frozen_backbone.find(about["backbone"], settings.backbone_weights)
+    spec = BackboneSpec.of_json(about["backbone"])
+    backbone = frozen_backbone.find(spec, settings.backbone_weights)
     return _network(settings, about, words, backbone)
 
 
@@ -96,14 +97,13 @@ def _start_from(
     network: PairCaptioner,
     init: Path,
     settings: Settings,
-    about: Mapping[str, Any],
     words: Vocabulary,
 ) -> None:
     """Takes over what another run of this system learned. Raises UserError."""
     run = runs.read(init, "pair")
     runs.require_same(run, "encoder.heads", settings.encoder.heads)
     runs.require_same(run, "decoder.heads", settings.decoder.heads)
-    tensors = pair_trunk.learned(run, about["backbone"], words, network.state_dict())
+    tensors = pair_trunk.learned(run, network.backbone.spec, words, network.state_dict())
     runs.take_over(network, tensors, init)
 
 
@@ -119,7 +119,7 @@ def _untrained(run: Run) -> PairCaptioner:
 
 
 def _network(
-    settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: nn.Module
+    settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: FrozenBackbone
 ) -> PairCaptioner:
     height, width = about["size"]
     sizes = settings.decoder.model_dump()
@@ -128,9 +128,8 @@ def _network(
     decoder.check()
     return PairCaptioner(
         backbone,
-        about["backbone"],
         (height, width),
-        settings.encoder.config(about["backbone"]),
+        settings.encoder.config(backbone.spec.grid),
         decoder,
         words,
         attend_grid,

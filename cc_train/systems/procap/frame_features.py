@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cc_prep.errors import UserError
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.models.vqgan import VQGAN
 from cc_train.data.collate import Reads
-from cc_train.layers import frozen_backbone
 from cc_train.layers.feature_grid import Pooling, fold, to_grid
+from cc_train.layers.frozen_backbone import FrozenBackbone
 
 RGB = 3  # channels of an image, and of no backbone
 
@@ -28,17 +26,14 @@ RGB = 3  # channels of an image, and of no backbone
 class BackboneFeatures(nn.Module):
     """Images, or their stored features → features float32 [N, n, channels] on the tokens' grid.
 
-    known: the backbone's name, its SHA-256 and its features' `grid` (channels, rows, columns).
     grid: rows and columns of a frame's tokens. Raises UserError unless the features' are a whole
     multiple of them.
     """
 
-    def __init__(
-        self, network: nn.Module, known: Mapping[str, Any], grid: tuple[int, int], pooling: Pooling
-    ) -> None:
+    def __init__(self, frozen: FrozenBackbone, grid: tuple[int, int], pooling: Pooling) -> None:
         super().__init__()
-        self.network, self.known, self.grid, self.pooling = network, dict(known), grid, pooling
-        channels, rows, columns = known["grid"]
+        self.frozen, self.grid, self.pooling = frozen, grid, pooling
+        channels, rows, columns = frozen.spec.grid
         factor = fold((rows, columns), grid)
         self.channels: int = channels * (factor**2 if pooling == "unshuffle" else 1)
 
@@ -47,12 +42,7 @@ class BackboneFeatures(nn.Module):
 
         Raises UserError for features of another size.
         """
-        if list(features.shape[1:]) != list(self.known["grid"]):
-            raise UserError(
-                f"features of the shape {list(features.shape[1:])}, where those of "
-                f"{list(self.known['grid'])} are wanted",
-                "Build all shards with one backbone and one image_size",
-            )
+        self.frozen.check(features.shape[1:])
         # What is rearranged only is made float32 afterwards: half of the memory is moved.
         exact = features if self.pooling == "unshuffle" else features.float()
         return to_grid(exact, self.grid, self.pooling).float()
@@ -60,7 +50,7 @@ class BackboneFeatures(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         """frames: images float32 [N, 3, H, W] in [0, 1], or stored features [N, C, h, w]."""
         stored = frames.shape[1] != RGB
-        features = frames if stored else frozen_backbone.compute(self.network, self.known, frames)
+        features = frames if stored else self.frozen.compute(frames)
         tokens = self.on_grid(features).flatten(2).transpose(1, 2)
         return tokens.contiguous()  # once here, and not again in the norm and in the linear layer
 
@@ -103,7 +93,7 @@ class FrameFeatures(nn.Module):
     @property
     def digest(self) -> str | None:
         """SHA-256 of the backbone's weights; None for the other kinds."""
-        return None if self.backbone is None else str(self.backbone.known["sha256"])
+        return None if self.backbone is None else self.backbone.frozen.spec.sha256
 
     def train(self, mode: bool = True) -> FrameFeatures:
         """Never trains."""

@@ -20,6 +20,7 @@ from cc_train.data.collate import Reads
 from cc_train.data.split import Split
 from cc_train.layers import frozen_backbone, named_weights
 from cc_train.layers.feature_grid import Pooling
+from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 
 FILE = "vqgan.safetensors"
@@ -44,7 +45,8 @@ def about(made_with: Mapping[str, Any], features: FrameFeatures) -> dict[str, An
     seen = features.backbone
     if seen is None:
         return vqgan
-    return {**vqgan, "backbone": {**seen.known, "tokens": list(seen.grid), "pooling": seen.pooling}}
+    more = {"tokens": list(seen.grid), "pooling": seen.pooling}
+    return {**vqgan, "backbone": {**seen.frozen.spec.to_json(), **more}}
 
 
 def find(data: Split, file: str | None) -> VQGAN:
@@ -97,16 +99,15 @@ def find_features(
         codec = find(data, vqgan)
     if kind != "features":
         return FrameFeatures(codec, kind, reference_quirks, cache_mb)
-    known = frozen_backbone.about(feature_statistics.first(data.train))
-    network = frozen_backbone.find(known, backbone)
-    seen = BackboneFeatures(network, known, grid(data.first, codec), pooling)
+    spec = BackboneSpec.of(feature_statistics.first(data.train))
+    seen = BackboneFeatures(frozen_backbone.find(spec, backbone), grid(data.first, codec), pooling)
     return FrameFeatures(codec, kind, reference_quirks, cache_mb, seen)
 
 
 def files(vqgan: VQGAN, backbone: BackboneFeatures | None = None) -> dict[str, bytes]:
     """The networks as files of a run, which then needs no other."""
     tensors = {name: t.contiguous() for name, t in vqgan.state_dict().items()}
-    more = {} if backbone is None else frozen_backbone.files(backbone.network)
+    more = {} if backbone is None else backbone.frozen.files()
     return {FILE: save(tensors), **more}
 
 
@@ -118,7 +119,7 @@ def by_name(run: Path, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]
         network, located, _ = networks.vqgan(name)
         files |= named_weights.named(run / FILE, network, located)
     if "backbone" in settings:
-        files |= frozen_backbone.by_name(run, settings["backbone"])
+        files |= frozen_backbone.by_name(run, BackboneSpec.of_json(settings["backbone"]))
     return files
 
 
@@ -137,8 +138,8 @@ def read(
     network, _ = VQGAN.from_tensors(tensors)
     if kind != "features":
         return FrameFeatures(network, kind, quirks, cache_mb).eval()
-    known = settings["backbone"]
-    backbone = frozen_backbone.read(run, known["name"], settings)
-    rows, columns = known["tokens"]
-    seen = BackboneFeatures(backbone, known, (rows, columns), known["pooling"])
+    about_backbone = settings["backbone"]
+    backbone = frozen_backbone.read(run, BackboneSpec.of_json(about_backbone), settings)
+    rows, columns = about_backbone["tokens"]
+    seen = BackboneFeatures(backbone, (rows, columns), about_backbone["pooling"])
     return FrameFeatures(network, kind, quirks, cache_mb, seen).eval()

@@ -175,7 +175,7 @@ def untrained(
     encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
-        digest = str(backbone.known["sha256"])
+        digest = backbone.frozen.spec.sha256
         seen = feature_statistics.over(data.train, digest, console, backbone.on_grid)
         encoder.standardise.set(seen.mean, seen.std)
     return encoder

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from cc_prep.models.clip import rows_of
 from cc_prep.settings import Section
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import NAMES as MASKS
 from cc_train.systems.procap.procedure_encoder import VID, ProcedureEncoder
@@ -257,7 +257,7 @@ class Stage1Objective:
         device: str,
         picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
         max_activation_mb: int = 1000,
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        ranks: Ranks = ALONE,
     ) -> None:
         self.max_activation_mb, self.ranks = max_activation_mb, ranks
         self.network, self.features = network.to(device), features.to(device)
@@ -302,7 +302,7 @@ class Stage1Objective:
         return self._weighed({name: value / denominators[name] for name, value in losses.items()})
 
     def after_step(self, step: int) -> None:
-        """Nothing to do."""
+        """A step leaves nothing to do afterwards."""
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, ProcedureEncoder)

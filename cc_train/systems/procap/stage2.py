@@ -21,8 +21,9 @@ from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.layers import caption_decoder, frozen_backbone
+from cc_train.layers import caption_decoder
 from cc_train.layers.feature_grid import Pooling
+from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ComparisonConfig, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
@@ -321,11 +322,10 @@ def _check_backbone(settings: Settings, data: Split, init: Path, features: Frame
         )
     if seen is None:
         return
-    theirs = frozen_backbone.about(feature_statistics.first(data.train))
-    if any(theirs[name] != seen.known[name] for name in theirs):
+    learned, stored = seen.frozen.spec, BackboneSpec.of(feature_statistics.first(data.train))
+    if not learned.matches(stored):
         raise UserError(
-            f"{init} was trained on features of {frozen_backbone.words(seen.known)}, these shards "
-            f"hold those of {frozen_backbone.words(theirs)}",
+            f"{init} was trained on features of {learned}, these shards hold those of {stored}",
             "Use shards made with the same backbone and image_size",
         )
 

@@ -1,7 +1,7 @@
-"""Samples of training shards → batches of two runs: changed pairs, and pairs of distractors.
+"""Samples of training shards → batches of two halves: changed pairs, and pairs of distractors.
 
 A scene's changed pair and its other view come together, or some of all ordered pairs of its images.
-The contrast is within each run.
+The contrast is within each half.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cc_train.data.shard_index import scene_of
 from cc_train.data.supervision import OrderedPair
 from cc_train.text import TextCodec
 
-Run = Literal["changed", "unchanged"]
-RUNS: tuple[Run, ...] = ("changed", "unchanged")
+Half = Literal["changed", "unchanged"]
+HALVES: tuple[Half, ...] = ("changed", "unchanged")
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class ScorerBatches:
     """`ScorerBatches(…)(samples, rngs)` is a batch for ScorerObjective.
 
     length: ids of a caption with its marks. backbone: SHA-256 of the weights whose features are
-    taken. runs: those of the data set. swap: the chance that the first image of a scene and its
+    taken. halves: those of the data set. swap: the chance that the first image of a scene and its
     other view change places. pairs_per_scene: ordered pairs drawn of each scene instead, see
-    `OrderedPairBatches`. grid: rows and columns of the cells in which places are said; then a run
+    `OrderedPairBatches`. grid: rows and columns of the cells in which places are said; then a half
     also has what is known of its ordered pairs.
     """
 
     text: TextCodec
     length: int
     backbone: str | None
-    runs: tuple[Run, ...] = RUNS
+    halves: tuple[Half, ...] = HALVES
     swap: float = 0.5
     pairs_per_scene: int | None = None
     grid: tuple[int, int] | None = None
@@ -49,7 +49,7 @@ class ScorerBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """Of each run {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
+        """Of each half {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
 
         With a grid also facts, places, and of the images before and then after, [2 · B], objects
         and centres, as in `OrderedPairBatches`. B may be 0 in one of them. Raises UserError for
@@ -57,22 +57,22 @@ class ScorerBatches:
         """
         if self.pairs_per_scene is not None:
             return self._ordered(samples, rngs, self.pairs_per_scene)
-        pairs: dict[str, list[np.ndarray]] = {run: [] for run in self.runs}
-        encoded: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {run: [] for run in self.runs}
+        pairs: dict[str, list[np.ndarray]] = {half: [] for half in self.halves}
+        encoded: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {half: [] for half in self.halves}
         arrays = self._arrays(samples, rngs)
         for sample, rng, array in zip(samples, rngs, arrays, strict=True):
-            run = run_of(sample.meta.get("kind"))
-            pairs[run].append(array)
-            encoded[run].append(self.text.encode(draw_caption(sample, rng), self.length))
+            half = half_of(sample.meta.get("kind"))
+            pairs[half].append(array)
+            encoded[half].append(self.text.encode(draw_caption(sample, rng), self.length))
         shape = arrays[0].shape
-        return {run: self._run(pairs[run], encoded[run], shape) for run in self.runs}
+        return {half: self._half(pairs[half], encoded[half], shape) for half in self.halves}
 
     def _ordered(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator], count: int
     ) -> dict[str, Any]:
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
-        drawn: dict[str, list[tuple[Scene, OrderedPair, str]]] = {run: [] for run in self.runs}
+        drawn: dict[str, list[tuple[Scene, OrderedPair, str]]] = {half: [] for half in self.halves}
         for scene, rng in ordered_pairs.scenes(samples, rngs):
             for number in ordered_pairs.draw(scene.pairs, count, rng):
                 pair = scene.pairs[number]
@@ -80,19 +80,19 @@ class ScorerBatches:
                 drawn["changed" if pair.changed else "unchanged"].append((scene, pair, caption))
         shape = before_after(samples[0], "features").shape
         batch = {}
-        for run, content in drawn.items():
+        for half, content in drawn.items():
             arrays = [
                 np.stack((scene.features[pair.first], scene.features[pair.second]))
                 for scene, pair, _ in content
             ]
             encoded = [self.text.encode(caption, self.length) for *_, caption in content]
-            batch[run] = self._run(arrays, encoded, shape)
+            batch[half] = self._half(arrays, encoded, shape)
             if self.grid is not None:
                 ends = [(scene.objects, pair) for scene, pair, _ in content]
                 shown = [objects[pair.first] for objects, pair in ends]
                 shown += [objects[pair.second] for objects, pair in ends]
-                batch[run] |= ordered_pairs.facts_of([pair for _, pair in ends], self.grid)
-                batch[run] |= ordered_pairs.objects_of(shown, self.grid)
+                batch[half] |= ordered_pairs.facts_of([pair for _, pair in ends], self.grid)
+                batch[half] |= ordered_pairs.objects_of(shown, self.grid)
         return batch
 
     def _arrays(
@@ -118,7 +118,7 @@ class ScorerBatches:
                     arrays[i] = np.stack((view, arrays[i][1]))
         return arrays
 
-    def _run(
+    def _half(
         self,
         pairs: Sequence[np.ndarray],
         encoded: Sequence[tuple[np.ndarray, np.ndarray]],
@@ -137,6 +137,6 @@ class ScorerBatches:
         }
 
 
-def run_of(kind: str | None) -> Run:
-    """The run that a pair of this kind belongs to."""
+def half_of(kind: str | None) -> Half:
+    """The half that a pair of this kind belongs to."""
     return "unchanged" if kind == NO_CHANGE else "changed"

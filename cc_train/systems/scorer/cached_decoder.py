@@ -20,7 +20,7 @@ from cc_train.systems.scorer.decoder import Attention, Layer, Speaker
 
 
 @dataclass
-class Words:
+class SpeakerCache:
     """The words so far of B sentences.
 
     keys, values: [layers, B, heads, length, width / heads] each. looked: what the last layer's
@@ -33,9 +33,9 @@ class Words:
     looked: Tensor
     count: int = 0
 
-    def select(self, rows: Tensor) -> Words:
+    def select(self, rows: Tensor) -> SpeakerCache:
         """Those of the sentences with these row numbers, int64 [B']."""
-        return Words(self.keys[:, rows], self.values[:, rows], self.looked[rows], self.count)
+        return SpeakerCache(self.keys[:, rows], self.values[:, rows], self.looked[rows], self.count)
 
 
 class CachedSpeaker:
@@ -56,16 +56,16 @@ class CachedSpeaker:
         self._layers = [_Layer(layer) for layer in cast("Iterable[Layer]", core.layer)]
         self._out = Packed(speaker.logit.weight, speaker.logit.bias)
 
-    def start(self, memory: Tensor) -> Words:
+    def start(self, memory: Tensor) -> SpeakerCache:
         """No words yet of the B sentences of some differences, memory [B, N, width]."""
         config = self.config
         head = config.width // config.heads
         shape = (config.layers, len(memory), config.heads, config.length, head)
         looked = memory.new_zeros(len(memory), config.length, memory.shape[1])
-        return Words(memory.new_empty(shape), memory.new_empty(shape), looked)
+        return SpeakerCache(memory.new_empty(shape), memory.new_empty(shape), looked)
 
     @torch.inference_mode()
-    def step(self, ids: Tensor, memory: Tensor, state: Words) -> Tensor:
+    def step(self, ids: Tensor, memory: Tensor, state: SpeakerCache) -> Tensor:
         """Logits [B, words] of the word after ids int64 [B]; their keys and values join `state`.
 
         memory: the differences, [B, N, width].

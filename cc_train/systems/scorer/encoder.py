@@ -58,7 +58,7 @@ class Queries(NamedTuple):
     scale: Tensor
 
 
-class Seen(NamedTuple):
+class EncodedPairs(NamedTuple):
     """What the encoder makes of B pairs, N = rows · columns places each.
 
     before, after: projected features with positions, [B, N, width]. difference: what the decoder
@@ -131,14 +131,14 @@ class ChangeDetector(nn.Module):
             Linear(2 * width, width), nn.Dropout(config.dropout), nn.ReLU()
         )
 
-    def forward(self, before: Tensor, after: Tensor) -> Seen:
-        """What is seen of features [B, channels, rows, columns] of both images."""
+    def forward(self, before: Tensor, after: Tensor) -> EncodedPairs:
+        """What the encoder makes of features [B, channels, rows, columns] of both images."""
         projected_before, projected_after = self.project(torch.cat((before, after))).chunk(2)
         one, other = projected_before, projected_after
         for layer in self.scorer:
             one, other, queries = layer(one, other)
         difference = self.embed_fc(torch.cat((one, other), dim=2))
-        return Seen(projected_before, projected_after, difference, queries)
+        return EncodedPairs(projected_before, projected_after, difference, queries)
 
     def project(self, features: Tensor) -> Tensor:
         """[N, rows · columns, width] of features [N, channels, rows, columns], with positions."""

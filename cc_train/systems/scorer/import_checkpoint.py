@@ -17,9 +17,8 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
-from cc_train.layers import frozen_backbone
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.scorer import recipe
-from cc_train.systems.scorer.captioner import Frozen
 from cc_train.systems.scorer.encoder import POSITIONS
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.training import checkpoints, runs
@@ -51,26 +50,30 @@ def make_run(
     encoder, decoder = content[ENCODER], content[DECODER]
     of_encoder = heads or _heads(content, "transformer_encoder", file, "--heads")
     of_decoder = decoder_heads or _heads(content, "transformer_decoder", file, "--decoder-heads")
-    backbone, digest = None, None
+    resnet, digest = None, None
     if backbone_weights is not None:
-        backbone, located = networks.backbone(BACKBONE, backbone_weights)
+        resnet, located = networks.backbone(BACKBONE, backbone_weights)
         digest = located.sha256
     try:
         settings, grid = _settings(encoder, decoder, of_encoder, of_decoder)
-        if grid[1:] != [POSITIONS, POSITIONS]:
+        if grid[1:] != (POSITIONS, POSITIONS):
             raise UserError(
                 f"{file} has positions for features of {grid[1]} × {grid[2]}",
                 f"Only {POSITIONS} × {POSITIONS} are read, which is what the public code has",
             )
-        known = {"name": BACKBONE, "sha256": digest, "grid": grid}
-        about = {"size": [IMAGE_SIDE, IMAGE_SIDE], "backbone": known, "text": words.describe()}
+        backbone = FrozenBackbone(resnet, BackboneSpec(BACKBONE, digest, grid))
+        about = {
+            "size": [IMAGE_SIDE, IMAGE_SIDE],
+            "backbone": backbone.spec.to_json(),
+            "text": words.describe(),
+        }
         if len(decoder["core.embed.weight"]) != len(words):
             raise UserError(
                 f"{file} knows {len(decoder['core.embed.weight'])} words, {vocabulary} has "
                 f"{len(words)}",
                 "Give the vocab.json that belongs to it",
             )
-        network = recipe.make(settings, about, words, Frozen(backbone, known))
+        network = recipe.make(settings, about, words, backbone)
         network.change_detector.load_state_dict(encoder)
         network.speaker.load_state_dict(decoder)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -78,7 +81,7 @@ def make_run(
         lines = str(error).strip().splitlines() or [repr(error)]
         reason = lines[1].strip() if len(lines) > 1 else lines[0]
         raise UserError(f"{file}: not a whole SCORER checkpoint ({reason})", GIVE) from None
-    _write(run, file, network, settings, about, words, backbone)
+    _write(run, file, network, settings, about, {**words.files(), **backbone.files()})
     yield f"scorer: {len(encoder) + len(decoder)} tensors of {file} are in {run}"
     for name in sorted(content.keys() - {ENCODER, DECODER, SIZES}):
         yield f"not used: {name}"
@@ -122,7 +125,7 @@ def _heads(content: Mapping[str, Any], part: str, file: str, option: str) -> int
 
 def _settings(
     encoder: Mapping[str, Tensor], decoder: Mapping[str, Tensor], heads: int, decoder_heads: int
-) -> tuple[recipe.Settings, list[int]]:
+) -> tuple[recipe.Settings, tuple[int, int, int]]:
     """The settings of a checkpoint, and channels and grid of its features. Raises KeyError."""
     width, channels = encoder["img.0.weight"].shape[:2]
     side = len(encoder["w_embedding.weight"])
@@ -137,7 +140,7 @@ def _settings(
             "length": length,
         },
     }
-    return recipe.Settings.model_validate(values), [channels - 2, side, side]
+    return recipe.Settings.model_validate(values), (channels - 2, side, side)
 
 
 def _layers(tensors: Mapping[str, Tensor], prefix: str) -> int:
@@ -151,10 +154,8 @@ def _write(
     network: nn.Module,
     settings: recipe.Settings,
     about: Mapping[str, Any],
-    words: ScorerWords,
-    backbone: nn.Module | None,
+    files: Mapping[str, bytes],
 ) -> None:
-    files = {**words.files(), **(frozen_backbone.files(backbone) if backbone is not None else {})}
     config = {
         "system": "scorer",
         "files": sorted(files),

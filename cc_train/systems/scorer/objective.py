@@ -1,7 +1,7 @@
 """What SCORER learns from: captions, the contrast between pairs, CBR, and what a renderer knows.
 
-A step has two runs through the same network: changed pairs, and pairs of distractors. The contrast
-is within a run.
+A step has two halves through the same network: changed pairs, and pairs of distractors. The
+contrast is within a half.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from cc_prep.settings import Section
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.decoding.search import sampled
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.layers.token_matching import contrast, token_matching
-from cc_train.systems.scorer.batches import Run
-from cc_train.systems.scorer.captioner import Scorer
-from cc_train.systems.scorer.encoder import Seen
+from cc_train.systems.scorer.batches import Half
+from cc_train.systems.scorer.captioner import ScorerCaptioner
+from cc_train.systems.scorer.encoder import EncodedPairs
 from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
 from cc_train.systems.scorer.supervision import Supervision
 from cc_train.text import IGNORED
@@ -58,33 +58,33 @@ class Ways:
 
 
 class ScorerObjective(CaptionObjective):
-    """`Objective` on batches of `ScorerBatches`: caption + contrast + CBR, the mean of both runs.
+    """`Objective` on batches of `ScorerBatches`: caption + contrast + CBR, the mean of both halves.
 
-    A caption's loss is divided by the words of its run. reconstruction: CBR; None where its weight
-    is 0. runs: those of the data set. seed: of the captions that are drawn in validation.
-    supervision: what a renderer knows is learned as well; its losses are of both runs together.
+    A caption's loss is divided by the words of its half. reconstruction: CBR; None where its weight
+    is 0. halves: those of the data set. seed: of the captions that are drawn in validation.
+    supervision: what a renderer knows is learned as well; its losses are of both halves together.
     """
 
-    network: Scorer
+    network: ScorerCaptioner
     over: Literal["sum", "batch"] = "batch"
 
     def __init__(
         self,
-        network: Scorer,
+        network: ScorerCaptioner,
         reconstruction: Reconstruction | None,
         score: Callable[[CaptionModel], dict[str, float]],
         weights: Losses,
         ways: Ways,
         weight_decay: float,
         device: str,
-        runs: Sequence[Run],
-        ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
+        halves: Sequence[Half],
+        ranks: Ranks = ALONE,
         seed: int = 0,
         supervision: Supervision | None = None,
     ) -> None:
         super().__init__(network, score, 0.0, weight_decay, device)
         assert (reconstruction is not None) == (weights.cbr > 0)
-        self.weights, self.ways, self.runs, self.ranks = weights, ways, tuple(runs), ranks
+        self.weights, self.ways, self.halves, self.ranks = weights, ways, tuple(halves), ranks
         self.seed = seed
         self.reconstruction = None
         if reconstruction is not None:
@@ -104,59 +104,59 @@ class ScorerObjective(CaptionObjective):
 
     def denominators(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         counts: dict[str, Tensor] = {
-            run: (batch[run]["labels"] != IGNORED).sum() for run in self.runs
+            half: (batch[half]["labels"] != IGNORED).sum() for half in self.halves
         }
         if self.supervision is not None:
-            known = [self.supervision.denominators(batch[run]) for run in self.runs]
+            known = [self.supervision.denominators(batch[half]) for half in self.halves]
             counts |= {name: torch.stack([one[name] for one in known]).sum() for name in known[0]}
         return counts
 
     def chunks(self, batch: Any) -> list[Any]:
-        """The runs: each has a backward pass of its own, so that one at a time is in memory."""
-        chunks = [{"run": run, **batch[run]} for run in self.runs]
-        # All ranks gather together, also those that have no pair for a run.
+        """The halves: each has a backward pass of its own, so that one at a time is in memory."""
+        chunks = [{"half": half, **batch[half]} for half in self.halves]
+        # All ranks gather together, also those that have no pair for a half.
         return [one for one in chunks if len(one["ids"]) or self.ranks.world > 1]
 
     def losses(
         self, phase: str, batch: Mapping[str, Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        network, words = self.network, denominators[batch["run"]]
-        seen: Seen = network.change_detector(*network.features(batch["before_after"]))
+        network, words = self.network, denominators[batch["half"]]
+        encoded: EncodedPairs = network.change_detector(*network.features(batch["before_after"]))
         if self.supervision is None:
-            hidden, looked = network.speaker.hidden(batch["ids"], seen.difference), None
+            hidden, looked = network.speaker.hidden(batch["ids"], encoded.difference), None
         else:
-            hidden, looked = network.speaker.looked(batch["ids"], seen.difference)
+            hidden, looked = network.speaker.looked(batch["ids"], encoded.difference)
         logits = network.speaker.logit(hidden)
         parts = {"caption": caption_loss(logits, batch["labels"], self.label_smoothing) / words}
         total = parts["caption"]
         if self.weights.contrast:
-            by_after, by_before = self.matchings(seen)
+            by_after, by_before = self.matchings(encoded)
             parts["contrast"] = (contrast(by_after) + contrast(by_before)) / 2
             total = total + self.weights.contrast * parts["contrast"]
         if self.reconstruction is not None:
-            matched = self.cbr_matching(seen, hidden, batch["ids"])
+            matched = self.cbr_matching(encoded, hidden, batch["ids"])
             parts["cbr"] = (contrast(matched) + contrast(matched.T)) / 2
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
-        # Of the runs that have pairs in this step, on whatever rank: a caption has two marks, and
+        # Of the halves that have pairs in this step, on whatever rank: a caption has two marks, and
         # where there is none the count of all ranks is at most 1.
-        counts = torch.stack([denominators[run] * self.ranks.world for run in self.runs])
+        counts = torch.stack([denominators[half] * self.ranks.world for half in self.halves])
         present = (counts > 1.5).sum().clamp(min=1)
         shares = {name: part / present for name, part in {"total": total, **parts}.items()}
         if self.supervision is not None:
-            known, facts = self.supervision(seen, looked, batch, denominators)
+            known, facts = self.supervision(encoded, looked, batch, denominators)
             shares = {**shares, **facts, "total": shares["total"] + known}
         return shares
 
-    def matchings(self, seen: Seen) -> tuple[Tensor, Tensor]:
+    def matchings(self, encoded: EncodedPairs) -> tuple[Tensor, Tensor]:
         """Of all ranks' pairs, [B, B] each: before by after, and after by before."""
-        queries = seen.queries
+        queries = encoded.queries
         return (
             self._matched(queries.before, queries.after_keys, queries.scale),
             self._matched(queries.after, queries.before_keys, queries.scale),
         )
 
-    def cbr_matching(self, seen: Seen, hidden: Tensor, ids: Tensor) -> Tensor:
+    def cbr_matching(self, encoded: EncodedPairs, hidden: Tensor, ids: Tensor) -> Tensor:
         """Of all ranks' pairs, [B, B]: after images made up from a sentence by real ones.
 
         hidden: the decoder's states of the true captions, of ids [B, L].
@@ -164,8 +164,8 @@ class ScorerObjective(CaptionObjective):
         assert self.reconstruction is not None
         is_word = ids != self.network.text.marks.pad
         sentence = sentence_of(hidden, is_word, self.ways.slots)
-        made_up = self.reconstruction(seen.before, sentence)
-        queries, keys = self.reconstruction.queries(made_up, seen.after)
+        made_up = self.reconstruction(encoded.before, sentence)
+        queries, keys = self.reconstruction.queries(made_up, encoded.after)
         return self._matched(queries, keys, self.reconstruction.scale)
 
     def _matched(self, queries: Tensor, keys: Tensor, scale: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class ScorerObjective(CaptionObjective):
             self.reconstruction.clamp_scale()
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
-        assert isinstance(network, Scorer)
+        assert isinstance(network, ScorerCaptioner)
         if self.ways.sampled and not self.ranks.first:
             return {}, None
         return self.score(Sampling(network, self.seed) if self.ways.sampled else network), None
@@ -189,7 +189,7 @@ class ScorerObjective(CaptionObjective):
 class Sampling:
     """A `CaptionModel` whose captions are drawn by their probabilities, the same for a seed."""
 
-    def __init__(self, network: Scorer, seed: int) -> None:
+    def __init__(self, network: ScorerCaptioner, seed: int) -> None:
         self.network, self.inputs, self.device = network, network.inputs, network.device
         self.generator = torch.Generator().manual_seed(seed)
 

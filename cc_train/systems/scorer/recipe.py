@@ -17,18 +17,20 @@ from cc_train.data import feature_statistics, shard_index, split
 from cc_train.data.mirroring import MIRROR, MirroredBatches, exchange_sides
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE
 from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder, words
-from cc_train.systems.scorer.batches import RUNS, Run, ScorerBatches, run_of
-from cc_train.systems.scorer.captioner import Frozen, Scorer
+from cc_train.systems.scorer.batches import HALVES, Half, ScorerBatches, half_of
+from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import TextCodec
 from cc_train.training import runs
+from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
@@ -40,7 +42,7 @@ UNSHOWN = (
     ("encoder", "standardise"),
     ("decoder", "heads"),
 )
-Words = Literal["treebank", "blanks"]
+WordSplitting = Literal["treebank", "blanks"]
 
 text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
 
@@ -92,7 +94,7 @@ class Settings(Section):
     cbr: Literal["trained", "frozen"] | None = None
     sentence: Literal["words", "slots"] | None = None
     validation: Literal["greedy", "sampled"] | None = None
-    words: Words | None = None
+    words: WordSplitting | None = None
     encoder: Encoder = Encoder()
     decoder: Decoder = Decoder()
     losses: Losses = Losses()
@@ -128,7 +130,7 @@ class Settings(Section):
         )
 
     @property
-    def split_words(self) -> Words:
+    def split_words(self) -> WordSplitting:
         """How captions become words."""
         return self.words or ("blanks" if self.reference_quirks else "treebank")
 
@@ -146,13 +148,14 @@ def prepare(settings: Settings, request: Request) -> Task:
     codec = vocabulary(settings, data.train, request.console)
     first = feature_statistics.first(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
-    backbone, known = None, about["backbone"]
-    if settings.backbone_weights is not None or known["sha256"] != UNKNOWN:
-        backbone = frozen_backbone.find(known, settings.backbone_weights)
-    network = make(settings, about, codec, Frozen(backbone, known))
-    _initialise(network, settings, request, about, codec, data.train)
-    present = {run_of(entry.kind) for entry in data.train}
-    of_data: tuple[Run, ...] = tuple(run for run in RUNS if run in present)
+    spec = BackboneSpec.of_json(about["backbone"])
+    backbone = FrozenBackbone(None, spec)  # such a run captions stored features alone
+    if settings.backbone_weights is not None or spec.sha256 != UNKNOWN:
+        backbone = frozen_backbone.find(spec, settings.backbone_weights)
+    network = make(settings, about, codec, backbone)
+    _initialise(network, settings, request, codec, data.train)
+    present = {half_of(entry.kind) for entry in data.train}
+    halves: tuple[Half, ...] = tuple(half for half in HALVES if half in present)
     supervision = None
     if settings.facts is not None:
         shard_index.require_facts(data.train)
@@ -164,7 +167,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         Validation(
             data.valid,
             request.run,
-            Ranks() if settings.ways.sampled else request.ranks,
+            ALONE if settings.ways.sampled else request.ranks,
             settings.stream.skip_bad,
             request.console,
         ),
@@ -172,7 +175,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.ways,
         loop.weight_decay,
         request.device,
-        of_data,
+        halves,
         request.ranks,
         loop.seed,
         supervision,
@@ -181,34 +184,31 @@ def prepare(settings: Settings, request: Request) -> Task:
         codec,
         settings.decoder.length,
         first.sha256,
-        of_data,
+        halves,
         settings.swap,
         settings.pairs_per_scene,
         None if supervision is None else network.grid,
     )
     batches = MirroredBatches(scorer_batches, settings.mirror)
-    files = codec.files()
-    if backbone is not None:  # without it the run captions stored features alone
-        files |= frozen_backbone.files(backbone)
+    files = {**codec.files(), **backbone.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
 def _initialise(
-    network: Scorer,
+    network: ScorerCaptioner,
     settings: Settings,
     request: Request,
-    about: dict[str, Any],
     codec: TextCodec,
     entries: Sequence[Entry],
 ) -> None:
     """Takes over the run that --init names, or else what standardises the features of `entries`."""
     if request.init is not None:
-        _start_from(network, request.init, settings, about, codec)
+        _start_from(network, request.init, settings, codec)
         if settings.losses.cbr and settings.ways.trained_cbr:
             request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
     elif network.standardise is not None:
-        backbone = about["backbone"]["sha256"]
-        statistics = feature_statistics.over(entries, backbone, request.console, network.pooled)
+        digest = network.backbone.spec.sha256
+        statistics = feature_statistics.over(entries, digest, request.console, network.pooled)
         network.standardise.set(statistics.mean, statistics.std)
 
 
@@ -228,9 +228,11 @@ def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -
     return codec
 
 
-def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec, frozen: Frozen) -> Scorer:
+def make(
+    settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
+) -> ScorerCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
-    channels, rows, columns = about["backbone"]["grid"]
+    channels, rows, columns = backbone.spec.grid
     coarse = _coarser(rows, columns, settings.encoder.largest_grid)
     height, width = about["size"]
     sizes = encoder.Config(
@@ -250,7 +252,9 @@ def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec, frozen:
         )
     of_words = decoder.Config(len(codec), width=sizes.width, **settings.decoder.model_dump())
     of_words.check()
-    return Scorer(frozen, (height, width), sizes, of_words, codec, settings.encoder.standardise)
+    return ScorerCaptioner(
+        backbone, (height, width), sizes, of_words, codec, settings.encoder.standardise
+    )
 
 
 def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
@@ -268,15 +272,13 @@ def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
     return rows // factor, columns // factor
 
 
-def _start_from(
-    network: Scorer, init: Path, settings: Settings, about: Mapping[str, Any], codec: TextCodec
-) -> None:
+def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec: TextCodec) -> None:
     """Takes over what another run of this system learned. Raises UserError.
 
     Of the words, those that both know; others begin as in a new run.
     """
     run = runs.read(init, "scorer")
-    if not _same_backbone(run.settings["backbone"], about["backbone"]):
+    if not BackboneSpec.of_json(run.settings["backbone"]).matches(network.backbone.spec):
         raise frozen_backbone.other_than_shards(init)
     for part, key in UNSHOWN:
         runs.require_same(run, f"{part}.{key}", getattr(getattr(settings, part), key))
@@ -288,12 +290,6 @@ def _start_from(
     runs.take_over(network, tensors, init)
 
 
-def _same_backbone(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two backbones are one. An imported run may not know its weights."""
-    same = all(one[key] == other[key] for key in ("name", "grid"))
-    return same and (None in (one["sha256"], other["sha256"]) or one["sha256"] == other["sha256"])
-
-
 def _rows(known: TextCodec, codec: TextCodec) -> list[int | None]:
     """Of each id of a codec the id in another one of the same word or mark, None where none is."""
     old = {known.decode([i]): i for i in range(len(known)) if known.decode([i])}
@@ -302,15 +298,15 @@ def _rows(known: TextCodec, codec: TextCodec) -> list[int | None]:
     return [marks.get(i, row) for i, row in enumerate(rows)]
 
 
-def load(run: runs.Run, device: str) -> Scorer:
+def load(run: Run, device: str) -> ScorerCaptioner:
     """The captioner of a run. Raises UserError."""
     return runs.network_of(run, _untrained, device)
 
 
-def _untrained(run: runs.Run) -> Scorer:
+def _untrained(run: Run) -> ScorerCaptioner:
     settings = runs.settings_of(run, Settings, without=[MIRROR])
     codec = text.load(run.folder, run.settings["text"])
-    known = run.settings["backbone"]
+    spec = BackboneSpec.of_json(run.settings["backbone"])
     stored = frozen_backbone.FILE in run.settings["files"]
-    backbone = frozen_backbone.read(run.folder, known["name"]) if stored else None
-    return make(settings, run.settings, codec, Frozen(backbone, known))
+    backbone = frozen_backbone.read(run.folder, spec) if stored else FrozenBackbone(None, spec)
+    return make(settings, run.settings, codec, backbone)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cc_train.data.supervision import UNKNOWN
 from cc_train.layers.comparison import Changes, FactReader
-from cc_train.systems.scorer.encoder import Seen
+from cc_train.systems.scorer.encoder import EncodedPairs
 from cc_train.text import IGNORED
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
@@ -32,7 +32,7 @@ class SceneLosses(FactLosses):
 
 
 class Supervision(nn.Module):
-    """Losses of batches whose runs hold what is known (`ScorerBatches` with a grid).
+    """Losses of batches whose halves hold what is known (`ScorerBatches` with a grid).
 
     Facts are read from the differences alone, which are what the decoder attends to; looks and
     centres of all objects from the projected images. weights: of the losses. width: D of both.
@@ -43,47 +43,47 @@ class Supervision(nn.Module):
         self.weights, self.grid = weights, grid
         self.reader = FactReader(width)
 
-    def denominators(self, run: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """How many terms each loss has in a run."""
-        counts = fact_losses.denominators(run)
-        return {**counts, "look": _looking(run)[1].sum()}
+    def denominators(self, half: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """How many terms each loss has in a half."""
+        counts = fact_losses.denominators(half)
+        return {**counts, "look": _looking(half)[1].sum()}
 
     def forward(
         self,
-        seen: Seen,
+        encoded: EncodedPairs,
         looked: Tensor | None,
-        run: Mapping[str, Tensor],
+        half: Mapping[str, Tensor],
         counts: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted sum of a run's losses; and each, divided by its count in the whole step.
+        """The weighted sum of a half's losses; and each, divided by its count in the whole step.
 
         looked: scores of the places, [B, L, N], as in `Spoken`.
         """
-        difference = seen.difference
+        difference = encoded.difference
         reading = self.reader.read(difference, difference, difference)
         pooled = torch.stack(reading.pooled, dim=1)
         changes = Changes(reading.facts, reading.before, reading.after, pooled, difference)
-        tokens = torch.cat((seen.before, seen.after))
+        tokens = torch.cat((encoded.before, encoded.after))
         images = tokens.transpose(1, 2).unflatten(2, self.grid)
-        parts = fact_losses.losses(self.reader, changes, images, run, counts)
+        parts = fact_losses.losses(self.reader, changes, images, half, counts)
         total = self.weights.total(parts)
         if self.weights.look:
-            parts["look"] = _look(looked, run) / counts["look"]
+            parts["look"] = _look(looked, half) / counts["look"]
             total = total + self.weights.look * parts["look"]
         return total, parts
 
 
-def _looking(run: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def _looking(half: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The place of each pair's change, int64 [B]; and which words should look at it, [B, L]."""
-    before, after = run["places"].unbind(1)
+    before, after = half["places"].unbind(1)
     place = torch.where(before != UNKNOWN, before, after)
-    return place, (place != UNKNOWN)[:, None] & (run["labels"] != IGNORED)
+    return place, (place != UNKNOWN)[:, None] & (half["labels"] != IGNORED)
 
 
-def _look(looked: Tensor | None, run: Mapping[str, Tensor]) -> Tensor:
+def _look(looked: Tensor | None, half: Mapping[str, Tensor]) -> Tensor:
     """Summed cross-entropy of the scores of the places, [B, L, N]."""
     assert looked is not None
-    place, known = _looking(run)
+    place, known = _looking(half)
     target = torch.where(known, place[:, None], UNKNOWN)
     return F.cross_entropy(
         looked.float().transpose(1, 2), target, ignore_index=UNKNOWN, reduction="sum"

@@ -73,6 +73,7 @@ class VqganObjective:
     phases: tuple[str, ...] = ("generator", "discriminator")
     best = ("psnr", True)
     over: Literal["sum", "batch"] = "batch"
+    all_parameters_used = False
 
     def __init__(
         self,

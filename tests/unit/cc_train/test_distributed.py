@@ -44,6 +44,7 @@ class Two:
     phases = ("model",)
     best = ("loss", False)
     over: Literal["sum", "batch"] = "batch"
+    all_parameters_used = False
 
     def __init__(self) -> None:
         self.network = nn.Linear(2, 1, bias=False)

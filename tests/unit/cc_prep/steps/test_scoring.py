@@ -12,7 +12,7 @@ import torch
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.models import clip_tokenizer
 from cc_prep.steps import confidence
-from cc_prep.steps.scoring import Scorer, normalize
+from cc_prep.steps.scoring import FrameScorer, normalize
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from tests import small_weights
@@ -29,11 +29,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scorer(folder: Path) -> Scorer:
-    return Scorer(networks.clip4idc(str(folder / "clip4idc-test.safetensors"))[0])
+def scorer(folder: Path) -> FrameScorer:
+    return FrameScorer(networks.clip4idc(str(folder / "clip4idc-test.safetensors"))[0])
 
 
-def test_scores_are_the_plain_way_s(scorer: Scorer) -> None:
+def test_scores_are_the_plain_way_s(scorer: FrameScorer) -> None:
     """Each of the 2 F pairs through the whole network, each caption alone."""
     frame_scores = scorer(FRAMES, CAPTIONS)
     network = scorer.network
@@ -62,7 +62,7 @@ def test_images_go_straight_to_a_square() -> None:
     assert np.allclose(normalized, (square / 255 - mean) / std, atol=1e-5)
 
 
-def test_without_captions(scorer: Scorer) -> None:
+def test_without_captions(scorer: FrameScorer) -> None:
     frame_scores = scorer(FRAMES, ())
     assert frame_scores.bef_inter_sim.shape == (0, 5)
     likeness = frame_scores.similarities()
@@ -73,7 +73,7 @@ def test_without_captions(scorer: Scorer) -> None:
     assert confidence.keyframes(confidence.penalties(*likeness), 2, "top")[0] == 0
 
 
-def test_a_sequence_read_backwards_has_the_same_likeness(scorer: Scorer) -> None:
+def test_a_sequence_read_backwards_has_the_same_likeness(scorer: FrameScorer) -> None:
     there, back = scorer(FRAMES, ()), scorer(FRAMES[::-1], ())
     assert np.allclose(there.bef_inter_visual, back.inter_aft_visual[::-1], atol=1e-4)
 

@@ -19,7 +19,7 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data import order, shard_index
 from cc_train.data.stream import SKIPPED, Stream, StreamSettings
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE, Ranks
 from tests.arrays import npy
 
 FRAMES, GRID = 5, (2, 2)
@@ -54,7 +54,7 @@ def make(samples: list[TrainingSample], rngs: list[np.random.Generator]) -> dict
     }
 
 
-def stream(pattern: str, batch: int, ranks: Ranks = Ranks(), **settings: Any) -> Stream:  # noqa: B008
+def stream(pattern: str, batch: int, ranks: Ranks = ALONE, **settings: Any) -> Stream:
     entries = shard_index.read([pattern])
     return Stream(entries, make, batch, 7, StreamSettings(**settings), ranks)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import comparison, evaluation
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import published_rows
 from cc_train.report import comparison as comparison_page
 from cc_train.report import latex, page
@@ -33,7 +33,7 @@ BAD = {**GOOD, "k0": "a dog", "k5": "the blue cube"}
 
 
 def evaluated(folder: Path, predictions: dict[str, str], items: list[coco.Item] = ITEMS) -> str:
-    scores = evaluation.evaluate(items, predictions, scorer.PLAIN)
+    scores = evaluation.evaluate(items, predictions, metrics.PLAIN)
     evaluation.write(folder / "evaluation", scores, items, predictions)
     return str(folder)
 

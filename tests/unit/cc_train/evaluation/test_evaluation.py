@@ -10,7 +10,7 @@ import pytest
 
 from cc_prep.records import CHANGE, NO_CHANGE
 from cc_train.evaluation import evaluation
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.report import curves
 
 PAIRS = {
@@ -34,10 +34,10 @@ PREDICTIONS = {
 
 
 def test_groups_are_scored_by_themselves() -> None:
-    scores = evaluation.evaluate(ITEMS, PREDICTIONS, scorer.PLAIN)
+    scores = evaluation.evaluate(ITEMS, PREDICTIONS, metrics.PLAIN)
     assert list(scores.counts) == ["total", "semantic change", "no change", "add", "drop"]
     assert scores.counts["semantic change"] == 2
-    alone = scorer.score({"b": PAIRS["b"][2]}, {"b": PREDICTIONS["b"]}, scorer.PLAIN)
+    alone = metrics.score({"b": PAIRS["b"][2]}, {"b": PREDICTIONS["b"]}, metrics.PLAIN)
     assert scores.groups["drop"].corpus == alone.corpus
     assert scores.groups["total"].items["a"]["BLEU-4"] == pytest.approx(100, abs=1e-3)
 
@@ -70,7 +70,7 @@ def test_swapped_pairs() -> None:
 
 
 def test_files_can_be_read_back(tmp_path: Path) -> None:
-    scores = evaluation.evaluate(ITEMS, PREDICTIONS, scorer.PLAIN)
+    scores = evaluation.evaluate(ITEMS, PREDICTIONS, metrics.PLAIN)
     evaluation.write(tmp_path, scores, ITEMS, PREDICTIONS)
     assert coco.read_predictions([str(tmp_path / "predictions.json")]) == PREDICTIONS
     items = coco.read_references(str(tmp_path / "references.json"))

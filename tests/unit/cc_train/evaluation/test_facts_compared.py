@@ -11,7 +11,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.evaluation import comparison, evaluation
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import several_runs
 from tests.commands import cc_train
 
@@ -30,7 +30,7 @@ SILENT = dict.fromkeys(RIGHT, "nothing changed")
 
 def evaluated(folder: Path, captions: dict[str, str], facts: bool = True) -> str:
     items = coco.items([{**meta, "facts": meta["facts"] if facts else None} for meta in METAS])
-    scores = evaluation.evaluate(items, captions, scorer.PLAIN)
+    scores = evaluation.evaluate(items, captions, metrics.PLAIN)
     evaluation.write(folder / "evaluation", scores, items, captions)
     return str(folder)
 

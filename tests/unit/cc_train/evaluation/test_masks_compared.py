@@ -11,7 +11,7 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import comparison, evaluation
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import several_runs
 from cc_train.evaluation.fact_scores import Share
 from cc_train.evaluation.faithfulness import Faithfulness
@@ -29,7 +29,7 @@ def evaluated(
     folder: Path, matrix: Any = None, classes: tuple[str, ...] = ("change",), faithful: Any = None
 ) -> str:
     captions = {item.id: item.references[0] for item in ITEMS}
-    scores = evaluation.evaluate(ITEMS, captions, scorer.PLAIN)
+    scores = evaluation.evaluate(ITEMS, captions, metrics.PLAIN)
     if matrix is not None:
         scores.masks = MaskScores(classes, np.array(matrix), 3, 0, 0)
     if faithful is not None:

@@ -12,7 +12,7 @@ import yaml
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import published
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.published import Figure, Printed, Published
 from tests.conftest import ROOT
 
@@ -54,7 +54,7 @@ def test_scores_are_of_captions(shipped: Published) -> None:
     for figure, place in printed(shipped):
         for measure, score in place.scores.items():
             assert 3 < score < highest[measure], (figure.system, figure.dataset, measure)
-        assert list(place.scores) == [m for m in scorer.ORDER if m in place.scores]
+        assert list(place.scores) == [m for m in metrics.ORDER if m in place.scores]
 
 
 def test_second_hand_scores_are_marked(shipped: Published) -> None:

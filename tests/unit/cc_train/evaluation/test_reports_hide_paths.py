@@ -14,7 +14,7 @@ import pytest
 from pycocoevalcap.spice.spice import Spice
 
 from cc_train.evaluation import comparison, evaluation
-from cc_train.evaluation.captions import coco, scorer, spice
+from cc_train.evaluation.captions import coco, metrics, spice
 from cc_train.report import comparison as comparison_page
 from cc_train.report import page
 
@@ -90,4 +90,4 @@ def test_where_java_speaks_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     left_out = json.loads(texts["scores.json"])["left_out"]
     assert left_out["METEOR"] == "METEOR's Java process failed: cannot open java in meteor"
     assert left_out["SPICE"] == "its Java process ended with exit code 3"
-    assert set(left_out) == set(scorer.JAVA)
+    assert set(left_out) == set(metrics.JAVA)

@@ -11,7 +11,7 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import comparison, evaluation, signature
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import bootstrap, several_runs
 from cc_train.report import latex
 from tests.commands import cc_train
@@ -29,7 +29,7 @@ BAD = {**GOOD, "k0": "a dog", "k3": "the cube"}
 def evaluated(
     folder: Path, captions: dict[str, str], items: list[coco.Item] = ITEMS, unsigned: bool = False
 ) -> str:
-    scores = evaluation.evaluate(items, captions, scorer.PLAIN)
+    scores = evaluation.evaluate(items, captions, metrics.PLAIN)
     evaluation.write(folder / "evaluation", scores, items, captions)
     if unsigned:
         file = folder / "evaluation/scores.json"
@@ -40,9 +40,9 @@ def evaluated(
 
 
 def signed(items: list[coco.Item] = ITEMS, **options: str) -> signature.Signature:
-    tokens = scorer.tokenised({item.id: item.references for item in items}, GOOD)[0]
+    tokens = metrics.tokenised({item.id: item.references for item in items}, GOOD)[0]
     names = {item.id: item.name for item in items}
-    return signature.of(tokens, names, scorer.PLAIN, **options)
+    return signature.of(tokens, names, metrics.PLAIN, **options)
 
 
 def test_the_line_can_be_read_back() -> None:

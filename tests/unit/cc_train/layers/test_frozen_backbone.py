@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from cc_prep.formats.training_shards import Features
 from cc_prep.steps.features import FeatureExtractor
 from cc_prep.weights import networks
 from cc_train.layers import frozen_backbone
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from tests import small_weights
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
@@ -31,35 +33,60 @@ def extracted(file: Path) -> Features:
 def test_what_is_computed_is_what_is_stored(tmp_path: Path, file: Path) -> None:
     """Keeps away: other captions of images than of their stored features; also after packing."""
     stored = extracted(file)
-    known = frozen_backbone.about(stored)
-    frozen = frozen_backbone.find(known, str(file))
+    spec = BackboneSpec.of(stored)
+    frozen = frozen_backbone.find(spec, str(file))
     (tmp_path / "run").mkdir()
-    for name, content in frozen_backbone.files(frozen).items():
+    for name, content in frozen.files().items():
         (tmp_path / "run" / name).write_bytes(content)
     pixels = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float() / 255
-    for network in (frozen, frozen_backbone.read(tmp_path / "run", "vqgan")):
+    for backbone in (frozen, frozen_backbone.read(tmp_path / "run", spec)):
         with torch.autocast("cpu", torch.bfloat16):
-            features = frozen_backbone.compute(network, known, pixels)
+            features = backbone.compute(pixels)
         assert features.dtype == torch.float16
         assert np.array_equal(features.numpy(), stored.values)
 
 
 def test_other_weights_are_refused(tmp_path: Path, file: Path) -> None:
-    known = frozen_backbone.about(extracted(file))
-    assert known["grid"] == [8, 4, 4]
+    spec = BackboneSpec.of(extracted(file))
+    assert spec.grid == (8, 4, 4)
     other = small_weights.write_vqgan(tmp_path / "other.safetensors", seed=1)
     with pytest.raises(UserError, match="Set backbone_weights to the file"):
-        frozen_backbone.find(known, str(other))
+        frozen_backbone.find(spec, str(other))
     with pytest.raises(UserError, match="vqgan-mini"):
-        frozen_backbone.find(known, None)
+        frozen_backbone.find(spec, None)
     with pytest.raises(UserError, match="resnet101 comes without weights"):
-        frozen_backbone.find({**known, "name": "resnet101"}, None)
+        frozen_backbone.find(replace(spec, name="resnet101"), None)
     with pytest.raises(UserError, match="features of theirs, which is no backbone of ours"):
-        frozen_backbone.find({**known, "name": "theirs"}, None)
+        frozen_backbone.find(replace(spec, name="theirs"), None)
 
 
 def test_a_run_without_its_backbone_says_so(tmp_path: Path, file: Path) -> None:
     with pytest.raises(UserError, match="not there"):
-        frozen_backbone.read(tmp_path / "run", "vqgan")
+        frozen_backbone.read(tmp_path / "run", BackboneSpec("vqgan", None, (8, 4, 4)))
     with pytest.raises(UserError, match="not the weights of resnet101"):
-        frozen_backbone.read(tmp_path, "resnet101")
+        frozen_backbone.read(tmp_path, BackboneSpec("resnet101", None, (1024, 1, 1)))
+
+
+def test_features_of_another_grid_are_refused_and_others_stay_as_they_are() -> None:
+    """Keeps away: an error about tensor sizes deep in a network, for shards of another image size
+    or backbone; and stored features that are computed again."""
+    backbone = FrozenBackbone(None, BackboneSpec("vqgan", None, (8, 4, 4)))
+    stored = torch.randn(2, 2, 8, 4, 4).half()
+    assert torch.equal(backbone(stored), stored.float())
+    with pytest.raises(UserError, match=r"of the shape \[8, 5, 5\], where those of \[8, 4, 4\]"):
+        backbone(torch.zeros(1, 2, 8, 5, 5))
+    with pytest.raises(UserError, match="no weights of vqgan for images"):
+        backbone(torch.zeros(1, 2, 16, 16, 3, dtype=torch.uint8))
+
+
+def test_a_spec_in_a_run_s_settings_is_read_as_it_was_written() -> None:
+    """Keeps away: runs from before float32 features that are taken for those of another backbone;
+    settings that change although the features are the same."""
+    for precision in ({}, {"precision": "float32"}):
+        value = {"name": "vqgan", "sha256": "ab" * 32, "grid": [8, 4, 4], **precision}
+        assert BackboneSpec.of_json({**value, "tokens": [2, 2]}).to_json() == value
+    spec = BackboneSpec("vqgan", "ab" * 32, (8, 4, 4))
+    assert spec.matches(replace(spec, sha256=None))
+    assert not spec.matches(replace(spec, sha256="cd" * 32))
+    assert not spec.matches(replace(spec, grid=(8, 5, 5)))
+    assert str(spec) == "vqgan (SHA-256 abababababab…, 8 × 4 × 4)"

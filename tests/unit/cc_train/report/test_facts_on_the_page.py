@@ -17,7 +17,7 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.report import facts as shown
 from cc_train.report import page
 from tests import pages
@@ -90,7 +90,7 @@ def written(run: Path, with_facts: int = len(METAS)) -> str:
     """The page of a run whose first pairs, so many, have facts."""
     metas = [{**m, "facts": m["facts"] if n < with_facts else None} for n, m in enumerate(METAS)]
     items = coco.items(metas)
-    scores = evaluation.evaluate(items, CAPTIONS, scorer.PLAIN)
+    scores = evaluation.evaluate(items, CAPTIONS, metrics.PLAIN)
     evaluation.write(run / "evaluation", scores, items, CAPTIONS)
     (run / "settings.json").write_text(json.dumps({"system": "stage2"}))
     return Path(page.write(str(run), None)).read_text()

@@ -15,7 +15,7 @@ from cc_train import captioner
 from cc_train.captioner import Attention, Caption, Inputs
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.report import page, pictures
 from tests.unit.cc_train.evaluation.test_predict import TOKENIZER, write
 
@@ -69,7 +69,7 @@ def test_the_page_says_why_it_shows_no_more(
     of_captioner(monkeypatch, tokenizer)
     items = coco.items(shard_index.metas(shard_index.read([shards])))
     captions = {item.id: TEXT for item in items}
-    scores = evaluation.evaluate(items, captions, scorer.PLAIN)
+    scores = evaluation.evaluate(items, captions, metrics.PLAIN)
     evaluation.write(tmp_path / "run/evaluation", scores, items, captions)
     storage.write_json(str(tmp_path / "run/settings.json"), {"system": system})
     text = Path(page.write(str(tmp_path / "run"), None, [shards])).read_text()

@@ -14,7 +14,7 @@ from cc_prep.settings import build
 from cc_train import captioner
 from cc_train.data import image_pairs
 from cc_train.evaluation import evaluation, protocol
-from cc_train.evaluation.captions import scorer
+from cc_train.evaluation.captions import metrics
 from cc_train.report import page
 from cc_train.systems.procap import stage1, stage2
 from cc_train.training.task import Request, Task
@@ -134,7 +134,7 @@ def test_the_report_shows_them(folder: Path, tmp_path: Path) -> None:
     shards = f"{folder}/train-*.tar"
     items = protocol.items([shards])[1]
     captions = {item.id: "a caption" for item in items}
-    scores = evaluation.evaluate(items, captions, scorer.PLAIN)
+    scores = evaluation.evaluate(items, captions, metrics.PLAIN)
     evaluation.write(tmp_path / "evaluation", scores, items, captions)
     page.write(str(run), str(tmp_path / "r.html"), [shards], str(tmp_path / "evaluation"))
     text = (tmp_path / "r.html").read_text()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cc_train.evaluation import evaluation, published
-from cc_train.evaluation.captions import coco, scorer
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.report import zoo_page
 from tests.commands import Done, cc_train
 from tests.conftest import ROOT, outside_make
@@ -26,7 +26,7 @@ CAPTIONS = {item.id: item.references[0] for item in ITEMS} | {"k0": "a dog"}
 
 
 def evaluated(folder: Path, items: list[coco.Item] = ITEMS) -> Path:
-    scores = evaluation.evaluate(items, CAPTIONS, scorer.PLAIN)
+    scores = evaluation.evaluate(items, CAPTIONS, metrics.PLAIN)
     evaluation.write(folder, scores, items, CAPTIONS)
     return folder
 

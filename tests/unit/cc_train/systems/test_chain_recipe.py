@@ -10,6 +10,7 @@ from torch import nn
 
 from cc_prep.errors import UserError
 from cc_train.data.shard_index import Entry
+from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.chain import recipe
 from cc_train.training import runs
 from cc_train.training.runs import Run
@@ -89,10 +90,10 @@ def test_what_a_pair_captioner_has_is_a_start_that_says_the_same() -> None:
 
 def test_a_captioner_knows_the_classes_of_its_masks() -> None:
     """Keeps away: masks that are scored against data whose class 1 is another one."""
+    backbone = FrozenBackbone(nn.Identity(), pair_samples.BACKBONE)
     about = {
-        "backbone": {"grid": [6, 4, 4], "sha256": pair_samples.DIGEST},
         "size": [16, 16],
         "mask_classes": ["road", "building"],
     }
-    network = recipe.make(recipe.Settings(), about, small_chain.WORDS, nn.Identity())
+    network = recipe.make(recipe.Settings(), about, small_chain.WORDS, backbone)
     assert network.inputs.mask_classes == ("road", "building")

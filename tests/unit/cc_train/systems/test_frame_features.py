@@ -10,6 +10,7 @@ from cc_prep.models.backbones import Latents
 from cc_prep.models.vqgan import VQGAN, Config
 from cc_train.data.collate import Reads
 from cc_train.layers.feature_grid import Pooling
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.procap.frame_features import (
     BackboneFeatures,
     FrameFeatures,
@@ -89,8 +90,8 @@ def test_the_cache_stays_under_its_size(vqgan: VQGAN) -> None:
 
 def backbone(vqgan: VQGAN, pooling: Pooling = "unshuffle") -> BackboneFeatures:
     """Features of 8 channels on 8 × 8, for images of 16 px; 4 × 4 tokens."""
-    known = {"name": "vqgan", "sha256": "0" * 64, "grid": [8, 8, 8]}
-    return BackboneFeatures(Latents(vqgan), known, (4, 4), pooling)
+    spec = BackboneSpec("vqgan", "0" * 64, (8, 8, 8))
+    return BackboneFeatures(FrozenBackbone(Latents(vqgan), spec), (4, 4), pooling)
 
 
 def test_stored_features_are_those_of_the_images(vqgan: VQGAN) -> None:
@@ -119,9 +120,9 @@ def test_features_of_another_size_are_refused(vqgan: VQGAN) -> None:
     features = FrameFeatures(vqgan, "features", backbone=backbone(vqgan))
     with pytest.raises(UserError, match="one image_size"):
         features(torch.zeros(1, 2, 8, 12, 12, dtype=torch.float16))
-    known = {"name": "vqgan", "sha256": "0" * 64, "grid": [8, 9, 8]}
+    odd = FrozenBackbone(Latents(vqgan), BackboneSpec("vqgan", "0" * 64, (8, 9, 8)))
     with pytest.raises(UserError, match="no whole multiple of the 4 × 4 tokens"):
-        BackboneFeatures(Latents(vqgan), known, (4, 4), "unshuffle")
+        BackboneFeatures(odd, (4, 4), "unshuffle")
 
 
 def test_frozen_networks_never_train(vqgan: VQGAN) -> None:

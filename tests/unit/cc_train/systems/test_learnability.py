@@ -22,6 +22,7 @@ from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.supervision import FACT_CLASSES
 from cc_train.layers import caption_decoder
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
@@ -84,8 +85,9 @@ def features(kind: Reads = "tokens") -> FrameFeatures:
     codec.quantize.embedding.weight.data.normal_()
     backbone = None
     if kind == "features":
-        known = {"name": "planted", "sha256": DIGEST, "grid": [CHANNELS, FINE, FINE]}
-        backbone = BackboneFeatures(torch.nn.Identity(), known, (GRID, GRID), "unshuffle")
+        spec = BackboneSpec("planted", DIGEST, (CHANNELS, FINE, FINE))
+        frozen = FrozenBackbone(torch.nn.Identity(), spec)
+        backbone = BackboneFeatures(frozen, (GRID, GRID), "unshuffle")
     return FrameFeatures(codec.eval(), kind, backbone=backbone)
 
 
@@ -184,13 +186,9 @@ def test_the_captioner_of_stage_2(kind: Reads) -> None:
 def test_stage_2_with_a_comparison_and_facts() -> None:
     """Ordered pairs of planted scenes → their captions, and what changed where."""
     make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_samples.DIGEST)
-    known = {
-        "name": "planted",
-        "sha256": pair_samples.DIGEST,
-        "grid": [pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID],
-    }
+    planted = FrozenBackbone(torch.nn.Identity(), pair_samples.BACKBONE)
     grid = (pair_samples.GRID, pair_samples.GRID)
-    backbone = BackboneFeatures(torch.nn.Identity(), known, grid, "unshuffle")
+    backbone = BackboneFeatures(planted, grid, "unshuffle")
     frozen = FrameFeatures(features().vqgan, "features", backbone=backbone)
     torch.manual_seed(0)
     sizes = Config(64, 2, backbone.channels, CODES, FRAMES, *grid, TEXT, standardised=True)

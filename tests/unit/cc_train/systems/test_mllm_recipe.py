@@ -20,6 +20,7 @@ from cc_train import captioner as captioners
 from cc_train import configs, start
 from cc_train.data import found_entities, shard_index
 from cc_train.evaluation.predict import predict
+from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.report import pictures
 from cc_train.sharing import export
 from cc_train.systems.mllm import batches, recipe
@@ -297,20 +298,20 @@ def test_what_is_damaged_in_a_sample_is_told_in_a_line(
 def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Path) -> None:
     """Keeps away: eyes that begin anew although a run was named; those of other features."""
     mini = runs.read(runs.locate("captioner-mini"))
-    known = mini.settings["backbone"]
+    spec = BackboneSpec.of_json(mini.settings["backbone"])
     one = Request([], [], Path("none"), Path("captioner-mini"), console=QUIET)
-    eyes, chosen = GridConnector(Connector(), tuple(known["grid"]), 48, 1.0), recipe.Settings()
-    recipe._start_eyes(eyes, chosen, [], known, one)
+    eyes, chosen = GridConnector(Connector(), spec.grid, 48, 1.0), recipe.Settings()
+    recipe._start_eyes(eyes, chosen, [], spec, one)
     for name in ("mean", "adapter.0.weight", "cross.query.weight", "facts.bias"):
         assert torch.equal(eyes.state_dict()[name], mini.tensors[f"encoder.{name}"])
-    narrow = GridConnector(Connector(width=64), tuple(known["grid"]), 48, 1.0)
+    narrow = GridConnector(Connector(width=64), spec.grid, 48, 1.0)
     with pytest.raises(UserError, match=r"has other eyes .* Set connector\.width=128"):
-        recipe._start_eyes(narrow, chosen, [], known, one)
+        recipe._start_eyes(narrow, chosen, [], spec, one)
     other = recipe.Settings(connector=Connector(heads=2))
     with pytest.raises(UserError, match=r"has encoder\.heads=4, not 2\. Set connector\.heads=4"):
-        recipe._start_eyes(eyes, other, [], known, one)
+        recipe._start_eyes(eyes, other, [], spec, one)
     with pytest.raises(UserError, match="has another backbone or image size"):
-        recipe._start_eyes(eyes, chosen, [], {**known, "sha256": "0"}, one)
+        recipe._start_eyes(eyes, chosen, [], dataclasses.replace(spec, sha256="0"), one)
     with pytest.raises(UserError, match="--init: only the connector of a language model"):
         start.train("mllm", settings(folder, "smolvlm", shards),  # before anything large is read
                     Request(["none.tar"], [], Path("none"), Path("x"), console=QUIET))  # fmt: skip

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder
+from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import Vocabulary
@@ -22,13 +23,16 @@ WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
 SIZES = pair_encoder.Config(pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID, 48, 4, 0.0)
 DECODER = caption_decoder.Config(len(WORDS), 48, 4, 96, 1, 12, 0.0)
 # What is left when captions alone teach: no facts, no places, no objects.
-KNOWN = {"sha256": pair_samples.DIGEST}
 CAPTIONS_ALONE = Losses(type=0, looks=0, new_color=0, place=0, objects=0, centres=0)
+
+
+def frozen(network: nn.Module) -> FrozenBackbone:
+    return FrozenBackbone(network, pair_samples.BACKBONE)
 
 
 def objective(weights: Losses, attend_grid: bool = True) -> PairObjective:
     torch.manual_seed(0)
-    network = PairCaptioner(nn.Identity(), KNOWN, (32, 32), SIZES, DECODER, WORDS, attend_grid)
+    network = PairCaptioner(frozen(nn.Identity()), (32, 32), SIZES, DECODER, WORDS, attend_grid)
     return PairObjective(network, lambda captioner: {}, weights, 0.0, 0.0, "cpu")
 
 
@@ -121,7 +125,7 @@ def test_the_frozen_backbone_is_in_no_checkpoint() -> None:
     """Keeps away: checkpoints of which most is what never changes; old ones that are refused; a
     backbone that stays behind when the captioner moves."""
     backbone = nn.Conv2d(3, 4, 1)
-    network = PairCaptioner(backbone, KNOWN, (32, 32), SIZES, DECODER, WORDS)
+    network = PairCaptioner(frozen(backbone), (32, 32), SIZES, DECODER, WORDS)
     state = network.state_dict()
     assert not [name for name in state if name.startswith("backbone")]
     old = {**state, **{f"backbone.{name}": t for name, t in backbone.state_dict().items()}}
@@ -137,11 +141,12 @@ def test_images_have_the_features_that_shards_hold() -> None:
     on the other pairs of a batch."""
     torch.manual_seed(0)
     backbone = nn.Conv2d(3, 4, 2, 2)
-    network = PairCaptioner(backbone, KNOWN, (32, 32), SIZES, DECODER, WORDS)
+    with_network = FrozenBackbone(backbone, BackboneSpec("conv", pair_samples.DIGEST, (4, 16, 16)))
+    network = PairCaptioner(with_network, (32, 32), SIZES, DECODER, WORDS)
     images = torch.randint(0, 256, (3, 2, 32, 32, 3), dtype=torch.uint8)
     features = network.features(images)
     pixels = images.flatten(0, 1).permute(0, 3, 1, 2) / 255
-    stored = frozen_backbone.compute(backbone, KNOWN, pixels)
+    stored = with_network.compute(pixels)
     assert stored.dtype == torch.float16
     assert torch.equal(features.flatten(0, 1), stored.float())
     assert torch.equal(network.features(images[1:2]), features[1:2])

@@ -125,7 +125,7 @@ def test_stage_2_without_stage_1(tmp_path: Path) -> None:
     pixels = images.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
     backbone = captioner.features.backbone
     assert backbone is not None
-    stored = torch.cat([backbone.network(one[None]) for one in pixels]).half().unflatten(0, (3, 2))
+    stored = backbone.frozen.compute(pixels).unflatten(0, (3, 2))
     assert [c.score for c in captioner.caption(images)] == [
         c.score for c in captioner.caption(stored)
     ]

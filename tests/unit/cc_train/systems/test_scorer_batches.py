@@ -1,4 +1,4 @@
-"""SCORER's batches: two runs, the swap of views, and scenes that lack a pair."""
+"""SCORER's batches: two halves, the swap of views, and scenes that lack a pair."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def marked(number: int) -> TrainingSample:
 
 
 def shown(batch: dict[str, Any]) -> list[list[float]]:
-    """Which images the first pair of each run shows."""
-    runs = ("changed", "unchanged")
-    return [batch[run]["before_after"][0].amax((1, 2, 3)).tolist() for run in runs]
+    """Which images the first pair of each half shows."""
+    halves = ("changed", "unchanged")
+    return [batch[half]["before_after"][0].amax((1, 2, 3)).tolist() for half in halves]
 
 
 def values(number: int) -> np.ndarray:
@@ -39,8 +39,8 @@ def values(number: int) -> np.ndarray:
 
 def test_a_scene_gives_a_pair_to_each_run() -> None:
     batch = small_scorer.batch(SAMPLES[:4], swap=0.0)
-    for run, numbers in (("changed", (0, 2)), ("unchanged", (1, 3))):
-        part = batch[run]
+    for half, numbers in (("changed", (0, 2)), ("unchanged", (1, 3))):
+        part = batch[half]
         assert part["before_after"].dtype == torch.float16
         for row, number in enumerate(numbers):
             assert (part["before_after"][row].numpy() == values(number)).all()
@@ -67,7 +67,7 @@ def test_a_scene_of_one_pair_is_left_as_it_is() -> None:
     """Keeps away: pairs without a distractor, as of Spot-the-Diff, that fail or are swapped."""
     batch = small_scorer.batch([SAMPLES[0]], swap=1.0)
     assert (batch["changed"]["before_after"][0].numpy() == values(0)).all()
-    assert batch["unchanged"]["before_after"].shape == (0, 2, *small_scorer.GRID)
+    assert batch["unchanged"]["before_after"].shape == (0, 2, *pair_samples.BACKBONE.grid)
     assert batch["unchanged"]["ids"].shape == (0, small_scorer.LENGTH)
     other = replace(SAMPLES[1], meta={**SAMPLES[1].meta, "before": "another.png"})
     batch = small_scorer.batch([SAMPLES[0], other], swap=1.0)

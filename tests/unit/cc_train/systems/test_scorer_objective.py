@@ -45,8 +45,8 @@ def test_it_overfits_32_planted_pairs() -> None:
     pairs = small_scorer.batch(SAMPLES, swap=0.0)
     captions = [
         caption.text
-        for run in ("changed", "unchanged")
-        for caption in one.network.eval().caption(pairs[run]["before_after"])
+        for half in ("changed", "unchanged")
+        for caption in one.network.eval().caption(pairs[half]["before_after"])
     ]
     right = [*CAPTIONS[::2], *CAPTIONS[1::2]]
     assert sum(a == b for a, b in zip(captions, right, strict=True)) >= 29
@@ -119,9 +119,9 @@ def test_a_batch_without_one_run() -> None:
     """Keeps away: NaN where a step's scenes have no distractor."""
     one = small_scorer.objective(ALL)
     batch = small_scorer.batch(SAMPLES[:8:2])
-    assert [chunk["run"] for chunk in one.chunks(batch)] == ["changed"]
+    assert [chunk["half"] for chunk in one.chunks(batch)] == ["changed"]
     denominators = {n: v.clamp(min=1) for n, v in one.denominators(batch).items()}
-    empty = {"run": "unchanged", **batch["unchanged"]}
+    empty = {"half": "unchanged", **batch["unchanged"]}
     losses = one.losses("model", empty, 0, denominators)
     assert all(float(value) == 0 for value in losses.values())
     losses["total"].backward()
@@ -130,11 +130,11 @@ def test_a_batch_without_one_run() -> None:
         total = one.losses("model", alone, 0, denominators)
         counted = {**denominators, "unchanged": denominators["changed"]}
         half = one.losses("model", alone, 0, counted)
-    assert float(total["caption"]) == pytest.approx(2 * float(half["caption"])), "the only run"
+    assert float(total["caption"]) == pytest.approx(2 * float(half["caption"])), "the only half"
 
 
 def test_a_short_caption_counts_on_many_ranks() -> None:
-    """Keeps away: a run with few words that, on many processes, did not count among the runs."""
+    """Keeps away: a half with few words that, on many processes, did not count among the halves."""
     one = small_scorer.objective(Losses(contrast=0, cbr=0))
     batch = small_scorer.batch(SAMPLES[:8])
     [changed, _] = one.chunks(batch)

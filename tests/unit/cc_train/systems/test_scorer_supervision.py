@@ -28,7 +28,7 @@ def ordered(seed: int = 0, scenes: int = 16) -> dict[str, Any]:
 
 def supervised(weights: SceneLosses) -> ScorerObjective:
     network = small_scorer.network(48)
-    runs: Any = ("changed", "unchanged")
+    halves: Any = ("changed", "unchanged")
     return ScorerObjective(
         network,
         None,
@@ -37,13 +37,13 @@ def supervised(weights: SceneLosses) -> ScorerObjective:
         Ways(),
         0.0,
         "cpu",
-        runs,
+        halves,
         supervision=Supervision(weights, 48, network.grid),
     )
 
 
 def sums(one: ScorerObjective, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The losses of a step, added up over both runs."""
+    """The losses of a step, added up over both halves."""
     counts = {name: value.clamp(min=1) for name, value in one.denominators(batch).items()}
     totals: dict[str, torch.Tensor] = {}
     for chunk in one.chunks(batch):
@@ -64,12 +64,12 @@ def test_ordered_pairs_come_with_what_is_known_of_them() -> None:
             kinds.add(kind)
             word = {"add": "appeared", "drop": "disappeared", "move": "moved"}.get(kind, "turned")
             assert word in WORDS.decode(ids)
-        for run in batch.values():
-            images = run["before_after"].transpose(0, 1).flatten(0, 1)  # all before, all after
-            place = (run["object_place"] * SIDE).long()
-            shown = images[run["object_image"], :, place[:, 1], place[:, 0]]
+        for half in batch.values():
+            images = half["before_after"].transpose(0, 1).flatten(0, 1)  # all before, all after
+            place = (half["object_place"] * SIDE).long()
+            shown = images[half["object_image"], :, place[:, 1], place[:, 0]]
             assert (shown.sum(1) == 4).all(), "there is an object where one is said to be"
-            assert (images.amax(1) > 0).float().equal(run["centres"])
+            assert (images.amax(1) > 0).float().equal(half["centres"])
     assert kinds == {"add", "drop", "move", "color", "material"}
 
 
@@ -129,9 +129,9 @@ def test_words_learn_to_look_at_the_change(look: float) -> None:
         sums(one, batch)["total"].backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
-    run = batch["changed"]
-    seen = one.network.change_detector(*one.network.features(run["before_after"]))
-    looked = one.network.speaker.looked(run["ids"], seen.difference).looked.softmax(2)
-    place = run["places"].max(1).values[:, None, None].expand(-1, looked.shape[1], 1)
-    share = looked.gather(2, place)[..., 0][run["labels"] != -1].mean().item()
+    half = batch["changed"]
+    seen = one.network.change_detector(*one.network.features(half["before_after"]))
+    looked = one.network.speaker.looked(half["ids"], seen.difference).looked.softmax(2)
+    place = half["places"].max(1).values[:, None, None].expand(-1, looked.shape[1], 1)
+    share = looked.gather(2, place)[..., 0][half["labels"] != -1].mean().item()
     assert (share > 0.5) == (look > 0), share

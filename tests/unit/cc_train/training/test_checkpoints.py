@@ -29,6 +29,7 @@ class Scripted:
 
     phases = ("model",)
     over: Literal["sum", "batch"] = "batch"
+    all_parameters_used = False
 
     def __init__(self, figures: list[float], more: bool) -> None:
         self.network: nn.Module = nn.Linear(1, 1)

@@ -7,10 +7,8 @@ import json
 import pytest
 import torch
 
-from cc_train.distributed import Ranks
+from cc_train.distributed import ALONE
 from cc_train.training.interval import IntervalMeans
-
-ALONE = Ranks()
 
 
 def test_losses_are_means_over_the_steps_that_have_them() -> None:

@@ -20,7 +20,7 @@ from cc_prep.formats.sequences import pair_meta
 from cc_prep.manifest import Manifest
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
-from cc_train.evaluation.captions import coco, scorer, scoring
+from cc_train.evaluation.captions import coco, metrics, score_predictions
 from tests import miniatures, token_shards
 from tests.commands import cc_train
 from tests.conftest import ROOT, golden
@@ -207,7 +207,7 @@ def test_cocos_own_reader_and_scorer_take_our_files(tmp_path: Path) -> None:
     ]  # fmt: skip
     items = coco.items(facts)
     predictions = {item.id: known["candidates"][item.image_id[:-4]] for item in items}
-    scores = evaluation.evaluate(items, predictions, scorer.PLAIN)
+    scores = evaluation.evaluate(items, predictions, metrics.PLAIN)
     evaluation.write(tmp_path, scores, items, predictions)
     truth = COCO(str(tmp_path / "references.json"))
     theirs = truth.loadRes(str(tmp_path / "predictions.json"))
@@ -400,7 +400,7 @@ def test_predictions_of_pairs_without_captions(tmp_path: Path) -> None:
     assert "1 predictions of pairs without captions left out" in done.stderr
     again = coco.read_uncaptioned(str(tmp_path / "scores/references.json"))
     assert [item.name for item in again] == ["8.png"]
-    assert list(scoring.score(theirs, place, measures=["CIDEr"]).items) == ["7.png"]
+    assert list(score_predictions.score(theirs, place, measures=["CIDEr"]).items) == ["7.png"]
     theirs.write_text(json.dumps({"7": "a car left", "9": "a car left"}))
     assert "of no pair of the references, such as '9'" in cc_train("evaluate", *files).stderr
     place.write_text(json.dumps({"annotations": [], coco.coco.WITHOUT_CAPTIONS: 3}))

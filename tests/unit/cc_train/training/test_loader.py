@@ -1,4 +1,4 @@
-"""What the loop makes of loader workers that die, and of what their stores say."""
+"""What the loader makes of loader workers that die, and of what their stores say."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from cc_prep.errors import JobFailed, UserError
-from cc_train.training import loop
-from cc_train.training.loop import WORKER_DIED, _alive
+from cc_train.training import loader as loaders
+from cc_train.training.loader import WORKER_DIED, dead_workers_reported
 
 DIED = "DataLoader worker (pid 7) is killed by signal: Terminated."
 
@@ -32,7 +32,7 @@ def test_a_worker_that_dies_during_a_collection_prints_no_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Keeps away: a traceback before the one line that says what happened."""
-    with _alive():
+    with dead_workers_reported():
         Raises(RuntimeError(DIED))
         gc.collect()
     assert "Traceback" not in capsys.readouterr().err
@@ -41,7 +41,7 @@ def test_a_worker_that_dies_during_a_collection_prints_no_traceback(
 def test_other_errors_of_a_collection_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
     monkeypatch.setattr("sys.unraisablehook", lambda event: shown.append(str(event.exc_value)))
-    with _alive():
+    with dead_workers_reported():
         Raises(RuntimeError("something else"))
         Raises(RuntimeError(DIED))
         gc.collect()
@@ -52,10 +52,10 @@ def test_other_errors_of_a_collection_are_shown(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_dead_worker_is_one_line() -> None:
-    with pytest.raises(JobFailed, match="a loader worker died") as caught, _alive():
+    with pytest.raises(JobFailed, match="a loader worker died") as caught, dead_workers_reported():
         raise RuntimeError(DIED)
     assert str(caught.value) == WORKER_DIED
-    with pytest.raises(RuntimeError, match="something else"), _alive():
+    with pytest.raises(RuntimeError, match="something else"), dead_workers_reported():
         raise RuntimeError("something else")
 
 
@@ -75,7 +75,7 @@ class Torn:
 )
 def test_a_worker_that_dies_while_it_hands_an_item_over(error: Exception) -> None:
     """Keeps away: "[Errno 104] Connection reset by peer" as all that is said of it."""
-    items = loop._handed_over(Torn(error), workers=2)
+    items = loaders.raise_refusals(Torn(error), workers=2)
     assert next(items) == 1
     with pytest.raises(JobFailed, match="a loader worker died"):
         next(items)
@@ -87,17 +87,17 @@ def test_a_worker_that_dies_while_it_hands_an_item_over(error: Exception) -> Non
 def test_what_a_store_says_stays_what_it_said(workers: int, message: str) -> None:
     error = ConnectionResetError(message)
     with pytest.raises(ConnectionResetError) as caught:
-        list(loop._handed_over(Torn(error), workers))
+        list(loaders.raise_refusals(Torn(error), workers))
     assert caught.value is error
 
 
 def test_only_a_death_is_called_one() -> None:
     """Keeps away: a worker's own error, its traceback lost, called out of memory."""
     killed = "DataLoader worker (pid 12) is killed by signal: Killed. "
-    with pytest.raises(JobFailed, match="a loader worker died"), loop._alive():
+    with pytest.raises(JobFailed, match="a loader worker died"), dead_workers_reported():
         raise RuntimeError(killed)
     own = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback"
-    with pytest.raises(RuntimeError, match="Original"), loop._alive():
+    with pytest.raises(RuntimeError, match="Original"), dead_workers_reported():
         raise RuntimeError(own)
 
 
@@ -115,10 +115,10 @@ def test_a_refusal_in_a_worker_is_the_line_that_it_is_elsewhere(workers: int) ->
         (2, JobFailed("enough of them")),
     ):
         loader: DataLoader[int] = DataLoader(
-            loop.Batches(refused, 3), None, sampler=[number], num_workers=workers
+            loaders.Batches(refused, 3), None, sampler=[number], num_workers=workers
         )
         with pytest.raises(type(error)) as caught:
-            list(loop._handed_over(loader, workers))
+            list(loaders.raise_refusals(loader, workers))
         assert str(caught.value) == str(error)
 
 
@@ -135,7 +135,11 @@ def test_a_signal_to_all_processes_leaves_the_workers_to_the_training() -> None:
 
     def loader(items: int) -> DataLoader[int]:
         return DataLoader(
-            Signalled(), None, sampler=range(items), num_workers=2, worker_init_fn=loop._alone
+            Signalled(),
+            None,
+            sampler=range(items),
+            num_workers=2,
+            worker_init_fn=loaders.init_worker,
         )
 
     assert list(loader(2)) == [0, 1]

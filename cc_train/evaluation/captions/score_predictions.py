@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import signature
-from cc_train.evaluation.captions import coco, scorer
-from cc_train.evaluation.captions.scorer import Scores
+from cc_train.evaluation.captions import coco, metrics
+from cc_train.evaluation.captions.metrics import Scores
 
 File: TypeAlias = "str | os.PathLike[str]"
 
@@ -18,7 +18,7 @@ def score(
     predictions: Mapping[str, str] | Sequence[str] | File,
     references: Mapping[str, Sequence[str]] | Sequence[Sequence[str]] | File,
     *,
-    measures: Sequence[str] = scorer.ORDER,
+    measures: Sequence[str] = metrics.ORDER,
 ) -> Scores:
     """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr and SPICE of predictions, as COCO's scorer has them.
 
@@ -33,9 +33,9 @@ def score(
 
     Raises UserError where predictions and references do not fit, and for an unknown measure.
     """
-    unknown = [name for name in measures if name not in scorer.ORDER]
+    unknown = [name for name in measures if name not in metrics.ORDER]
     if unknown:
-        raise UserError(f"no measure is named {unknown[0]}", f"Known: {', '.join(scorer.ORDER)}")
+        raise UserError(f"no measure is named {unknown[0]}", f"Known: {', '.join(metrics.ORDER)}")
     captions, known = _predictions(predictions), _references(references)
     names = {id: id for id in known}
     if isinstance(references, str | os.PathLike):
@@ -45,8 +45,8 @@ def score(
         )
         known = {item.id: item.references for item in items}
         names = {item.id: item.name for item in items}
-    tokens = scorer.tokenised(known, captions)
-    scores = scorer.score_tokens(tokens, measures)
+    tokens = metrics.tokenised(known, captions)
+    scores = metrics.score_tokens(tokens, measures)
     scores.signature = signature.of(tokens[0], names, list(scores.corpus)).line
     return scores
 

@@ -1,0 +1,121 @@
+"""The loader: a step's micro-batches, and one line for what happens in its worker processes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
+from cc_train.data.stream import Source
+from cc_train.training.settings import Loop
+
+WORKER_DIED = (
+    "a loader worker died (out of memory?); the same command goes on from the last checkpoint"
+)
+
+
+class Batches(Dataset[Any]):
+    """The micro-batches of this rank by their number; a step has `grad_accum_steps` of them.
+
+    A refusal takes the place of a batch: what is raised in a loader worker comes out of torch with
+    the worker's traceback in place of its message. `raise_refusals` raises it.
+    """
+
+    def __init__(self, source: Callable[[int], Any], count: int) -> None:
+        self.source, self.count = source, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Any:
+        try:
+            return self.source(number)
+        except (UserError, JobFailed) as error:
+            return error
+
+
+def steps(source: Source, settings: Loop, start: int, device: str) -> Iterator[list[Any]]:
+    """The micro-batches of every step from `start` on; pinned where they go to a GPU."""
+    each = settings.grad_accum_steps
+    loader: DataLoader[Any] = DataLoader(
+        Batches(source, settings.steps * each),
+        batch_size=None,
+        sampler=range(start * each, settings.steps * each),
+        num_workers=settings.loader_workers,
+        pin_memory=device == "cuda",
+        worker_init_fn=init_worker,
+    )
+    batches: list[Any] = []
+    for item in raise_refusals(loader, settings.loader_workers):
+        batches.append(item)
+        if len(batches) == each:
+            yield batches
+            batches = []
+
+
+def init_worker(number: int) -> None:
+    """A loader worker uses one processor: OpenCV would start a thread for each.
+
+    SIGTERM often goes to a whole group of processes. It is the training's, which saves and ends its
+    workers itself, so a worker ends at the second one.
+    """
+    import cv2
+
+    cv2.setNumThreads(0)
+
+    def spare(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, spare)
+
+
+def raise_refusals(loader: Iterable[Any], workers: int) -> Iterator[Any]:
+    """A loader's items. Raises a refusal in place of one, and JobFailed if a worker dies while it
+    hands one over.
+
+    It does so through a socket, whose errors look like those of a store that a worker reads from;
+    but what a worker itself raises says so.
+    """
+    try:
+        for item in loader:
+            if isinstance(item, (UserError, JobFailed)):
+                raise item
+            yield item
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        if workers == 0 or "in DataLoader worker process" in str(error):
+            raise
+        raise LoaderWorkerDied(WORKER_DIED) from None
+
+
+@contextmanager
+def dead_workers_reported() -> Iterator[None]:
+    """Says in a line that a loader worker died: torch raises that wherever the process is at.
+
+    That may be within a `__del__`, where Python prints a traceback and goes on: what it would print
+    is left out, since the next batch is asked of the dead worker and says the same again.
+    """
+    unraisable = sys.unraisablehook
+
+    def quiet(event: sys.UnraisableHookArgs) -> None:
+        if not _worker_died(event.exc_value):
+            unraisable(event)
+
+    sys.unraisablehook = quiet
+    try:
+        yield
+    except RuntimeError as error:
+        if not _worker_died(error):
+            raise
+        raise LoaderWorkerDied(WORKER_DIED) from None
+    finally:
+        sys.unraisablehook = unraisable
+
+
+def _worker_died(error: BaseException | None) -> bool:
+    """Whether torch raised it for a dead worker; what a worker itself raises has no such words."""
+    return isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)
