@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
 import webdataset
 from webdataset import filters
 from webdataset.compat import FluidInterface
@@ -15,9 +16,32 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data.sequence_index import expand
 
+MOST_WORKERS = 1024  # of a loader, whose epochs are counted
+
 
 class ShardPipeline(webdataset.DataPipeline, FluidInterface):
     """A pipeline with the methods of `webdataset.WebDataset`: shuffle, batched, to_tuple, …"""
+
+
+class _Shuffled(filters.detshuffle):
+    """Shards in an order of their own in each epoch.
+
+    A loader starts new workers for each epoch, from a pipeline that has counted none. So epochs are
+    counted in memory that processes share: those of each worker, and in front those without any.
+    """
+
+    def __init__(self, window: int, seed: int) -> None:
+        super().__init__(window, seed=seed)
+        self.epochs = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64).share_memory_()
+
+    def run(self, src: Iterable[Any]) -> Iterator[Any]:
+        """The shards of the next epoch of this process."""
+        worker = torch.utils.data.get_worker_info()
+        place = 0 if worker is None else 1 + worker.id % MOST_WORKERS
+        self.epoch = int(self.epochs[place]) - 1  # the next one is counted below
+        self.epochs[place] += 1
+        shuffled: Iterator[Any] = super().run(src)
+        return shuffled
 
 
 def open_shards(
@@ -26,8 +50,9 @@ def open_shards(
     """The decoded samples of training shards, as a `webdataset` pipeline.
 
     shards: a path, URL, glob or brace expression, or several. shardshuffle: the shards are shuffled
-    within a window of so many, in another order in each epoch; 0 keeps their order. seed: of that
-    order. Shards are divided among the processes of a training and among the workers of a loader.
+    within a window of so many, in another order in each epoch, which is each time that a program
+    goes through the pipeline or through a loader of it; 0 keeps their order. seed: of that order.
+    Shards are divided among the processes of a training and among the workers of a loader.
 
     A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
     `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` float16
@@ -43,7 +68,7 @@ def open_shards(
         webdataset.SimpleShardList(places),
         webdataset.split_by_node,
         webdataset.split_by_worker,
-        *([filters.detshuffle(shardshuffle, seed=seed)] if shardshuffle else []),
+        *([_Shuffled(shardshuffle, seed)] if shardshuffle else []),
         _samples,
     ]
     return ShardPipeline(*stages)

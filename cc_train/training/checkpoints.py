@@ -10,12 +10,13 @@ RUN/checkpoints/000500/
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -28,6 +29,9 @@ from cc_prep.storage import sha256
 FOLDER = "checkpoints"
 DAMAGED = "Restore it, or train on: the same command goes on from the one before"
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
+# A figure, whether more of it is better, and a second figure, of which more is better, that decides
+# where the first one is equal.
+Best: TypeAlias = tuple[str, bool] | tuple[str, bool, str]
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,30 @@ def best_step(run: Path) -> int:
             f"{run}: no validation with a finite figure yet", "Train on until loop.validate_every"
         )
     return int(best["step"])
+
+
+def better(
+    best: Mapping[str, float], figures: Mapping[str, float], step: int, by: Best
+) -> dict[str, float]:
+    """The validation at `step` where it is at least as good as the best one so far, else that one.
+
+    best: `step` and figures of the best one so far; empty where there is none. figures: of the
+    validation at `step`, all finite; without the first figure of `by` it is not the best one. Of
+    equal ones the later is taken: it has learned more.
+    """
+    name, more = by[:2]
+    names = (name, *by[2:])
+    if name not in figures:
+        return dict(best)
+    new: dict[str, float] = {"step": step, **{n: figures[n] for n in names if n in figures}}
+    if name not in best:
+        return new
+
+    def rank(one: Mapping[str, float]) -> tuple[float, ...]:
+        first = one[name] if more else -one[name]
+        return (first, *(one.get(second, -math.inf) for second in names[1:]))
+
+    return new if rank(new) >= rank(best) else dict(best)
 
 
 def read(run: Path, step: int) -> Checkpoint:

@@ -21,8 +21,7 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
 from cc_train.training import checkpoints, optim, resume, runs
-from cc_train.training.best import Best, better
-from cc_train.training.checkpoints import Checkpoint
+from cc_train.training.checkpoints import Best, Checkpoint, better
 from cc_train.training.interval import IntervalMeans
 from cc_train.training.runs import SETTINGS
 from cc_train.training.settings import Loop, computed_in

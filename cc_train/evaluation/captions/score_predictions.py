@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import signature
@@ -54,9 +55,14 @@ def score(
 def _predictions(predictions: Mapping[str, str] | Sequence[str] | File) -> dict[str, str]:
     if isinstance(predictions, str | os.PathLike):
         return coco.read_predictions([os.fspath(predictions)])
-    if isinstance(predictions, Mapping):
-        return {str(id): caption for id, caption in predictions.items()}
-    return {str(number): caption for number, caption in enumerate(predictions)}
+    named = _named(predictions)
+    wrong = [id for id, caption in named.items() if not isinstance(caption, str)]
+    if wrong:
+        raise UserError(
+            f"the prediction of {wrong[0]} is no text but {named[wrong[0]]!r:.40}",
+            "Give a caption, which may be empty",
+        )
+    return named
 
 
 def _references(
@@ -64,8 +70,26 @@ def _references(
 ) -> dict[str, tuple[str, ...]]:
     if isinstance(references, str | os.PathLike):
         return {}
-    named = references if isinstance(references, Mapping) else dict(enumerate(references))
+    named = _named(references)
     texts = [id for id, captions in named.items() if isinstance(captions, str)]
     if texts:
         raise UserError(f"the references of {texts[0]} are one text", "Give a list of captions")
-    return {str(id): tuple(captions) for id, captions in named.items()}
+    listed = {
+        id: tuple(captions) if isinstance(captions, Iterable) else (captions,)
+        for id, captions in named.items()
+    }
+    for id, captions in listed.items():
+        if not all(isinstance(caption, str) for caption in captions):
+            raise UserError(f"the references of {id} are no texts", "Give a list of captions")
+    return listed
+
+
+def _named(values: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Values by their ids as text, or by their numbers. Raises UserError for two of one id."""
+    pairs = list(values.items() if isinstance(values, Mapping) else enumerate(values))
+    named = {str(id): value for id, value in pairs}
+    if len(named) < len(pairs):
+        counts = Counter(str(id) for id, _ in pairs)
+        twice = counts.most_common(1)[0][0]
+        raise UserError(f"two ids are called {twice}", "Give ids that differ as text")
+    return named

@@ -63,6 +63,24 @@ def test_the_order_of_shards_depends_on_seed_and_epoch(tmp_path: Path) -> None:
     assert sorted(orders(1)[0]) == sorted(orders(1)[1])
 
 
+def test_workers_shuffle_the_shards_anew_in_each_epoch(tmp_path: Path) -> None:
+    """Keeps away: a training whose loader has workers, and that sees one order in all epochs."""
+    splits = [f"part{number}" for number in range(6)]
+    patterns = [token_shards.write(tmp_path, 1, split)[0] for split in splits]
+
+    def orders() -> list[list[str]]:
+        chain = open_shards(patterns, shardshuffle=10).to_tuple("__key__")
+        loader = torch.utils.data.DataLoader(chain, batch_size=None, num_workers=1)
+        return [[key for (key,) in loader] for _ in range(2)]
+
+    first, second = orders()
+    assert first != second
+    assert sorted(first) == sorted(second)
+    assert orders() == [first, second]
+    alone = open_shards(patterns, shardshuffle=10).to_tuple("__key__")
+    assert [[key for (key,) in alone] for _ in range(2)] == [first, second]
+
+
 def test_frames_and_masks_are_decoded(tmp_path: Path) -> None:
     frames = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), np.uint8)
     mask = np.zeros((16, 16), np.uint8)

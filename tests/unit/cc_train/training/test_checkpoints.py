@@ -67,8 +67,8 @@ class Scripted:
         (True, [1.0, NAN, 2.0], 3),
         (True, [NAN, 1.0, 0.5], 2),
         (True, [1.0, INF, 2.0], 3),
-        (True, [2.0, 2.0, 1.0], 1),
-        (False, [1.0, 1.0, 2.0], 1),
+        (True, [2.0, 2.0, 1.0], 2),
+        (False, [1.0, 1.0, 2.0], 2),
         (True, [NAN, NAN, NAN], None),
     ],
 )

@@ -16,7 +16,7 @@ from cc_train.data.stream import StatelessSource
 from cc_train.evaluation.validation import BEST
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training import runs
-from cc_train.training.best import better
+from cc_train.training.checkpoints import better
 from cc_train.training.loop import Loop, Trainer
 from cc_train.training.settings import computed_in, pick_device
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,3 +44,23 @@ def test_mistakes() -> None:
         score({"a": "x"}, REFERENCES, measures=FAST)
     with pytest.raises(UserError, match="references of a are one text"):
         score(PREDICTIONS, {"a": "the ball is gone", "b": ["x"]}, measures=FAST)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "line"),
+    [
+        (["a", None], [["a"], ["b"]], "the prediction of 1 is no text but None. Give a caption"),
+        ({"x": math.nan}, {"x": ["a"]}, "the prediction of x is no text but nan"),
+        (["a", "b"], [["a"], None], "the references of 1 are no texts. Give a list of captions"),
+        (["a", "b"], [["a"], [None]], "the references of 1 are no texts"),
+        ({1: "a", "1": "b"}, {1: ["a"]}, "two ids are called 1. Give ids that differ as text"),
+        ({"1": "a"}, {"1": ["a"], 1: ["b"]}, "two ids are called 1"),
+    ],
+)
+def test_what_is_no_caption_is_refused(predictions: Any, references: Any, line: str) -> None:
+    """Keeps away: an AttributeError for a model that gave nothing, and one of two captions of an id
+    that is scored without a word.
+    """
+    with pytest.raises(UserError) as caught:
+        score(predictions, references, measures=FAST)
+    assert str(caught.value).startswith(line)
