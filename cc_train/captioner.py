@@ -115,6 +115,16 @@ class ReadsEntities(CaptionModel, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoder makes of B pairs. memory: what the decoder attends to, [B, …]. masks: where
+    something changed, class ids uint8 [B, H, W]; None for systems that do not say where.
+    """
+
+    memory: Tensor
+    masks: Tensor | None = None
+
+
 class EncoderDecoder(nn.Module):
     """A captioner made of an encoder of pairs and a decoder of words.
 
@@ -141,6 +151,13 @@ class EncoderDecoder(nn.Module):
     def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, …]. before_after: as `CaptionModel.caption` takes it."""
         raise NotImplementedError
+
+    def encode(self, before_after: Tensor) -> Encoded:
+        """What `caption` needs of pairs; a system that says where something changed overrides it.
+
+        before_after: what `prepare` gave.
+        """
+        return Encoded(self.memory(before_after))
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, len(text)] of the next word at each position of ids int64 [B, L].
@@ -183,7 +200,13 @@ class EncoderDecoder(nn.Module):
         """Captions of B pairs; see `CaptionModel.caption`. The network must be in eval mode."""
         assert not self.training, "eval() first: dropout would change the words"
         before_after = self.prepare(before_after)
-        captions = self.decoded(self.memory(before_after), beams)
+        encoded = self.encode(before_after)
+        captions = self.decoded(encoded.memory, beams)
+        if encoded.masks is not None:
+            masks = encoded.masks.cpu().numpy()
+            captions = [
+                replace(caption, mask=mask) for caption, mask in zip(captions, masks, strict=True)
+            ]
         strangeness = self.strangeness(before_after)
         return [
             self._judged(caption, strange)
