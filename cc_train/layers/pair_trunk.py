@@ -91,10 +91,10 @@ class PairTrunk(EncoderDecoder):
         size: tuple[int, int],
         config: pair_encoder.Config,
         decoder: caption_decoder.Config,
-        text: TextCodec,
+        codec: TextCodec,
     ) -> None:
         inputs = Inputs(size, "features", backbone=backbone.spec.sha256)
-        super().__init__(inputs, text, decoder.length)
+        super().__init__(inputs, codec, decoder.length)
         self._frozen = (backbone,)  # in a tuple, so that it is no submodule
         self.encoder = PairEncoder(config)
         self.bridge = change_bridge(config.width, decoder.width)
@@ -172,7 +172,7 @@ def backbone_of(run: Run) -> FrozenBackbone:
 
 
 def learned(
-    run: Run, backbone: BackboneSpec, words: Vocabulary, own: Mapping[str, Tensor]
+    run: Run, backbone: BackboneSpec, vocabulary: Vocabulary, own: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The tensors of a run with the rows of words in the order of another vocabulary.
 
@@ -181,6 +181,6 @@ def learned(
     """
     if BackboneSpec.of_json(run.settings["backbone"]) != backbone:
         raise frozen_backbone.other_than_shards(run.folder)
-    known = Vocabulary.read(Path(run.folder) / VOCABULARY)
-    rows = [known.ids.get(word) for word in words.words]
+    of_run = Vocabulary.read(Path(run.folder) / VOCABULARY)
+    rows = [of_run.ids.get(word) for word in vocabulary.words]
     return runs.with_rows(without_backbone(run.tensors), own, WORD_TENSORS, rows)

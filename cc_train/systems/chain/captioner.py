@@ -56,13 +56,13 @@ class ChainCaptioner(PairTrunk):
         config: pair_encoder.Config,
         regions: region_layers.Config,
         decoder: caption_decoder.Config,
-        text: TextCodec,
+        codec: TextCodec,
         rounds: int = 2,
         feedback: Feedback = "text",
         folded: int = 0,
         mask_classes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(backbone, size, config, decoder, text)
+        super().__init__(backbone, size, config, decoder, codec)
         self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
         self.regions = RegionHead(config.width, decoder.width, folded // UP**2, regions)
@@ -115,7 +115,7 @@ class ChainCaptioner(PairTrunk):
 
     def is_word(self, ids: Tensor) -> Tensor:
         """Where ids are words, or the mark that begins a sentence; bool like ids."""
-        return (ids != self.text.marks.pad) & (ids != self.text.marks.end)
+        return (ids != self.codec.marks.pad) & (ids != self.codec.marks.end)
 
     def glance(self, before_after: Tensor) -> tuple[Look, Regions]:
         """What is seen of B pairs, and their regions before any word."""
@@ -141,7 +141,7 @@ class ChainCaptioner(PairTrunk):
             return memory, masks, taken
         active = torch.arange(len(memory), device=memory.device)
         decoder = self.next_word()
-        ids = greedy(decoder, memory, self.text.marks)
+        ids = greedy(decoder, memory, self.codec.marks)
         for number in range(1, self.rounds + 1):
             states = self.decoder.hidden(ids[:, :-1], memory[active])
             regions = self.refine(look, regions, states, ids[:, :-1])
@@ -152,7 +152,7 @@ class ChainCaptioner(PairTrunk):
                 taken[row] = number
             if number == self.rounds:
                 break
-            new = greedy(decoder, refined, self.text.marks)
+            new = greedy(decoder, refined, self.codec.marks)
             unsettled = (new != ids).any(1) | (overlap(previous, mask) < SETTLED)
             rows = unsettled.nonzero()[:, 0]
             if not len(rows):

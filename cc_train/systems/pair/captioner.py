@@ -24,10 +24,10 @@ class PairCaptioner(PairTrunk):
         size: tuple[int, int],
         config: pair_encoder.Config,
         decoder: caption_decoder.Config,
-        text: TextCodec,
+        codec: TextCodec,
         attend_grid: bool = True,
     ) -> None:
-        super().__init__(backbone, size, config, decoder, text)
+        super().__init__(backbone, size, config, decoder, codec)
         self.attend_grid = attend_grid
 
     def attended(self, changes: Changes) -> Tensor:
