@@ -1,4 +1,4 @@
-"""New eyes for a language model of text alone: grid features of a frozen network, compared.
+"""Images for a language model of text alone: grid features of a frozen network, compared.
 
 Before, after and what differs between them become a few tokens that stand in the prompt.
 """
