@@ -23,8 +23,8 @@ from cc_train.data.shard_index import Entry
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder
 from cc_train.layers.caption_decoder import CaptionDecoder
-from cc_train.layers.comparison import Changes, change_bridge, change_kinds
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.layers.pair_comparison import Changes, change_bridge, change_kinds
 from cc_train.layers.pair_encoder import PairEncoder
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training import runs

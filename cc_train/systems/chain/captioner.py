@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from cc_train.captioner import Encoded
 from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder, pair_encoder
-from cc_train.layers.comparison import Changes, change_bridge, change_tokens
 from cc_train.layers.frozen_backbone import FrozenBackbone
+from cc_train.layers.pair_comparison import Changes, change_bridge, change_tokens
 from cc_train.layers.pair_trunk import PairTrunk
 from cc_train.systems.chain import regions as region_layers
 from cc_train.systems.chain.masks import LEAST, classes_of

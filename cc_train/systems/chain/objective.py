@@ -15,7 +15,7 @@ from cc_train.captioner import CaptionModel
 from cc_train.decoding.search import greedy
 from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_loss import caption_loss
-from cc_train.layers.comparison import SUMMARIES
+from cc_train.layers.pair_comparison import SUMMARIES
 from cc_train.systems.chain import consistency, masks, matching
 from cc_train.systems.chain.captioner import ChainCaptioner, Look
 from cc_train.systems.chain.consistency import Consistency

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.settings import Section
-from cc_train.layers.comparison import (
+from cc_train.layers.pair_comparison import (
     SUMMARIES,
     Changes,
     change_bridge,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from cc_train.layers import caption_decoder, pair_encoder
-from cc_train.layers.comparison import Changes, change_tokens
 from cc_train.layers.frozen_backbone import FrozenBackbone
+from cc_train.layers.pair_comparison import Changes, change_tokens
 from cc_train.layers.pair_trunk import PairTrunk
 from cc_train.text import TextCodec
 

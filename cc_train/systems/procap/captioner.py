@@ -19,7 +19,7 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
 from cc_train.layers.caption_decoder import CaptionDecoder
-from cc_train.layers.comparison import (
+from cc_train.layers.pair_comparison import (
     Changes,
     Comparison,
     change_bridge,

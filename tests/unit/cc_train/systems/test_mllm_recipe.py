@@ -299,9 +299,7 @@ def test_what_is_damaged_in_a_sample_is_told_in_a_line(
         recipe._require_findings(chosen, entries)
 
 
-def test_a_connector_starts_from_a_pair_captioner(
-    folder: Path, shards: Path
-) -> None:
+def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) -> None:
     """Keeps away: a connector that begins anew although a run was named; one of other features."""
     mini = runs.read(runs.locate("captioner-mini"))
     spec = BackboneSpec.of_json(mini.settings["backbone"])
