@@ -180,7 +180,7 @@ def kept(width: int) -> np.ndarray:
     """As cc-train decodes."""
     keep_freed_memory()
     network = objective(width).network.eval()
-    ids = greedy(network.next_word(), differences(width), network.text.marks, stop=False)
+    ids = greedy(network.next_word(), differences(width), network.codec.marks, stop=False)
     return ids.numpy()
 
 

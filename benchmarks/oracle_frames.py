@@ -29,8 +29,8 @@ from cc_train.data import shard_index, supervision
 from cc_train.data.collate import features_of
 from cc_train.data.ordered_pairs import OrderedPair, facts_of, objects_of, ordered_pairs
 from cc_train.layers import mimetic
-from cc_train.layers.comparison import Changes, Comparison
 from cc_train.layers.feature_grid import to_grid
+from cc_train.layers.pair_comparison import Changes, Comparison
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.training import fact_losses, optim
 

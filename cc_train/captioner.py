@@ -115,6 +115,16 @@ class ReadsEntities(CaptionModel, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoder makes of B pairs. memory: what the decoder attends to, [B, …]. masks: where
+    something changed, class ids uint8 [B, H, W]; None for systems that do not say where.
+    """
+
+    memory: Tensor
+    masks: Tensor | None = None
+
+
 class EncoderDecoder(nn.Module):
     """A captioner made of an encoder of pairs and a decoder of words.
 
@@ -122,9 +132,9 @@ class EncoderDecoder(nn.Module):
     `next_word`. length: positions of a sentence, its begin and end marks included.
     """
 
-    def __init__(self, inputs: Inputs, text: TextCodec, length: int) -> None:
+    def __init__(self, inputs: Inputs, codec: TextCodec, length: int) -> None:
         super().__init__()
-        self.inputs, self.text, self.length = inputs, text, length
+        self.inputs, self.codec, self.length = inputs, codec, length
         self.calibration: Calibration | None = None
         self._next_word: NextWord | None = None
 
@@ -142,8 +152,15 @@ class EncoderDecoder(nn.Module):
         """What the decoder attends to, [B, …]. before_after: as `CaptionModel.caption` takes it."""
         raise NotImplementedError
 
+    def encode(self, before_after: Tensor) -> Encoded:
+        """What `caption` needs of pairs; a system that says where something changed overrides it.
+
+        before_after: what `prepare` gave.
+        """
+        return Encoded(self.memory(before_after))
+
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Logits [B, L, len(text)] of the next word at each position of ids int64 [B, L].
+        """Logits [B, L, len(codec)] of the next word at each position of ids int64 [B, L].
 
         memory: what `memory` gave, [B, …].
         """
@@ -170,7 +187,7 @@ class EncoderDecoder(nn.Module):
         return None
 
     def forward(self, before_after: Tensor, ids: Tensor) -> Tensor:
-        """Logits [B, L, len(text)] of pairs and word ids int64 [B, L]."""
+        """Logits [B, L, len(codec)] of pairs and word ids int64 [B, L]."""
         return self.logits(ids, self.memory(before_after))
 
     @property
@@ -183,7 +200,13 @@ class EncoderDecoder(nn.Module):
         """Captions of B pairs; see `CaptionModel.caption`. The network must be in eval mode."""
         assert not self.training, "eval() first: dropout would change the words"
         before_after = self.prepare(before_after)
-        captions = self.decoded(self.memory(before_after), beams)
+        encoded = self.encode(before_after)
+        captions = self.decoded(encoded.memory, beams)
+        if encoded.masks is not None:
+            masks = encoded.masks.cpu().numpy()
+            captions = [
+                replace(caption, mask=mask) for caption, mask in zip(captions, masks, strict=True)
+            ]
         strangeness = self.strangeness(before_after)
         return [
             self._judged(caption, strange)
@@ -197,19 +220,19 @@ class EncoderDecoder(nn.Module):
         if beams == 1:
             return self._greedy(self._next_word, memory)
         captions = []
-        for hypotheses in beam(self._next_word, memory, beams, marks=self.text.marks):
-            ranked = tuple((self.text.decode(one.ids), one.score) for one in hypotheses)
+        for hypotheses in beam(self._next_word, memory, beams, marks=self.codec.marks):
+            ranked = tuple((self.codec.decode(one.ids), one.score) for one in hypotheses)
             captions.append(Caption(ranked[0][0], ranked, score=ranked[0][1]))
         return captions
 
     def _greedy(self, next_word: NextWord, memory: Tensor) -> list[Caption]:
         state = next_word.start(memory)
-        ids, sums = scored_greedy(next_word, memory, self.text.marks, state=state)
+        ids, sums = scored_greedy(next_word, memory, self.codec.marks, state=state)
         maps = self.attention(state)
         rows = ids[:, 1:].tolist()
         return [
             Caption(
-                self.text.decode(row),
+                self.codec.decode(row),
                 score=score,
                 attention=None if maps is None else self._of_words(row, maps[number]),
             )
@@ -218,9 +241,9 @@ class EncoderDecoder(nn.Module):
 
     def _of_words(self, ids: list[int], maps: Tensor) -> Attention:
         """The maps of the words of a caption, of ids without the begin mark."""
-        words = [(place, self.text.decode([number])) for place, number in enumerate(ids)]
+        words = [(place, self.codec.decode([number])) for place, number in enumerate(ids)]
         # What ends a sentence is the codec's to say: for some it is padding too.
-        count = len(self.text.decode(ids).split())
+        count = len(self.codec.decode(ids).split())
         shown = [(place, word) for place, word in words if word][:count]
         chosen = maps[[place for place, _ in shown]].cpu().numpy()
         return Attention(tuple(word for _, word in shown), chosen)

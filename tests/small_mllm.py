@@ -225,12 +225,14 @@ def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any)
     """A batch of a captioner, of noise."""
     from cc_train.systems.mllm import prompts
 
-    writer = one.writer
-    questions = [writer.question(names) for names in entities]
+    tokenizer = one.prompt_tokenizer
+    questions = [tokenizer.question(names) for names in entities]
     return {
         "before_after": pairs(len(captions), 0, *one.inputs.size),
-        **prompts.taught(questions, [writer.caption(text) for text in captions], writer.pad),
-        **writer.bridge(entities, one.shape.images),
+        **prompts.training_batch(
+            questions, [tokenizer.caption(text) for text in captions], tokenizer.pad
+        ),
+        **tokenizer.bridge(entities, one.shape.images),
         **more,
     }
 

@@ -32,7 +32,7 @@ class CaptionBatches:
     """
 
     reads: Reads
-    text: TextCodec
+    codec: TextCodec
     length: int
     mask: bool = False
     backbone: str | None = None
@@ -44,7 +44,7 @@ class CaptionBatches:
             if self.reads == "features":
                 require_backbone(sample.key, sample.features, self.backbone)
         encoded = [
-            self.text.encode(draw_caption(sample, rng), self.length)
+            self.codec.encode(draw_caption(sample, rng), self.length)
             for sample, rng in zip(samples, rngs, strict=True)
         ]
         ids, labels = (np.stack(part) for part in zip(*encoded, strict=True))

@@ -47,7 +47,7 @@ class OrderedPairBatches:
     said; None takes those of the features. masks: whether a batch holds masks.
     """
 
-    text: TextCodec
+    codec: TextCodec
     length: int
     pairs_per_scene: int
     backbone: str
@@ -99,7 +99,7 @@ class OrderedPairBatches:
         self, pairs: Sequence[OrderedPair], rngs: Sequence[np.random.Generator]
     ) -> dict[str, torch.Tensor]:
         encoded = [
-            self.text.encode(pair.captions[int(rng.integers(len(pair.captions)))], self.length)
+            self.codec.encode(pair.captions[int(rng.integers(len(pair.captions)))], self.length)
             for pair, rng in zip(pairs, rngs, strict=True)
         ]
         ids, labels = (np.stack(part) for part in zip(*encoded, strict=True))

@@ -140,11 +140,11 @@ class FrozenBackbone(nn.Module):
         return {FILE: save({name: t.contiguous() for name, t in tensors.items()})}
 
 
-def of_training(data: Split, text: TextCodec, features: Features) -> dict[str, Any]:
+def of_training(data: Split, codec: TextCodec, features: Features) -> dict[str, Any]:
     """What identifies the training of a captioner that reads features, for a run's settings."""
     return {
         "samples": data.about(),
-        "text": text.describe(),
+        "text": codec.describe(),
         "size": data.size,
         "backbone": BackboneSpec.of(features).to_json(),
     }

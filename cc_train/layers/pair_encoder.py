@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cc_train.layers.comparison import Changes, Comparison, Residual
+from cc_train.layers.pair_comparison import Changes, Comparison, Residual
 
 
 @dataclass(frozen=True)

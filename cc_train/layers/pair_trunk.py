@@ -1,6 +1,6 @@
-"""What captioners of pairs share: a frozen backbone, and an encoder of what differs.
+"""What captioners of pairs share: a frozen backbone, an encoder of what differs, and a decoder.
 
-A captioner adds what it makes of the changes: words alone, or masks as well.
+A captioner adds what the decoder attends to: the changes alone, or regions as well.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import feature_statistics
 from cc_train.data.shard_index import Entry
-from cc_train.layers import frozen_backbone, pair_encoder
-from cc_train.layers.comparison import Changes
+from cc_train.decoding.cached_decoder import CachedDecoder
+from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder
+from cc_train.layers.caption_decoder import CaptionDecoder
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.layers.pair_comparison import Changes, change_bridge, change_kinds
 from cc_train.layers.pair_encoder import PairEncoder
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training import runs
@@ -76,9 +78,11 @@ class Decoder(Section):
 
 
 class PairTrunk(EncoderDecoder):
-    """Two images, or their stored features → what differs between them.
+    """Two images, or their stored features → what differs between them, and a decoder of words.
 
-    backbone: no part of `state_dict`: a run has it as a file, so that images need no shards.
+    A captioner implements `memory`: what the decoder attends to. bridge, kinds: of the changes
+    there, see `change_tokens`. backbone: no part of `state_dict`: a run has it as a file, so that
+    images need no shards.
     """
 
     def __init__(
@@ -86,12 +90,16 @@ class PairTrunk(EncoderDecoder):
         backbone: FrozenBackbone,
         size: tuple[int, int],
         config: pair_encoder.Config,
-        text: TextCodec,
-        length: int,
+        decoder: caption_decoder.Config,
+        codec: TextCodec,
     ) -> None:
-        super().__init__(Inputs(size, "features", backbone=backbone.spec.sha256), text, length)
+        inputs = Inputs(size, "features", backbone=backbone.spec.sha256)
+        super().__init__(inputs, codec, decoder.length)
         self._frozen = (backbone,)  # in a tuple, so that it is no submodule
         self.encoder = PairEncoder(config)
+        self.bridge = change_bridge(config.width, decoder.width)
+        self.kinds = change_kinds(decoder.width)
+        self.decoder = CaptionDecoder(decoder)
 
     @property
     def backbone(self) -> FrozenBackbone:
@@ -118,6 +126,15 @@ class PairTrunk(EncoderDecoder):
     def changes(self, before_after: Tensor) -> Changes:
         """What differs between the images of pairs."""
         return self.encoder.changes(self.features(before_after))
+
+    def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
+        """Of the next word at each position, [B, L, words]."""
+        logits: Tensor = self.decoder(ids, memory)
+        return logits
+
+    def next_word(self) -> CachedDecoder:
+        """The decoder with kept keys and values."""
+        return CachedDecoder(self.decoder)
 
     @torch.inference_mode()
     def strangeness(self, before_after: Tensor) -> list[float | None]:
@@ -155,7 +172,7 @@ def backbone_of(run: Run) -> FrozenBackbone:
 
 
 def learned(
-    run: Run, backbone: BackboneSpec, words: Vocabulary, own: Mapping[str, Tensor]
+    run: Run, backbone: BackboneSpec, vocabulary: Vocabulary, own: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The tensors of a run with the rows of words in the order of another vocabulary.
 
@@ -164,6 +181,6 @@ def learned(
     """
     if BackboneSpec.of_json(run.settings["backbone"]) != backbone:
         raise frozen_backbone.other_than_shards(run.folder)
-    known = Vocabulary.read(Path(run.folder) / VOCABULARY)
-    rows = [known.ids.get(word) for word in words.words]
+    of_run = Vocabulary.read(Path(run.folder) / VOCABULARY)
+    rows = [of_run.ids.get(word) for word in vocabulary.words]
     return runs.with_rows(without_backbone(run.tensors), own, WORD_TENSORS, rows)

@@ -12,9 +12,8 @@ from rich.table import Table as RichTable
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison
-from cc_train.evaluation.comparing import published_rows, several_runs
-from cc_train.evaluation.comparison import Interval, Table
+from cc_train.evaluation.comparing import published_rows, scored_rows, several_runs, side_by_side
+from cc_train.evaluation.comparing.side_by_side import Interval, Table
 from cc_train.report.latex import render
 from cc_train.report.page import environment
 
@@ -33,12 +32,12 @@ def compare(
     """Shows evaluations side by side: `cc-train compare`. Raises UserError."""
     if not places and dataset is None:
         raise UserError("nothing to compare", "Give runs, or --dataset, or both")
-    ours = comparison.distinct([several_runs.read(place) for place in places])
+    ours = scored_rows.distinct([several_runs.read(place) for place in places])
     if not mixed:
-        comparison.require_same(ours)
+        side_by_side.require_same(ours)
     rows = [*ours, *(published_rows.of_dataset(dataset) if dataset else ())]
-    tables, gains = comparison.tables(rows), comparison.intervals(ours)
-    notes = comparison.notes(rows)
+    tables, gains = side_by_side.tables(rows), side_by_side.intervals(ours)
+    notes = side_by_side.notes(rows)
     if dataset is not None and not mixed:
         notes = [*published_rows.unchecked(dataset, ours), *notes]
     if out is not None:
@@ -47,7 +46,7 @@ def compare(
         write(out, title, tables, gains, notes)
         click.echo(out, err=True)
     if as_json:
-        click.echo(json.dumps(comparison.to_json(tables, gains, notes), ensure_ascii=False))
+        click.echo(json.dumps(side_by_side.to_json(tables, gains, notes), ensure_ascii=False))
     elif latex:
         click.echo(render(tables, notes))
     else:

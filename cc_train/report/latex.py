@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cc_train.evaluation.comparison import Row, Table
+from cc_train.evaluation.comparing.scored_rows import Row
+from cc_train.evaluation.comparing.side_by_side import Table
 
 SPECIAL = {
     "\\": r"\textbackslash{}",

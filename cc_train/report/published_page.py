@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cc_prep import storage
-from cc_train.evaluation import comparison, protocols, published
-from cc_train.evaluation.comparing import published_rows
-from cc_train.evaluation.comparison import MARKS, Table
+from cc_train.evaluation import protocols, published
+from cc_train.evaluation.comparing import published_rows, side_by_side
+from cc_train.evaluation.comparing.scored_rows import MARKS
+from cc_train.evaluation.comparing.side_by_side import Table
 from cc_train.evaluation.published import Published
 
 HEAD = """# Published figures and protocols
@@ -77,7 +78,7 @@ def _introduction() -> Iterator[str]:
 
 def _dataset(dataset: str, figures: Published) -> Iterator[str]:
     yield from (f"### {figures.datasets[dataset].title}", "")
-    for table in comparison.tables(published_rows.of_dataset(dataset)):
+    for table in side_by_side.tables(published_rows.of_dataset(dataset)):
         yield from _table(table)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cc_prep.settings import Section
 from cc_train.data.supervision import FACT_CLASSES, LOOK_CLASSES, UNKNOWN
-from cc_train.layers.comparison import Changes, FactReader
+from cc_train.layers.pair_comparison import Changes, FactReader
 
 FACT_NAMES = ("type", "color", "shape", "material", "size", "new_color")
 LOOK_NAMES = FACT_NAMES[1:5]

@@ -19,7 +19,6 @@ from cc_prep.errors import JobFailed
 from cc_train.data.stream import SKIPPED, Source
 from cc_train.distributed import ALONE, Ranks
 from cc_train.training import loader, runs
-from cc_train.training.ahead import ahead
 from cc_train.training.experiment_loggers import open_loggers
 from cc_train.training.metric_logger import MetricLogger
 from cc_train.training.settings import Loop
@@ -56,7 +55,7 @@ def fit(
         logger = MetricLogger(run, start, settings.steps, console, others)
     with _stoppable() as stop_asked, loader.dead_workers_reported():
         try:
-            steps = ahead(loader.steps(source, settings, start, device), device)
+            steps = loader.ahead(loader.steps(source, settings, start, device), device)
             steps = logger.watch(steps) if logger is not None else steps
             for step, items in enumerate(steps, start):
                 skipped = [key for item in items for key in _skipped(item)]

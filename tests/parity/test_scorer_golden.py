@@ -243,7 +243,7 @@ def test_greedy_words_and_where_they_looked(folder: Path, run: str) -> None:
     """By the decoder that keeps keys and values, and by the one that does not."""
     one = shared(folder)
     memory = one.network.memory(one.pair(run))
-    marks = one.network.text.marks
+    marks = one.network.codec.marks
     cached = one.network.next_word()
     expected = one.arrays[f"greedy/{run}/ids"]
     for decoder in (cached, Recomputing(one.network.logits, one.network.length)):

@@ -94,7 +94,7 @@ def test_a_captioner_says_what_it_said(
     side = SIZES["grid"]
     before_after = torch.stack((VECTORS["in/d_feats"], VECTORS["in/sc_feats"]), dim=1)
     memory = captioner.change_detector(*before_after.unbind(1)).difference
-    ids = greedy(captioner.next_word(), memory, captioner.text.marks)
+    ids = greedy(captioner.next_word(), memory, captioner.codec.marks)
     assert (ids.masked_fill(ids == END, NULL) == VECTORS["greedy/pos/ids"]).all()
     images = torch.zeros(1, 2, 224, 224, 3, dtype=torch.uint8)
     with pytest.raises(UserError, match="has no weights of resnet101 for images"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import protocols, published
-from cc_train.evaluation.comparison import Row
+from cc_train.evaluation.comparing.scored_rows import Row
 
 
 def of_dataset(dataset: str) -> list[Row]:
@@ -58,7 +58,7 @@ def _printed(source: str, table: str) -> str:
 
 
 def _marks(figure: published.Figure, figures_file: published.Published) -> tuple[str, ...]:
-    """What the table shows of a published row besides its scores; see `comparison.MARKS`."""
+    """What the table shows of a published row besides its scores; see `scored_rows.MARKS`."""
     system = figures_file.systems[figure.system]
     marks = []
     if system.llm or system.llm is None:

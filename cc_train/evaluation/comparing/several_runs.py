@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison
-from cc_train.evaluation.comparison import Row
+from cc_train.evaluation.comparing import scored_rows, side_by_side
+from cc_train.evaluation.comparing.scored_rows import Row
 
 
 def read(place: str) -> Row:
-    """The row of a run, see `comparison.read`, or the mean of the runs of `NAME=RUN,RUN,…`.
+    """The row of a run, see `scored_rows.read`, or the mean of the runs of `NAME=RUN,RUN,…`.
 
     Raises UserError for what is not there, and for runs that are not scored in the same way.
     """
     name, equals, listed = place.partition("=")
     if not equals or Path(place).exists():
-        return comparison.read(place)
+        return scored_rows.read(place)
     runs = [part for part in listed.split(",") if part]
     if not name or not runs:
         raise UserError(f"{place}: no runs", "Give NAME=RUN,RUN,…, or RUN alone")
-    return mean(name, [comparison.read(run) for run in runs])
+    return mean(name, [scored_rows.read(run) for run in runs])
 
 
 def mean(name: str, rows: Sequence[Row]) -> Row:
     """The mean of the runs of one system, with their standard deviation. Raises UserError."""
-    comparison.require_same(comparison.distinct(rows))
+    side_by_side.require_same(scored_rows.distinct(rows))
     first = rows[0]
     other = next((row for row in rows if row.items.keys() != first.items.keys()), None)
     if other is not None:

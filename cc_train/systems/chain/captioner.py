@@ -9,13 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_train.captioner import Caption
-from cc_train.decoding.cached_decoder import CachedDecoder
+from cc_train.captioner import Encoded
 from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder, pair_encoder
-from cc_train.layers.caption_decoder import CaptionDecoder
-from cc_train.layers.comparison import Changes, change_bridge, change_kinds, change_tokens
 from cc_train.layers.frozen_backbone import FrozenBackbone
+from cc_train.layers.pair_comparison import Changes, change_bridge, change_tokens
 from cc_train.layers.pair_trunk import PairTrunk
 from cc_train.systems.chain import regions as region_layers
 from cc_train.systems.chain.masks import LEAST, classes_of
@@ -58,18 +56,15 @@ class ChainCaptioner(PairTrunk):
         config: pair_encoder.Config,
         regions: region_layers.Config,
         decoder: caption_decoder.Config,
-        text: TextCodec,
+        codec: TextCodec,
         rounds: int = 2,
         feedback: Feedback = "text",
         folded: int = 0,
         mask_classes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(backbone, size, config, text, decoder.length)
+        super().__init__(backbone, size, config, decoder, codec)
         self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
-        self.bridge = change_bridge(config.width, decoder.width)
-        self.kinds = change_kinds(decoder.width)
-        self.decoder = CaptionDecoder(decoder)
         self.regions = RegionHead(config.width, decoder.width, folded // UP**2, regions)
         self.of_region = change_bridge(config.width, decoder.width)
         self.region_kinds = nn.Parameter(0.02 * torch.randn(2, decoder.width))
@@ -120,7 +115,7 @@ class ChainCaptioner(PairTrunk):
 
     def is_word(self, ids: Tensor) -> Tensor:
         """Where ids are words, or the mark that begins a sentence; bool like ids."""
-        return (ids != self.text.marks.pad) & (ids != self.text.marks.end)
+        return (ids != self.codec.marks.pad) & (ids != self.codec.marks.end)
 
     def glance(self, before_after: Tensor) -> tuple[Look, Regions]:
         """What is seen of B pairs, and their regions before any word."""
@@ -139,28 +134,31 @@ class ChainCaptioner(PairTrunk):
         done.
         """
         look, regions = self.glance(before_after)
-        # Written below, while side by side it would be the tokens of the look themselves.
+        # Cloned: rounds write rows into it, and with feedback `none` it is `look.tokens` itself.
         memory = self.attended(look, regions).clone()
         masks, taken = self.mask(regions), [0] * len(memory)
+        if not self.rounds:
+            return memory, masks, taken
         active = torch.arange(len(memory), device=memory.device)
         decoder = self.next_word()
-        ids = greedy(decoder, memory, self.text.marks) if self.rounds else active
+        ids = greedy(decoder, memory, self.codec.marks)
         for number in range(1, self.rounds + 1):
             states = self.decoder.hidden(ids[:, :-1], memory[active])
             regions = self.refine(look, regions, states, ids[:, :-1])
-            part = self.attended(look, regions)
-            previous, memory[active], masks[active] = masks[active], part, self.mask(regions)
+            refined, mask = self.attended(look, regions), self.mask(regions)
+            previous = masks[active]
+            memory[active], masks[active] = refined, mask
             for row in active.tolist():
                 taken[row] = number
             if number == self.rounds:
                 break
-            new = greedy(decoder, part, self.text.marks)
-            going = ((new != ids).any(1) | (overlap(previous, masks[active]) < SETTLED)).nonzero()
-            rows = going[:, 0]
+            new = greedy(decoder, refined, self.codec.marks)
+            unsettled = (new != ids).any(1) | (overlap(previous, mask) < SETTLED)
+            rows = unsettled.nonzero()[:, 0]
+            if not len(rows):
+                break
             active, ids = active[rows], new[rows]
             look, regions = look.select(rows), regions.select(rows)
-            if not len(active):
-                break
         return memory, masks, taken
 
     def mask(self, regions: Regions) -> Tensor:
@@ -169,31 +167,12 @@ class ChainCaptioner(PairTrunk):
 
     def memory(self, before_after: Tensor) -> Tensor:
         """See `EncoderDecoder`."""
-        return self.rounds_of(before_after)[0]
+        return self.encode(before_after).memory
 
-    def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, words]."""
-        logits: Tensor = self.decoder(ids, memory)
-        return logits
-
-    def next_word(self) -> CachedDecoder:
-        """The decoder with kept keys and values."""
-        return CachedDecoder(self.decoder)
-
-    @torch.inference_mode()
-    def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
-        """Captions of B pairs with their masks; see `CaptionModel.caption`."""
-        assert not self.training, "eval() first: dropout would change the words"
-        before_after = self.prepare(before_after)
+    def encode(self, before_after: Tensor) -> Encoded:
+        """What the decoder attends to and the masks, both of the last round."""
         memory, masks, _ = self.rounds_of(before_after)
-        captions = self.decoded(memory, beams)
-        strangeness = self.strangeness(before_after)
-        return [
-            replace(self._judged(caption, strange), mask=mask)
-            for caption, strange, mask in zip(
-                captions, strangeness, masks.cpu().numpy(), strict=True
-            )
-        ]
+        return Encoded(memory, masks)
 
 
 def overlap(one: Tensor, other: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from cc_train.captioner import CaptionModel
 from cc_train.decoding.search import greedy
 from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_loss import caption_loss
-from cc_train.layers.comparison import SUMMARIES
+from cc_train.layers.pair_comparison import SUMMARIES
 from cc_train.systems.chain import consistency, masks, matching
 from cc_train.systems.chain.captioner import ChainCaptioner, Look
 from cc_train.systems.chain.consistency import Consistency
@@ -169,7 +169,7 @@ class ChainObjective(CaptionObjective):
             states, heard = turns[-1].states, ids
             if own_words:
                 decoder = network.next_word()
-                heard = greedy(decoder, memory.detach(), network.text.marks)[:, :-1].clone()
+                heard = greedy(decoder, memory.detach(), network.codec.marks)[:, :-1].clone()
                 states = network.decoder.hidden(heard, memory).detach()
             regions = network.refine(look, regions, states, heard)
         return turns
@@ -214,7 +214,7 @@ class ChainObjective(CaptionObjective):
             places = config.rows * config.columns
             looked = turn.looked[rows, :, SUMMARIES : SUMMARIES + places]
             labels = batch["labels"][rows]
-            says = (labels != IGNORED) & (labels != self.network.text.marks.end)
+            says = (labels != IGNORED) & (labels != self.network.codec.marks.end)
             grid = config.rows, config.columns
             pointing = consistency.pointing(looked, batch["mask"][rows, 0], says, grid)
             parts["pointing"] = pointing / counts["pointed"]

@@ -85,17 +85,17 @@ def prepare(settings: Settings, request: Request) -> Task:
             "losses.contrast is over a whole batch, which cannot be accumulated",
             "Set losses.contrast=0, or loop.grad_accum_steps=1",
         )
-    data, words = split.captioned(request.shards, request.valid, settings, request.console)
+    data, codec = split.captioned(request.shards, request.valid, settings, request.console)
     first = feature_statistics.first(data.train)
     about = {
-        **frozen_backbone.of_training(data, words, first),
+        **frozen_backbone.of_training(data, codec, first),
         "mask_classes": mask_classes(data.train, data.valid),
     }
     spec = BackboneSpec.of_json(about["backbone"])
     backbone = frozen_backbone.find(spec, settings.backbone_weights)
-    network = make(settings, about, words, backbone)
+    network = make(settings, about, codec, backbone)
     if request.init is not None:
-        _start_from(network, request.init, settings, about, words)
+        _start_from(network, request.init, settings, about, codec)
     else:
         network.standardise(data.train, first.sha256, request.console)
     objective = ChainObjective(
@@ -112,14 +112,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.trunk_rate,
     )
     ordered = ChainBatches(
-        words,
+        codec,
         settings.decoder.length,
         settings.pairs_per_scene,
         first.sha256,
         queries=settings.regions.queries,
     )
     batches = MirroredBatches(ordered, settings.mirror)
-    files = {**words.files(), **network.backbone.files()}
+    files = {**codec.files(), **network.backbone.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
@@ -144,12 +144,12 @@ def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
 
 
 def make(
-    settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: FrozenBackbone
+    settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ChainCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
     settings.encoder.check()
     height, width = about["size"]
-    decoder = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
+    decoder = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     decoder.check()
     of_regions = regions.Config(
         len(about["mask_classes"]), heads=settings.encoder.heads, **settings.regions.model_dump()
@@ -160,7 +160,7 @@ def make(
         settings.encoder.config(backbone.spec.grid),
         of_regions,
         decoder,
-        words,
+        codec,
         settings.rounds,
         settings.feedback,
         backbone.folded,
@@ -173,7 +173,7 @@ def _start_from(
     init: Path,
     settings: Settings,
     about: Mapping[str, Any],
-    words: Vocabulary,
+    vocabulary: Vocabulary,
 ) -> None:
     """Takes over what a run of this system or of `pair` learned. Raises UserError.
 
@@ -191,7 +191,7 @@ def _start_from(
     runs.require_same(run, "encoder.heads", settings.encoder.heads)
     runs.require_same(run, "decoder.heads", settings.decoder.heads)
     own = network.state_dict()
-    tensors = pair_trunk.learned(run, network.backbone.spec, words, own)
+    tensors = pair_trunk.learned(run, network.backbone.spec, vocabulary, own)
     if run.system == "pair":
         tensors = {**own, **tensors}
     runs.take_over(network, tensors, init)
@@ -204,5 +204,5 @@ def load(run: Run, device: str) -> ChainCaptioner:
 
 def _untrained(run: Run) -> ChainCaptioner:
     settings = runs.settings_of(run, Settings, without=[MIRROR])
-    words = text.load(run.folder, run.settings["text"])
-    return make(settings, run.settings, words, pair_trunk.backbone_of(run))
+    codec = text.load(run.folder, run.settings["text"])
+    return make(settings, run.settings, codec, pair_trunk.backbone_of(run))

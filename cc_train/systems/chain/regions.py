@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_train.layers.comparison import Changes, CrossAttention, Residual
+from cc_train.layers.pair_comparison import Changes, CrossAttention, Residual
 from cc_train.systems.chain.masks import Evidence, evidence
 
 SIDES = 2  # before, after

@@ -19,7 +19,7 @@ from cc_prep.models.clip4idc import Config
 from cc_prep.records import Facts, Looks
 from cc_train.data.ordered_pairs import OrderedPair, facts_of, objects_of
 from cc_train.data.supervision import FACT_CLASSES, UNKNOWN
-from cc_train.layers.comparison import Comparison
+from cc_train.layers.pair_comparison import Comparison
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
 

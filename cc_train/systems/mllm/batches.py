@@ -15,7 +15,7 @@ from cc_prep.settings import Section
 from cc_train.data import collate, found_entities
 from cc_train.systems.mllm import prompts
 from cc_train.systems.mllm.attention_loss import Form, soft_mask
-from cc_train.systems.mllm.prompts import Writer
+from cc_train.systems.mllm.prompts import PromptTokenizer
 
 
 class AttentionControl(Section):
@@ -55,13 +55,13 @@ class MllmBatches:
     """Makes batches: {before_after, ids, attention, labels, last} and, by what is set, more.
 
     before_after: images uint8 [B, 2, *size, 3], or features float16 [B, 2, C, h, w] of the weights
-    `backbone`. ids … last: see `prompts.taught`. qformer_…: the prompts for a bridge. mask:
+    `backbone`. ids … last: see `prompts.training_batch`. qformer_…: the prompts for a bridge. mask:
     soft masks float32 [B, rows · columns] on `grid`, and has_mask, bool [B], where `grid` is given.
     images: how many pictures a prompt has. pasted: whether it is one of both images, so that
     the mask stands in both halves. Raises UserError for what the shards do not hold.
     """
 
-    writer: Writer
+    prompt_tokenizer: PromptTokenizer
     size: tuple[int, int]
     control: AttentionControl
     entities: Entities
@@ -82,14 +82,14 @@ class MllmBatches:
         captions, names = zip(
             *((collate.draw_caption(s, rng), self._names(s, rng)) for s, rng in drawn), strict=True
         )
-        questions = [self.writer.question(one) for one in names]
+        tokenizer = self.prompt_tokenizer
+        questions = [tokenizer.question(one) for one in names]
+        answers = [tokenizer.caption(one) for one in captions]
         pairs = [collate.before_after(sample, reads, self.size) for sample in samples]
         return {
             "before_after": torch.from_numpy(collate.stack(samples, pairs)),
-            **prompts.taught(
-                questions, [self.writer.caption(one) for one in captions], self.writer.pad
-            ),
-            **self.writer.bridge(names, self.images),
+            **prompts.training_batch(questions, answers, tokenizer.pad),
+            **tokenizer.bridge(names, self.images),
             **self._masks(samples),
         }
 

@@ -18,7 +18,7 @@ from cc_train.systems.mllm.attention_tap import Rows, Tap
 from cc_train.systems.mllm.grid_features import SeeingLanguageModel
 from cc_train.systems.mllm.images import Geometry
 from cc_train.systems.mllm.loading import Base
-from cc_train.systems.mllm.prompts import Writer
+from cc_train.systems.mllm.prompts import PromptTokenizer
 
 
 class Generation(Section):
@@ -45,22 +45,21 @@ class MllmCaptioner(nn.Module):
         base: Base,
         model: nn.Module,
         shape: Geometry,
-        writer: Writer,
+        prompt_tokenizer: PromptTokenizer,
         generation: Generation,
         inputs: Inputs,
         backbone: FrozenBackbone | None = None,
         layer: int = -1,
     ) -> None:
         super().__init__()
-        self.base, self.shape, self.writer = base, shape, writer
+        self.base, self.shape, self.prompt_tokenizer = base, shape, prompt_tokenizer
         self.generation, self.inputs, self.model, self.layer = generation, inputs, model, layer
         self._backbone = (backbone,)  # in a tuple, so that it is no submodule
-        self.brief = False  # captions without score and attention, which cost a pass of their own
+        self.text_only = False  # without score and attention, which cost a pass of their own
         names = {name for name, value in self.named_parameters() if value.requires_grad}
         if isinstance(model, SeeingLanguageModel):
             names |= {f"model.connector.{name}" for name in model.connector.state_dict()}
         self.stored = frozenset(names)
-        self.looks: Tap | None = None  # of training; `control` attaches it
 
     @property
     def device(self) -> torch.device:
@@ -79,13 +78,13 @@ class MllmCaptioner(nn.Module):
             raise RuntimeError(f"other adapters: {min(different)}, {len(different)} in all")
         return super().load_state_dict(dict(state_dict), strict=False)
 
-    def seen(self, before_after: Tensor) -> dict[str, Tensor]:
+    def image_inputs(self, before_after: Tensor) -> dict[str, Tensor]:
         """What the model takes of images uint8 [B, 2, H, W, 3], or of stored features."""
         backbone = self._backbone[0]
         if backbone is not None:
             return {"features": backbone.to(before_after.device)(before_after)}
         if self.shape.pasted:
-            before_after = images.pasted(before_after)
+            before_after = images.side_by_side(before_after)
         if self.base.processor is not None:
             pairs = [list(pair) for pair in before_after.cpu().numpy()]
             inputs = self.base.processor.image_processor(images=pairs, return_tensors="pt")
@@ -96,12 +95,12 @@ class MllmCaptioner(nn.Module):
         kind = next(self.model.parameters()).dtype
         return {n: t.to(kind) if t.is_floating_point() else t for n, t in inputs.items()}
 
-    def asked(self, ids: Tensor) -> dict[str, Tensor]:
+    def extra_inputs(self, ids: Tensor) -> dict[str, Tensor]:
         """What the model takes of tokens besides them."""
         if self.base.family.pixels not in ("patches", "processor"):
             return {}
         named = getattr(self.base.processor, "model_input_names", ("mm_token_type_ids",))
-        marks = {"mm_token_type_ids": (ids == self.writer.image).int()}
+        marks = {"mm_token_type_ids": (ids == self.prompt_tokenizer.image).int()}
         return marks if "mm_token_type_ids" in named else {}
 
     def forward(self, batch: Mapping[str, Tensor], logits_to_keep: int) -> Any:
@@ -113,8 +112,8 @@ class MllmCaptioner(nn.Module):
             attention_mask=batch["attention"],
             logits_to_keep=logits_to_keep,
             use_cache=False,
-            **self.seen(batch["before_after"]),
-            **self.asked(ids),
+            **self.image_inputs(batch["before_after"]),
+            **self.extra_inputs(ids),
             **more,
         )
 
@@ -125,7 +124,7 @@ class MllmCaptioner(nn.Module):
         """
         shape = self.shape
         count = shape.places if shape.tokens is None else shape.tokens[0] * shape.tokens[1]
-        marked = (ids == self.writer.image).nonzero()[:, 1]
+        marked = (ids == self.prompt_tokenizer.image).nonzero()[:, 1]
         return marked.view(len(ids), shape.images, shape.places)[..., -count:]
 
     @torch.inference_mode()
@@ -136,22 +135,22 @@ class MllmCaptioner(nn.Module):
         assert not self.training, "eval() first: dropout would change the words"
         before_after = before_after.to(self.device)
         of_pairs = entities if entities is not None else [()] * len(before_after)
-        questions = [self.writer.question(names) for names in of_pairs]
-        bridge = self.writer.bridge(of_pairs, self.shape.images)
+        questions = [self.prompt_tokenizer.question(names) for names in of_pairs]
+        bridge = self.prompt_tokenizer.bridge(of_pairs, self.shape.images)
         bridge = {name: value.to(self.device) for name, value in bridge.items()}
         with attention_tap.only():
-            spoken = self._generate(before_after, questions, bridge, beams)
+            generated = self._generate(before_after, questions, bridge, beams)
         if beams > 1:
             return [
                 self._ranked(before_after[row], questions[row], bridge, row, sentences)
-                for row, sentences in enumerate(spoken)
+                for row, sentences in enumerate(generated)
             ]
-        sentences = [ranked[0] for ranked in spoken]
-        if self.brief:
-            return [Caption(self.writer.spoken(ids)) for ids in sentences]
+        sentences = [ranked[0] for ranked in generated]
+        if self.text_only:
+            return [Caption(self.prompt_tokenizer.decode(ids)) for ids in sentences]
         scores, maps = self._read_again(before_after, questions, bridge, sentences, look=True)
         return [
-            Caption(self.writer.spoken(ids), score=score, attention=of_words)
+            Caption(self.prompt_tokenizer.decode(ids), score=score, attention=of_words)
             for ids, score, of_words in zip(sentences, scores, maps, strict=True)
         ]
 
@@ -174,11 +173,11 @@ class MllmCaptioner(nn.Module):
             for name, value in bridge.items()
         }
         repeated = pair[None].expand(count, *pair.shape)
-        name = self.base.family.eyes
-        eyes = self.base.model.get_submodule(name) if name else None
-        with contextlib.nullcontext() if eyes is None else images.seen_once(eyes, count):
+        name = self.base.family.vision_encoder
+        encoder = self.base.model.get_submodule(name) if name else None
+        with contextlib.nullcontext() if encoder is None else images.encode_once(encoder, count):
             sums, _ = self._read_again(repeated, [question] * count, own, sentences)
-        texts = [self.writer.spoken(ids) for ids in sentences]
+        texts = [self.prompt_tokenizer.decode(ids) for ids in sentences]
         ranked = tuple(zip(texts, sums, strict=True))
         return Caption(ranked[0][0], ranked, score=ranked[0][1])
 
@@ -190,28 +189,28 @@ class MllmCaptioner(nn.Module):
         beams: int,
     ) -> list[list[list[int]]]:
         """Of each pair its sentences, up to their end marks, as the search ranks them."""
-        asked = prompts.asked(questions, self.writer.pad)
-        ids, attention = (part.to(self.device) for part in asked)
-        chosen = self.generation
+        padded = prompts.left_padded(questions, self.prompt_tokenizer.pad)
+        ids, attention = (part.to(self.device) for part in padded)
+        generation = self.generation
         generated = self.model.generate(  # type: ignore[operator]
             input_ids=ids,
             attention_mask=attention,
-            **self.seen(before_after),
-            **self.asked(ids),
+            **self.image_inputs(before_after),
+            **self.extra_inputs(ids),
             **bridge,
             do_sample=False,
             num_beams=beams,
             num_return_sequences=beams,
-            max_new_tokens=chosen.max_new_tokens,
-            min_new_tokens=chosen.min_new_tokens,
-            length_penalty=chosen.length_penalty,
+            max_new_tokens=generation.max_new_tokens,
+            min_new_tokens=generation.min_new_tokens,
+            length_penalty=generation.length_penalty,
             early_stopping=beams > 1,
-            eos_token_id=self.writer.end,
-            pad_token_id=self.writer.pad,
+            eos_token_id=self.prompt_tokenizer.end,
+            pad_token_id=self.prompt_tokenizer.pad,
             repetition_penalty=None,
             logits_processor=self._penalties(ids.shape[1]),
         )
-        # Our own model with new eyes gives new tokens alone.
+        # Our own model of features gives new tokens alone.
         new = generated if self.base.family is families.LM else generated[:, ids.shape[1] :]
         sentences = [self._ended(row) for row in new.tolist()]
         return [sentences[first : first + beams] for first in range(0, len(sentences), beams)]
@@ -233,7 +232,8 @@ class MllmCaptioner(nn.Module):
 
     def _ended(self, row: list[int]) -> list[int]:
         """New tokens up to the end mark; what follows is padding."""
-        return row[: row.index(self.writer.end) + 1] if self.writer.end in row else row
+        end = self.prompt_tokenizer.end
+        return row[: row.index(end) + 1] if end in row else row
 
     def _read_again(
         self,
@@ -244,7 +244,7 @@ class MllmCaptioner(nn.Module):
         look: bool = False,
     ) -> tuple[list[float], list[Attention | None]]:
         """The sum of log-probabilities of each sentence, and where each of its words looked."""
-        batch = prompts.taught(questions, sentences, self.writer.pad)
+        batch = prompts.training_batch(questions, sentences, self.prompt_tokenizer.pad)
         batch = {name: value.to(self.device) for name, value in batch.items()}
         logits_to_keep = batch["ids"].shape[1] - int(batch["last"].min())
         taps = self._word_taps(batch) if look else []
@@ -293,12 +293,12 @@ class MllmCaptioner(nn.Module):
         places: of the image tokens, int64 [images, P]. crossing: where each of these looks itself,
         [images, P, patches]; None where it has a place.
         """
-        words = self.writer.spoken(sentence).split()
+        words = self.prompt_tokenizer.decode(sentence).split()
         grid = self.shape.patches if crossing is not None else self.shape.tokens
         assert grid is not None
         maps = torch.zeros(len(words), grid[0] * grid[1], device=rows.device)
-        for number in range(len(sentence) - (sentence[-1] == self.writer.end)):
-            word = len(self.writer.spoken(sentence[: number + 1]).split()) - 1
+        for number in range(len(sentence) - (sentence[-1] == self.prompt_tokenizer.end)):
+            word = len(self.prompt_tokenizer.decode(sentence[: number + 1]).split()) - 1
             looked = rows[number][places]
             if crossing is not None:
                 looked = torch.einsum("ip,ipn->in", looked, crossing)
@@ -307,7 +307,7 @@ class MllmCaptioner(nn.Module):
         maps = maps / maps.sum(-1, keepdim=True).clamp_min(attention_loss.TINY)
         maps = maps.view(-1, *grid).float().cpu()
         if self.shape.pasted:
-            maps = images.pasted_maps(maps)
+            maps = images.maps_of_sides(maps)
         return Attention(tuple(words), maps.numpy())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cc_prep.errors import UserError
-from cc_train.layers.comparison import SUMMARIES
+from cc_train.layers.pair_comparison import SUMMARIES
 from cc_train.systems.mllm import adapters, families, images, loading
 from cc_train.systems.mllm.estimate import estimate
 from cc_train.systems.mllm.recipe import Settings

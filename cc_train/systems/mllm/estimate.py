@@ -181,7 +181,7 @@ def part_of(name: str) -> str:
 def _on_meta(config: Any) -> nn.Module:
     """The network of a configuration, without content.
 
-    One of text alone lies in `language_model`, as in a captioner with eyes of its own.
+    One of text alone lies in `language_model`, as in a captioner of stored features.
     """
     try:
         network = loading.empty(config)

@@ -58,7 +58,7 @@ class Family:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
     @property
-    def eyes(self) -> str:
+    def vision_encoder(self) -> str:
         """Name of the vision network; empty where it is not known."""
         return re.split(r"\.(?:encoder|blocks)\.", self.vision)[0]
 

@@ -1,4 +1,4 @@
-"""New eyes for a language model of text alone: grid features of a frozen network, compared.
+"""Images for a language model of text alone: grid features of a frozen network, compared.
 
 Before, after and what differs between them become a few tokens that stand in the prompt.
 """
@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.settings import Section
-from cc_train.layers.comparison import (
+from cc_train.layers.pair_comparison import (
     SUMMARIES,
     Changes,
     change_bridge,

@@ -24,7 +24,7 @@ DEFAULT_SIZE = 448  # px, for a processor that takes any
 UNITS = 16  # of rows and of columns that an image has in a model that takes any size
 # How the images of a pair enter: as two, or as one picture with before on the left, after on the
 # right, each at half of its width.
-Entering = Literal["two", "pasted"]
+ImageLayout = Literal["two", "pasted"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Geometry:
         return self.size, self.size // 2 if self.pasted else self.size
 
 
-def geometry(family: Family, config: Any, size: int | None, entering: Entering = "two") -> Geometry:
+def geometry(
+    family: Family, config: Any, size: int | None, layout: ImageLayout = "two"
+) -> Geometry:
     """That of a model's configuration.
 
     size: of a picture in px; None takes the model's own. Raises UserError for a size that it cannot
@@ -87,15 +89,15 @@ def geometry(family: Family, config: Any, size: int | None, entering: Entering =
     if family.pixels == "patches":
         order = sequence(count, count, merge, unit)
     shape = Geometry(side, places, (count, count), tokens, order.argsort(), merge, patch)
-    return _entered(shape, entering)
+    return _laid_out(shape, layout)
 
 
-def _entered(shape: Geometry, entering: Entering) -> Geometry:
+def _laid_out(shape: Geometry, layout: ImageLayout) -> Geometry:
     """The geometry of a prompt with two pictures, or with one of both images.
 
     Raises UserError for a picture that has no two halves.
     """
-    if entering == "two":
+    if layout == "two":
         return shape
     if shape.size % 2:
         raise UserError(
@@ -105,11 +107,11 @@ def _entered(shape: Geometry, entering: Entering) -> Geometry:
     return replace(shape, images=1, pasted=True)
 
 
-def require_pictures(family: Family, size: int | None, entering: Entering) -> None:
+def require_pictures(family: Family, size: int | None, layout: ImageLayout) -> None:
     """Raises UserError where it is set how images enter, and the family sees none."""
     if family.pixels != "features":
         return
-    if entering == "pasted":
+    if layout == "pasted":
         raise UserError(
             f"model.images=pasted: family {family.name} sees features of each image",
             "Set model.images=two",
@@ -121,12 +123,12 @@ def require_pictures(family: Family, size: int | None, entering: Entering) -> No
         )
 
 
-def pasted(before_after: Tensor) -> Tensor:
+def side_by_side(before_after: Tensor) -> Tensor:
     """Pictures uint8 [B, 1, H, 2 · W, 3] of images uint8 [B, 2, H, W, 3], before on the left."""
     return torch.cat((before_after[:, :1], before_after[:, 1:]), dim=3)
 
 
-def pasted_maps(maps: Tensor) -> Tensor:
+def maps_of_sides(maps: Tensor) -> Tensor:
     """Maps [N, rows, columns] over pictures, as maps over each of both images, summed.
 
     Of an odd number of columns the middle one lies over both, so each counts as two halves.
@@ -176,21 +178,21 @@ def inputs(family: Family, shape: Geometry, pixels: Tensor, frames: int) -> dict
 
 
 @contextmanager
-def seen_once(eyes: nn.Module, count: int) -> Iterator[None]:
+def encode_once(encoder: nn.Module, count: int) -> Iterator[None]:
     """Within the block a vision network computes the first of `count` equal parts of what it is
     given, and repeats the result: for a batch that is the same images `count` times."""
-    forward = eyes.forward
+    forward = encoder.forward
 
     def once(*arguments: Any, **options: Any) -> Any:
         first = [_first_part(value, count) for value in arguments]
         named = {name: _first_part(value, count) for name, value in options.items()}
         return _repeated(forward(*first, **named), count)
 
-    eyes.forward = once
+    encoder.forward = once
     try:
         yield
     finally:
-        del eyes.forward  # its class's own is seen again
+        del encoder.forward  # its class's own is seen again
 
 
 def _first_part(value: Any, count: int) -> Any:
@@ -244,7 +246,7 @@ def side_of(size: Any) -> int:
 
 
 def of_processor(
-    processor: Any, config: Any, size: int | None, entering: Entering = "two"
+    processor: Any, config: Any, size: int | None, layout: ImageLayout = "two"
 ) -> tuple[Geometry, int]:
     """The geometry of a model of which only its processor is known, and its image token.
 
@@ -258,7 +260,7 @@ def of_processor(
             "this model's processor has no token for the places of images",
             "Take a model of a family of ours",
         )
-    several = 1 if entering == "pasted" else 2
+    several = 1 if layout == "pasted" else 2
     count = chat_tokens(processor, ("",) * several, "", side).count(int(number))
     places = count // several
     if not places or count % several:
@@ -269,7 +271,7 @@ def of_processor(
     cells = math.isqrt(places)
     tokens = (cells, cells) if cells * cells == places else None
     shape = Geometry(side, places, tokens or (1, places), tokens, torch.arange(places))
-    return _entered(shape, entering), int(number)
+    return _laid_out(shape, layout), int(number)
 
 
 def chat_tokens(

@@ -145,11 +145,11 @@ class MllmObjective:
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, MllmCaptioner)
-        network.brief = True
+        network.text_only = True
         try:
             return self.score(network), None
         finally:
-            network.brief = False
+            network.text_only = False
 
 
 def _is_spared(name: str) -> bool:

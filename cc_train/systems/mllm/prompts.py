@@ -50,7 +50,7 @@ class Sizes:
     size: int
 
 
-class Writer:
+class PromptTokenizer:
     """Questions and captions to tokens. image: the token at every place of an image."""
 
     def __init__(self, base: Base, prompt: Prompt, sizes: Sizes, image: int) -> None:
@@ -61,15 +61,15 @@ class Writer:
 
     def question(self, entities: Sequence[str] = ()) -> list[int]:
         """The tokens of a prompt. Raises UserError for one that cannot be asked."""
-        asked_for = self.prompt.with_entities(entities)
+        question = self.prompt.with_entities(entities)
         if self.family.queries:  # as these models were trained: images, then a text of its own
             marks = [self.image] * (len(self.sizes.sides) * self.sizes.places)
-            return self._checked([*marks, *self.tokenizer(asked_for).input_ids])
+            return self._checked([*marks, *self.tokenizer(question).input_ids])
         if self.processor is not None:
             return self._checked(
-                images.chat_tokens(self.processor, self.sizes.sides, asked_for, self.sizes.size)
+                images.chat_tokens(self.processor, self.sizes.sides, question, self.sizes.size)
             )
-        text = self.written(asked_for)
+        text = self.prompt_text(question)
         begin = getattr(self.tokenizer, "bos_token", None)
         marked = bool(begin) and text.startswith(str(begin))  # a chat template writes it itself
         ids: list[int] = self.tokenizer(text, add_special_tokens=not marked).input_ids
@@ -96,7 +96,7 @@ class Writer:
             )
         return ids
 
-    def written(self, question: str) -> str:
+    def prompt_text(self, question: str) -> str:
         """The whole prompt as text, each place of an image marked."""
         family, marker = self.family, self.family.marker
         image = family.around.format(marker * self.sizes.places)
@@ -119,7 +119,7 @@ class Writer:
         ids: list[int] = self.tokenizer(words, add_special_tokens=False).input_ids
         return [*ids[: self.sizes.length - 1], self.end]
 
-    def spoken(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """The caption of tokens, up to the first end mark."""
         row = list(ids)
         row = row[: row.index(self.end)] if self.end in row else row
@@ -138,7 +138,7 @@ class Writer:
         }
 
 
-def taught(
+def training_batch(
     questions: Sequence[list[int]], captions: Sequence[list[int]], pad: int
 ) -> dict[str, Any]:
     """Prompts with their captions, padded behind: {ids, attention, labels, last}.
@@ -158,7 +158,7 @@ def taught(
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def asked(questions: Sequence[list[int]], pad: int) -> tuple[Tensor, Tensor]:
+def left_padded(questions: Sequence[list[int]], pad: int) -> tuple[Tensor, Tensor]:
     """Prompts padded in front, as generation needs them: ids and attention, int64 [B, L]."""
     length = max(map(len, questions))
     ids = torch.full((len(questions), length), pad)

@@ -28,10 +28,10 @@ from cc_train.systems.mllm.adapters import Lora
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
 from cc_train.systems.mllm.captioner import Generation, MllmCaptioner
 from cc_train.systems.mllm.grid_features import Connector, GridConnector, SeeingLanguageModel
-from cc_train.systems.mllm.images import Entering, Geometry
+from cc_train.systems.mllm.images import Geometry, ImageLayout
 from cc_train.systems.mllm.loading import Base, Precision
 from cc_train.systems.mllm.objective import MllmObjective
-from cc_train.systems.mllm.prompts import PASTED, SIDES, Prompt, Sizes, Writer
+from cc_train.systems.mllm.prompts import PASTED, SIDES, Prompt, PromptTokenizer, Sizes
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
@@ -57,7 +57,7 @@ class Model(Section):
     family: str | None = None
     precision: Precision = "auto"
     image_size: int | None = Field(None, ge=14)
-    images: Entering = "two"
+    images: ImageLayout = "two"
     checkpointing: Literal["none", "non_reentrant", "reentrant"] = "none"
     backbone_weights: str | None = None
 
@@ -113,7 +113,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     captioner = make(settings, base, about, backbone)
     if isinstance(captioner.model, SeeingLanguageModel):
         assert backbone is not None
-        _start_eyes(captioner.model.connector, settings, data.train, backbone.spec, request)
+        _init_connector(captioner.model.connector, settings, data.train, backbone.spec, request)
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
@@ -126,7 +126,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         request.device,
     )
     make_batch = MllmBatches(
-        captioner.writer,
+        captioner.prompt_tokenizer,
         captioner.inputs.size,
         settings.attention,
         settings.entity,
@@ -155,13 +155,13 @@ def make(
         assert backbone is not None
         base.tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
         image = int(base.tokenizer.convert_tokens_to_ids(IMAGE))
-        model, shape = _with_eyes(settings, base, backbone, image)
+        model, shape = _with_connector(settings, base, backbone, image)
     elif base.processor is not None:
-        size, entering = settings.model.image_size, settings.model.images
-        shape, image = images.of_processor(base.processor, base.config, size, entering)
+        size, layout = settings.model.image_size, settings.model.images
+        shape, image = images.of_processor(base.processor, base.config, size, layout)
     else:
-        size, entering = settings.model.image_size, settings.model.images
-        shape = images.geometry(base.family, base.config, size, entering)
+        size, layout = settings.model.image_size, settings.model.images
+        shape = images.geometry(base.family, base.config, size, layout)
         image = _image_token(base)
     adapters.inject(model, base.family, settings.lora)
     if isinstance(model, SeeingLanguageModel):
@@ -179,8 +179,8 @@ def make(
         context=int(getattr(text, "max_position_embeddings", None) or NO_LIMIT),
         size=shape.size,
     )
-    writer = Writer(base, settings.prompt, sizes, image)
-    writer.question()  # a prompt that cannot be asked is known before any training
+    prompt_tokenizer = PromptTokenizer(base, settings.prompt, sizes, image)
+    prompt_tokenizer.question()  # a prompt that cannot be asked is known before any training
     height, width = about.get("size") or shape.image_size
     inputs = Inputs((height, width))
     if backbone is not None:
@@ -188,7 +188,9 @@ def make(
     if settings.entity.source == "retrieved":
         inputs = replace(inputs, entities=settings.entity.k)
     layer = settings.attention.layer if settings.attention.where == "llm" else -1
-    return MllmCaptioner(base, model, shape, writer, settings.generation, inputs, backbone, layer)
+    return MllmCaptioner(
+        base, model, shape, prompt_tokenizer, settings.generation, inputs, backbone, layer
+    )
 
 
 def load(run: Run, device: str) -> MllmCaptioner:
@@ -269,7 +271,7 @@ def _refuse(settings: Settings) -> None:
         )
 
 
-def _with_eyes(
+def _with_connector(
     settings: Settings, base: Base, backbone: FrozenBackbone, image: int
 ) -> tuple[nn.Module, Geometry]:
     """A language model of text with a connector of its own, which has learned nothing."""
@@ -294,14 +296,14 @@ def _with_eyes(
     return SeeingLanguageModel(base.model, connector, image), shape
 
 
-def _start_eyes(
+def _init_connector(
     connector: GridConnector,
     settings: Settings,
     entries: Sequence[Entry],
     spec: BackboneSpec,
     request: Request,
 ) -> None:
-    """What the connector begins with: the eyes of the pair captioner that --init names, which
+    """What the connector begins with: the encoder of the pair captioner that --init names, which
     compares features in the same way, or else what standardises the features of `entries`.
 
     Raises UserError for a run with other features or another width.
@@ -326,7 +328,7 @@ def _start_eyes(
     other = [name for name, tensor in shared.items() if tensor.shape != own[name].shape]
     if missing or other:
         raise UserError(
-            f"{request.init} has other eyes ({(missing + other)[0]})",
+            f"{request.init} has an encoder of other sizes ({(missing + other)[0]})",
             f"Set connector.width={run.settings['encoder']['width']}",
         )
     connector.load_state_dict(shared, strict=False)

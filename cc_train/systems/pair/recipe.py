@@ -60,12 +60,12 @@ class Settings(Section):
 def prepare(settings: Settings, request: Request) -> Task:
     """A captioner to be trained. Raises UserError."""
     settings.encoder.check()
-    data, words = split.captioned(request.shards, request.valid, settings, request.console)
+    data, codec = split.captioned(request.shards, request.valid, settings, request.console)
     first = feature_statistics.first(data.train)
-    about = frozen_backbone.of_training(data, words, first)
-    network = make(settings, about, words)
+    about = frozen_backbone.of_training(data, codec, first)
+    network = make(settings, about, codec)
     if request.init is not None:
-        _start_from(network, request.init, settings, words)
+        _start_from(network, request.init, settings, codec)
     else:
         network.standardise(data.train, first.sha256, request.console)
     objective = PairObjective(
@@ -79,31 +79,31 @@ def prepare(settings: Settings, request: Request) -> Task:
         request.device,
     )
     ordered = OrderedPairBatches(
-        words, settings.decoder.length, settings.pairs_per_scene, first.sha256
+        codec, settings.decoder.length, settings.pairs_per_scene, first.sha256
     )
     batches = MirroredBatches(ordered, settings.mirror)
-    files = {**words.files(), **network.backbone.files()}
+    files = {**codec.files(), **network.backbone.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
-def make(settings: Settings, about: Mapping[str, Any], words: TextCodec) -> PairCaptioner:
+def make(settings: Settings, about: Mapping[str, Any], codec: TextCodec) -> PairCaptioner:
     """A captioner with its backbone and nothing learned. Raises UserError."""
     spec = BackboneSpec.of_json(about["backbone"])
     backbone = frozen_backbone.find(spec, settings.backbone_weights)
-    return _network(settings, about, words, backbone)
+    return _network(settings, about, codec, backbone)
 
 
 def _start_from(
     network: PairCaptioner,
     init: Path,
     settings: Settings,
-    words: Vocabulary,
+    vocabulary: Vocabulary,
 ) -> None:
     """Takes over what another run of this system learned. Raises UserError."""
     run = runs.read(init, "pair")
     runs.require_same(run, "encoder.heads", settings.encoder.heads)
     runs.require_same(run, "decoder.heads", settings.decoder.heads)
-    tensors = pair_trunk.learned(run, network.backbone.spec, words, network.state_dict())
+    tensors = pair_trunk.learned(run, network.backbone.spec, vocabulary, network.state_dict())
     runs.take_over(network, tensors, init)
 
 
@@ -114,23 +114,23 @@ def load(run: Run, device: str) -> PairCaptioner:
 
 def _untrained(run: Run) -> PairCaptioner:
     settings = runs.settings_of(run, Settings, without=[MIRROR])
-    words = text.load(run.folder, run.settings["text"])
-    return _network(settings, run.settings, words, pair_trunk.backbone_of(run))
+    codec = text.load(run.folder, run.settings["text"])
+    return _network(settings, run.settings, codec, pair_trunk.backbone_of(run))
 
 
 def _network(
-    settings: Settings, about: Mapping[str, Any], words: TextCodec, backbone: FrozenBackbone
+    settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> PairCaptioner:
     height, width = about["size"]
     sizes = settings.decoder.model_dump()
     attend_grid = sizes.pop("attend_grid")
-    decoder = caption_decoder.Config(words=len(words), **sizes)
+    decoder = caption_decoder.Config(words=len(codec), **sizes)
     decoder.check()
     return PairCaptioner(
         backbone,
         (height, width),
         settings.encoder.config(backbone.spec.grid),
         decoder,
-        words,
+        codec,
         attend_grid,
     )

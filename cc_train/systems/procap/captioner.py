@@ -19,7 +19,7 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
 from cc_train.layers.caption_decoder import CaptionDecoder
-from cc_train.layers.comparison import (
+from cc_train.layers.pair_comparison import (
     Changes,
     Comparison,
     change_bridge,
@@ -61,7 +61,7 @@ class ProCap(EncoderDecoder):
         encoder: ProcedureEncoder,
         decoder: caption_decoder.Config,
         features: FrameFeatures,
-        text: TextCodec,
+        codec: TextCodec,
         queries: Queries = "shared",
         reference_quirks: bool = False,
         tokenizer: str | None = None,
@@ -70,7 +70,7 @@ class ProCap(EncoderDecoder):
         sizes, factor = encoder.config, features.vqgan.config.factor
         size = (sizes.rows * factor, sizes.columns * factor)
         inputs = Inputs(size, features.kind, tokenizer=tokenizer, backbone=features.digest)
-        super().__init__(inputs, text, decoder.length)
+        super().__init__(inputs, codec, decoder.length)
         self.intermediate_generator, self.reference_quirks = encoder, reference_quirks
         self._frozen = (features,)  # in a tuple, so that it is no submodule
         width = encoder.config.width

@@ -124,8 +124,8 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: the folder of a stage-1 run; without it the encoder starts from nothing.
     """
-    data, words = split.captioned(request.shards, request.valid, settings, request.console)
-    network = make(settings, data, words, request.init, request.console)
+    data, codec = split.captioned(request.shards, request.valid, settings, request.console)
+    network = make(settings, data, codec, request.init, request.console)
     if settings.facts is not None:
         shard_index.require_facts(data.train)
     objective = Stage2Objective(
@@ -149,10 +149,10 @@ def prepare(settings: Settings, request: Request) -> Task:
             "frames": network.features.kind,
             "reference_quirks": network.features.reference_quirks,
         },
-        "text": words.describe(),
+        "text": codec.describe(),
     }
     seen = network.features
-    files = {**frozen_networks.files(seen.vqgan, seen.backbone), **words.files()}
+    files = {**frozen_networks.files(seen.vqgan, seen.backbone), **codec.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
@@ -162,7 +162,7 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
     if settings.pairs_per_scene is None:
         if settings.mirror:
             raise UserError("mirror: ordered pairs alone are mirrored", "Set pairs_per_scene too")
-        return CaptionBatches(inputs.reads, network.text, length, backbone=inputs.backbone)
+        return CaptionBatches(inputs.reads, network.codec, length, backbone=inputs.backbone)
     if inputs.backbone is None:
         raise UserError(
             f"pairs_per_scene: the captioner reads {inputs.reads}",
@@ -171,7 +171,7 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
     sizes = network.encoder.config
     grid = (sizes.rows, sizes.columns)
     count = settings.pairs_per_scene
-    ordered = OrderedPairBatches(network.text, length, count, inputs.backbone, grid)
+    ordered = OrderedPairBatches(network.codec, length, count, inputs.backbone, grid)
     return MirroredBatches(ordered, settings.mirror)
 
 
@@ -190,7 +190,7 @@ def _check(settings: Settings, width: int) -> None:
 
 
 def make(
-    settings: Settings, data: Split, words: TextCodec, init: Path | None, console: Console
+    settings: Settings, data: Split, codec: TextCodec, init: Path | None, console: Console
 ) -> ProCap:
     """A captioner to be trained. Raises UserError."""
     k = settings.queries.k
@@ -209,13 +209,13 @@ def make(
         encoder = untrained(network, features, k + 2, data, console)
     else:
         encoder, features = _from_stage1(settings, data, init)
-    config = caption_decoder.Config(words=len(words), **settings.decoder.model_dump())
+    config = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     config.check()
     _check(settings, encoder.config.width)
     quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
     kind, comparison = settings.queries.kind, _comparison(settings.comparison)
-    return ProCap(encoder, config, features, words, kind, quirks, digest, comparison)
+    return ProCap(encoder, config, features, codec, kind, quirks, digest, comparison)
 
 
 def _comparison(settings: ComparisonSettings | None) -> ComparisonConfig | None:
@@ -239,7 +239,7 @@ def _untrained(run: Run) -> ProCap:
         return {n[len(prefix) :]: s for n, s in shapes.items() if n.startswith(prefix)}
 
     settings = run.settings
-    words = text.load(run.folder, settings["text"])
+    codec = text.load(run.folder, settings["text"])
     range_quirk = bool(settings["encoder"]["reference_quirks"])
     kind = settings["encoder"]["frames"]
     features = frozen_networks.read(run.folder, settings, kind, range_quirk)
@@ -257,7 +257,7 @@ def _untrained(run: Run) -> ProCap:
     digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
     known = settings.get("comparison")  # runs from before it have none
     comparison = None if known is None else ComparisonConfig(**known)
-    return ProCap(encoder, decoder, features, words, queries, quirks, digest, comparison)
+    return ProCap(encoder, decoder, features, codec, queries, quirks, digest, comparison)
 
 
 def _from_stage1(

@@ -38,7 +38,7 @@ class ScorerBatches:
     also has what is known of its ordered pairs.
     """
 
-    text: TextCodec
+    codec: TextCodec
     length: int
     backbone: str | None
     halves: tuple[Half, ...] = HALVES
@@ -63,7 +63,7 @@ class ScorerBatches:
         for sample, rng, array in zip(samples, rngs, arrays, strict=True):
             half = half_of(sample.meta.get("kind"))
             pairs[half].append(array)
-            encoded[half].append(self.text.encode(draw_caption(sample, rng), self.length))
+            encoded[half].append(self.codec.encode(draw_caption(sample, rng), self.length))
         shape = arrays[0].shape
         return {half: self._half(pairs[half], encoded[half], shape) for half in self.halves}
 
@@ -85,7 +85,7 @@ class ScorerBatches:
                 np.stack((scene.features[pair.first], scene.features[pair.second]))
                 for scene, pair, _ in content
             ]
-            encoded = [self.text.encode(caption, self.length) for *_, caption in content]
+            encoded = [self.codec.encode(caption, self.length) for *_, caption in content]
             batch[half] = self._half(arrays, encoded, shape)
             if self.grid is not None:
                 ends = [(scene.objects, pair) for scene, pair, _ in content]

@@ -31,16 +31,16 @@ class ScorerCaptioner(EncoderDecoder):
         backbone: FrozenBackbone,
         size: tuple[int, int],
         sizes: encoder.Config,
-        words: decoder.Config,
-        text: TextCodec,
+        decoder: decoder.Config,
+        codec: TextCodec,
         standardise: bool = False,
     ) -> None:
         inputs = Inputs(size, "features", backbone=backbone.spec.sha256)
-        super().__init__(inputs, text, words.length)
+        super().__init__(inputs, codec, decoder.length)
         self._frozen = (backbone,)  # in a tuple, so that it is no submodule
         self.standardise = Standardise(sizes.channels) if standardise else None
         self.change_detector = ChangeDetector(sizes)
-        self.speaker = Speaker(words)
+        self.speaker = Speaker(decoder)
 
     @property
     def backbone(self) -> FrozenBackbone:

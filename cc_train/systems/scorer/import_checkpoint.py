@@ -46,7 +46,7 @@ def make_run(
     if checkpoints.steps(run):
         raise UserError(f"{run}: a run is there already", "Give another --out")
     content = read(Path(file))
-    words = ScorerWords.read(vocabulary)
+    codec = ScorerWords.read(vocabulary)
     encoder, decoder = content[ENCODER], content[DECODER]
     of_encoder = heads or _heads(content, "transformer_encoder", file, "--heads")
     of_decoder = decoder_heads or _heads(content, "transformer_decoder", file, "--decoder-heads")
@@ -65,15 +65,15 @@ def make_run(
         about = {
             "size": [IMAGE_SIDE, IMAGE_SIDE],
             "backbone": backbone.spec.to_json(),
-            "text": words.describe(),
+            "text": codec.describe(),
         }
-        if len(decoder["core.embed.weight"]) != len(words):
+        if len(decoder["core.embed.weight"]) != len(codec):
             raise UserError(
                 f"{file} knows {len(decoder['core.embed.weight'])} words, {vocabulary} has "
-                f"{len(words)}",
+                f"{len(codec)}",
                 "Give the vocab.json that belongs to it",
             )
-        network = recipe.make(settings, about, words, backbone)
+        network = recipe.make(settings, about, codec, backbone)
         network.change_detector.load_state_dict(encoder)
         network.speaker.load_state_dict(decoder)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -81,7 +81,7 @@ def make_run(
         lines = str(error).strip().splitlines() or [repr(error)]
         reason = lines[1].strip() if len(lines) > 1 else lines[0]
         raise UserError(f"{file}: not a whole SCORER checkpoint ({reason})", GIVE) from None
-    _write(run, file, network, settings, about, {**words.files(), **backbone.files()})
+    _write(run, file, network, settings, about, {**codec.files(), **backbone.files()})
     yield f"scorer: {len(encoder) + len(decoder)} tensors of {file} are in {run}"
     for name in sorted(content.keys() - {ENCODER, DECODER, SIZES}):
         yield f"not used: {name}"

@@ -162,7 +162,7 @@ class ScorerObjective(CaptionObjective):
         hidden: the decoder's states of the true captions, of ids [B, L].
         """
         assert self.reconstruction is not None
-        is_word = ids != self.network.text.marks.pad
+        is_word = ids != self.network.codec.marks.pad
         sentence = sentence_of(hidden, is_word, self.ways.slots)
         made_up = self.reconstruction(encoded.before, sentence)
         queries, keys = self.reconstruction.queries(made_up, encoded.after)
@@ -200,6 +200,6 @@ class Sampling:
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
         """Captions of B pairs; see `CaptionModel.caption`."""
         assert beams == 1, "drawn captions have no beams"
-        text, memory = self.network.text, self.network.memory(before_after)
-        ids = sampled(self.network.next_word(), memory, self.generator, text.marks)
-        return [Caption(text.decode(row)) for row in ids[:, 1:].tolist()]
+        codec, memory = self.network.codec, self.network.memory(before_after)
+        ids = sampled(self.network.next_word(), memory, self.generator, codec.marks)
+        return [Caption(codec.decode(row)) for row in ids[:, 1:].tolist()]

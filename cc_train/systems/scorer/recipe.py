@@ -282,19 +282,19 @@ def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec:
         raise frozen_backbone.other_than_shards(init)
     for part, key in UNSHOWN:
         runs.require_same(run, f"{part}.{key}", getattr(getattr(settings, part), key))
-    known = text.load(init, run.settings["text"])
+    of_run = text.load(init, run.settings["text"])
     tensors = run.tensors
-    if known.describe() != codec.describe():
-        rows = _rows(known, codec)
+    if of_run.describe() != codec.describe():
+        rows = _rows(of_run, codec)
         tensors = runs.with_rows(tensors, network.state_dict(), WORD_TENSORS, rows)
     runs.take_over(network, tensors, init)
 
 
-def _rows(known: TextCodec, codec: TextCodec) -> list[int | None]:
+def _rows(other: TextCodec, codec: TextCodec) -> list[int | None]:
     """Of each id of a codec the id in another one of the same word or mark, None where none is."""
-    old = {known.decode([i]): i for i in range(len(known)) if known.decode([i])}
+    old = {other.decode([i]): i for i in range(len(other)) if other.decode([i])}
     rows = [old.get(codec.decode([i]) or "\0") for i in range(len(codec))]
-    marks = {getattr(codec.marks, n): getattr(known.marks, n) for n in ("begin", "end", "pad")}
+    marks = {getattr(codec.marks, n): getattr(other.marks, n) for n in ("begin", "end", "pad")}
     return [marks.get(i, row) for i, row in enumerate(rows)]
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_train.data.supervision import UNKNOWN
-from cc_train.layers.comparison import Changes, FactReader
+from cc_train.layers.pair_comparison import Changes, FactReader
 from cc_train.systems.scorer.encoder import EncodedPairs
 from cc_train.text import IGNORED
 from cc_train.training import fact_losses

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison, evaluation
+from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.evaluation.comparing import published_rows
+from cc_train.evaluation.comparing import published_rows, scored_rows, side_by_side
 from cc_train.report import comparison as comparison_page
 from cc_train.report import latex, page
 from cc_train.sharing import model_card
@@ -44,7 +44,7 @@ def runs(tmp_path: Path) -> list[str]:
 
 
 def test_tables_lead_with_the_total_and_end_with_the_best(runs: list[str]) -> None:
-    tables = comparison.tables([comparison.read(run) for run in runs])
+    tables = side_by_side.tables([scored_rows.read(run) for run in runs])
     assert [table.group for table in tables] == ["total", "semantic change", "no change"]
     assert [row.name for row in tables[0].rows] == ["bad", "<b>good"]
     assert {row.name for row in tables[0].best.values()} == {"<b>good"}
@@ -53,8 +53,8 @@ def test_tables_lead_with_the_total_and_end_with_the_best(runs: list[str]) -> No
 
 def test_a_published_system_of_the_same_name_is_not_the_best(tmp_path: Path) -> None:
     """Keeps away: a paper whose table has two best figures, one of them another system's."""
-    ours = comparison.Row("SCORER+CBR", {"total": {"CIDEr": 999.0}})
-    tables = comparison.tables([ours, *published_rows.of_dataset("clevr")])
+    ours = scored_rows.Row("SCORER+CBR", {"total": {"CIDEr": 999.0}})
+    tables = side_by_side.tables([ours, *published_rows.of_dataset("clevr")])
     (total,) = [table for table in tables if table.group == "total"]
     assert sum(row.name == ours.name for row in total.rows) == 2
     assert latex.render([total], []).count(r"\textbf{") == len(total.measures)
@@ -80,14 +80,14 @@ def test_the_evaluation_of_a_captioner_by_name(
     Path(evaluated(tmp_path / "other", GOOD), "evaluation").rename(
         evaluation.default_folder("named")
     )
-    assert comparison.read("named").name == "named"
+    assert scored_rows.read("named").name == "named"
 
 
 def test_captions_may_hold_what_some_take_for_a_lines_end(tmp_path: Path) -> None:
     """Keeps away: an evaluation that its own readers call damaged, however often it is made."""
     facts = [{**fact, "captions": [f"{fact['captions'][0]}\u2028\x85"]} for fact in FACTS]
     run = evaluated(tmp_path / "run", GOOD, coco.items(facts))
-    assert len(comparison.read(run).items) == len(FACTS)
+    assert len(scored_rows.read(run).items) == len(FACTS)
     assert "On 8 pairs" in model_card.measured(tmp_path / "run/evaluation").on
     assert (
         sum(group.pairs for group in page._groups(tmp_path / "run/evaluation/items.jsonl", {})) == 8
@@ -95,23 +95,23 @@ def test_captions_may_hold_what_some_take_for_a_lines_end(tmp_path: Path) -> Non
 
 
 def test_the_interval_holds_the_difference(runs: list[str]) -> None:
-    rows = [comparison.read(run) for run in runs]
-    [gain] = comparison.intervals(rows)
+    rows = [scored_rows.read(run) for run in runs]
+    [gain] = side_by_side.intervals(rows)
     difference = rows[1].groups["total"]["CIDEr"] - rows[0].groups["total"]["CIDEr"]
     assert gain.difference == pytest.approx(difference, abs=1e-3)
     assert gain.low < gain.difference < gain.high
-    assert comparison.intervals(rows) == [gain]  # the same dice
-    assert comparison.intervals([rows[0], rows[0]])[0].high == 0
+    assert side_by_side.intervals(rows) == [gain]  # the same dice
+    assert side_by_side.intervals([rows[0], rows[0]])[0].high == 0
 
 
 def test_the_interval_is_a_bootstrap_of_pairs() -> None:
     """Against the normal approximation, over many pairs."""
     gains = np.random.default_rng(3).normal(1, 4, 900)
     rows = [
-        comparison.Row("a", {}, items=dict.fromkeys(map(str, range(900)), 0.0)),
-        comparison.Row("b", {}, items={str(i): float(g) for i, g in enumerate(gains)}),
+        scored_rows.Row("a", {}, items=dict.fromkeys(map(str, range(900)), 0.0)),
+        scored_rows.Row("b", {}, items={str(i): float(g) for i, g in enumerate(gains)}),
     ]
-    [interval] = comparison.intervals(rows)
+    [interval] = side_by_side.intervals(rows)
     half = 1.96 * gains.std() / 30
     assert interval.low == pytest.approx(gains.mean() - half, abs=0.015)
     assert interval.high == pytest.approx(gains.mean() + half, abs=0.015)
@@ -119,9 +119,9 @@ def test_the_interval_is_a_bootstrap_of_pairs() -> None:
 
 def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:
     fewer = evaluated(tmp_path / "fewer", {i.id: GOOD[i.id] for i in ITEMS[:5]}, ITEMS[:5])
-    rows = [comparison.read(place) for place in (runs[0], fewer)]
-    assert comparison.intervals(rows) == []
-    notes = comparison.notes(rows)
+    rows = [scored_rows.read(place) for place in (runs[0], fewer)]
+    assert side_by_side.intervals(rows) == []
+    notes = side_by_side.notes(rows)
     assert notes[0] == "total: not over the same number of pairs (bad 8, fewer 5)"
     assert "not over the same pairs as bad: fewer" in notes
 
@@ -129,18 +129,18 @@ def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:
 def test_damaged_items_are_named(runs: list[str]) -> None:
     (Path(runs[0]) / "evaluation/items.jsonl").write_text('{"id": 3')
     with pytest.raises(UserError, match=r"items\.jsonl: damaged"):
-        comparison.read(runs[0])
+        scored_rows.read(runs[0])
 
 
 def test_published_rows(runs: list[str]) -> None:
-    rows = [*(comparison.read(run) for run in runs), *published_rows.of_dataset("clevr")]
-    total = comparison.tables(rows)[0]
+    rows = [*(scored_rows.read(run) for run in runs), *published_rows.of_dataset("clevr")]
+    total = side_by_side.tables(rows)[0]
     by_name = {row.name: row for row in total.rows}
     assert by_name["ProCap"].groups["total"] == {"CIDEr": 135.6}
     assert by_name["ProCap"].sources == {"total": "procap, table 1"}
     assert by_name["FINER-MLLM"].marks["total"] == ("LLM",)
     assert "not reached" in by_name["SSGPA"].marks["total"]
-    notes = comparison.notes(rows)
+    notes = side_by_side.notes(rows)
     assert "LLM: a large language model writes the captions" in notes
     assert not [note for note in notes if note.startswith("multi:")]  # no such row is shown
     with pytest.raises(UserError, match="Known: clevr, clevr_dc, edit, levir, spot, spot_multi"):
@@ -200,7 +200,7 @@ def test_the_folder_one_stands_in_has_a_name(
     runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(runs[0])
-    assert comparison.read(".").name == "bad"
+    assert scored_rows.read(".").name == "bad"
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"groups": {"total": 3}, "conventions": ""}'])

@@ -10,9 +10,9 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
-from cc_train.evaluation import comparison, evaluation
+from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.evaluation.comparing import several_runs
+from cc_train.evaluation.comparing import scored_rows, several_runs, side_by_side
 from tests.commands import cc_train
 
 COLORS = ("red", "blue", "green", "gray", "brown")
@@ -69,10 +69,10 @@ def test_the_mean_of_runs_with_and_without_facts_is_refused(tmp_path: Path, orde
 
 def test_one_without_facts(tmp_path: Path) -> None:
     places = [evaluated(tmp_path / "a", RIGHT), evaluated(tmp_path / "b", SILENT, facts=False)]
-    rows = [comparison.read(place) for place in places]
+    rows = [scored_rows.read(place) for place in places]
     assert "exact" not in rows[1].groups["total"]
     assert rows[1].exact == {}
-    assert [gain.measure for gain in comparison.intervals(rows)] == ["CIDEr"]
+    assert [gain.measure for gain in side_by_side.intervals(rows)] == ["CIDEr"]
     done = cc_train("compare", *places)
     assert done.returncode == 0, done.stderr
 
@@ -83,4 +83,4 @@ def test_damaged_facts(tmp_path: Path, facts: object) -> None:
     content = json.loads(place.read_text())
     place.write_text(json.dumps({**content, "facts": facts or [3]}))
     with pytest.raises(UserError, match="no scores of cc-train evaluate"):
-        comparison.read(str(tmp_path / "a"))
+        scored_rows.read(str(tmp_path / "a"))

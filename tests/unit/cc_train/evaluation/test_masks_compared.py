@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison, evaluation
+from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.evaluation.comparing import several_runs
+from cc_train.evaluation.comparing import scored_rows, several_runs, side_by_side
 from cc_train.evaluation.fact_scores import Share
 from cc_train.evaluation.faithfulness import Faithfulness
 from cc_train.evaluation.masks.segmentation import MaskScores
@@ -64,18 +64,18 @@ def test_figures_that_are_not_there_are_no_zeros(tmp_path: Path) -> None:
     """Keeps away: an mIoU-change of 0, or a traceback, where no pair is changed, and a share of no
     captions."""
     place = evaluated(tmp_path / "a", [[100, 0], [0, 0]], faithful=NONE)
-    assert [name for name in COLUMNS if name in comparison.read(place).groups["total"]] == ["mIoU"]
+    assert [name for name in COLUMNS if name in scored_rows.read(place).groups["total"]] == ["mIoU"]
 
 
 def test_masks_of_other_pairs_or_classes_are_said(tmp_path: Path) -> None:
     """Keeps away: the mIoU of two classes beside that of one, as if they were of one kind."""
     one = evaluated(tmp_path / "one", [[60, 20], [0, 20]])
     two = evaluated(tmp_path / "two", np.diag([8, 1, 1]), ("road", "building"))
-    rows = [comparison.read(place) for place in (one, two)]
+    rows = [scored_rows.read(place) for place in (one, two)]
     start = "not over the same masks"
-    [note] = [note for note in comparison.notes(rows) if note.startswith(start)]
+    [note] = [note for note in side_by_side.notes(rows) if note.startswith(start)]
     assert note == f"{start} (one: 3 of change; two: 3 of building, road)"
-    assert not any(note.startswith(start) for note in comparison.notes(rows[:1]))
+    assert not any(note.startswith(start) for note in side_by_side.notes(rows[:1]))
 
 
 def test_seeds_have_a_mean_of_their_masks(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_damaged_masks(tmp_path: Path, damage: dict[str, Any]) -> None:
     place = tmp_path / "a/evaluation/scores.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), **damage}))
     with pytest.raises(UserError, match="no scores of cc-train evaluate"):
-        comparison.read(str(tmp_path / "a"))
+        scored_rows.read(str(tmp_path / "a"))

@@ -13,8 +13,9 @@ import pycocoevalcap
 import pytest
 from pycocoevalcap.spice.spice import Spice
 
-from cc_train.evaluation import comparison, evaluation
+from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics, spice
+from cc_train.evaluation.comparing import scored_rows, side_by_side
 from cc_train.report import comparison as comparison_page
 from cc_train.report import page
 
@@ -47,9 +48,9 @@ def page_texts(folder: Path) -> dict[str, str]:
     }
     (run / "settings.json").write_text(json.dumps(settings))
     page.write(str(run), None)
-    rows = [comparison.read(str(run))]
+    rows = [scored_rows.read(str(run))]
     comparison_page.write(
-        str(folder / "compare.html"), "run", comparison.tables(rows), [], comparison.notes(rows)
+        str(folder / "compare.html"), "run", side_by_side.tables(rows), [], side_by_side.notes(rows)
     )
     files = [run / "report.html", folder / "compare.html", *(run / "evaluation").iterdir()]
     return {file.name: file.read_text() for file in files}

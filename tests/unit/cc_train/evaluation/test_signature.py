@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import comparison, evaluation, signature
+from cc_train.evaluation import evaluation, signature
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.evaluation.comparing import bootstrap, several_runs
+from cc_train.evaluation.comparing import bootstrap, scored_rows, several_runs, side_by_side
 from cc_train.report import latex
 from tests.commands import cc_train
 
@@ -134,7 +134,7 @@ def test_compare_with_published_rows_names_the_protocol(tmp_path: Path) -> None:
 def test_several_runs_are_one_row(tmp_path: Path) -> None:
     runs = [evaluated(tmp_path / "s0", GOOD), evaluated(tmp_path / "s1", BAD)]
     row = several_runs.read(f"mine={runs[0]},{runs[1]}")
-    single = [comparison.read(run).groups["total"]["CIDEr"] for run in runs]
+    single = [scored_rows.read(run).groups["total"]["CIDEr"] for run in runs]
     assert row.groups["total"]["CIDEr"] == pytest.approx(np.mean(single))
     assert row.spread["total"]["CIDEr"] == pytest.approx(np.std(single, ddof=1))
     shown = cc_train("compare", runs[1], f"mine={runs[0]},{runs[1]}", "--latex").stdout
@@ -174,7 +174,7 @@ def test_the_interval_over_runs_is_wider() -> None:
 
 
 def test_latex_prints_names_as_they_stand() -> None:
-    row = comparison.Row("a_b & 50%", {"total": {"CIDEr": 12.34}})
-    text = latex.render(comparison.tables([row]), ["a note"])
+    row = scored_rows.Row("a_b & 50%", {"total": {"CIDEr": 12.34}})
+    text = latex.render(side_by_side.tables([row]), ["a note"])
     assert text.startswith("% a note\n\\begin{table}")
     assert r"a\_b \& 50\% & \textbf{12.3} &  \\" in text

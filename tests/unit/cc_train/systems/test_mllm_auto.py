@@ -27,7 +27,9 @@ def test_a_processor_and_our_table_make_the_same_of_a_pair(folder: Path) -> None
     auto = small_mllm.captioner(folder, "qwen2_5_vl", model={"family": "auto"})
     known = small_mllm.captioner(folder, "qwen2_5_vl")
     assert auto.base.family.name == "auto"
-    assert auto.writer.question(["red cube"]) == known.writer.question(["red cube"])
+    assert auto.prompt_tokenizer.question(["red cube"]) == known.prompt_tokenizer.question(
+        ["red cube"]
+    )
     assert (auto.shape.places, auto.shape.tokens) == (4, (2, 2))
     batch = small_mllm.batch(auto, CAPTIONS, ENTITIES)
     with torch.no_grad():

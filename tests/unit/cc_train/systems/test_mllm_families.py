@@ -29,7 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def features(one: Any, before_after: Tensor, batch: dict[str, Tensor]) -> list[Tensor]:
     """The image tokens of each image, in the order in which the images entered."""
     more = {name: value for name, value in batch.items() if name.startswith("qformer")}
-    output = one.base.model.get_image_features(**one.seen(before_after), **more, return_dict=True)
+    output = one.base.model.get_image_features(
+        **one.image_inputs(before_after), **more, return_dict=True
+    )
     pooled = output.pooler_output
     whole = torch.cat(list(pooled)) if isinstance(pooled, (list, tuple)) else pooled
     return list(whole.reshape(-1, one.shape.places, whole.shape[-1]))
@@ -52,7 +54,7 @@ def test_each_place_has_the_tokens_of_its_own_image(folder: Path, family: str) -
     words = of_words["inputs_embeds"]
     for number, ids in enumerate(batch["ids"]):
         mine = torch.cat([part.view(-1, part.shape[-1]) for part in tokens[2 * number :][:2]])
-        torch.testing.assert_close(words[number][ids == one.writer.image], mine)
+        torch.testing.assert_close(words[number][ids == one.prompt_tokenizer.image], mine)
     swapped = one({**batch, "before_after": batch["before_after"].flip(1)}, length).logits
     assert (swapped - logits)[:, -1].abs().max() > 1e-5
     other = batch["before_after"].clone()
@@ -160,12 +162,12 @@ def test_a_caption_does_not_depend_on_the_pairs_beside_it(folder: Path, family: 
     """Keeps away: a penalty of the padding, of the question's words, or of its end marks."""
     penalty = {"repetition_penalty": 5.0, "max_new_tokens": 12}
     one = small_mllm.captioner(folder, family, generation=penalty)
-    writer = one.writer
-    writer.pad = writer.end  # as for a tokenizer that has no mark for padding
+    tokenizer = one.prompt_tokenizer
+    tokenizer.pad = tokenizer.end  # as for a tokenizer that has no mark for padding
     pairs = small_mllm.pairs()
     # It wants to say words of the question and then the end; what is penalised comes after X.
-    sentence = [*writer.caption("Describe the")[:3], writer.end]
-    other = writer.tokenizer.convert_tokens_to_ids("X")
+    sentence = [*tokenizer.caption("Describe the")[:3], tokenizer.end]
+    other = tokenizer.tokenizer.convert_tokens_to_ids("X")
     head = one.base.model.get_output_embeddings()
     steps, plain = iter(sentence * 10), head.forward
 
@@ -175,8 +177,8 @@ def test_a_caption_does_not_depend_on_the_pairs_beside_it(folder: Path, family: 
 
     head.forward = eager
     names = [["red cube"] * 9, []]
-    questions = [writer.question(one_pair) for one_pair in names]
-    spoken = one._generate(pairs, questions, writer.bridge(names, 2), 1)
+    questions = [tokenizer.question(one_pair) for one_pair in names]
+    spoken = one._generate(pairs, questions, tokenizer.bridge(names, 2), 1)
     assert [row[0] for row in spoken] == [sentence, sentence]
 
 
@@ -184,9 +186,9 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
     """Keeps away: maps of tokens beside a caption's words, or of one image alone."""
     one = small_mllm.captioner(folder, "smolvlm", generation={"max_new_tokens": 20})
     words = ("the", "red", "cube", "moved", "to", "the", "left")
-    sentence = one.writer.caption(" ".join(words))
+    sentence = one.prompt_tokenizer.caption(" ".join(words))
     tap = Tap(families.module_at(one.model, one.base.family.language, -1)[0], "rows")
-    batch = small_mllm.batch(one, [one.writer.spoken(sentence)], [[]])
+    batch = small_mllm.batch(one, [one.prompt_tokenizer.decode(sentence)], [[]])
     count = len(sentence)
     tap.queries = batch["last"][:, None] + torch.arange(count)
     with attention_tap.only(tap), torch.no_grad():
@@ -197,7 +199,11 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
     assert maps.words == words
     assert maps.maps.shape == (7, 2, 2)
     assert maps.maps.sum((1, 2)) == pytest.approx(1.0)
-    last = [n for n in range(count - 1) if len(one.writer.spoken(sentence[: n + 1]).split()) == 7]
+    last = [
+        n
+        for n in range(count - 1)
+        if len(one.prompt_tokenizer.decode(sentence[: n + 1]).split()) == 7
+    ]
     looked = rows.probabilities[0][last][:, places].sum((0, 1))  # not where it looked to end
     assert maps.maps[6].ravel() == pytest.approx((looked / looked.sum()).numpy())
     (caption,) = one.caption(small_mllm.pairs(1))
@@ -210,7 +216,7 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
 def test_words_look_through_learned_queries(folder: Path, family: str) -> None:
     """Keeps away: maps of queries as if they had places; those of the other image or word."""
     one = small_mllm.captioner(folder, family)
-    sentence = one.writer.caption("the sphere")[:-1]
+    sentence = one.prompt_tokenizer.caption("the sphere")[:-1]
     rows = torch.zeros(len(sentence), 10)
     places = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
     rows[0, 1], rows[0, 6], rows[-1, 4] = 0.5, 0.25, 0.1

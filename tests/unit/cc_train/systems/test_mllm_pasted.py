@@ -47,11 +47,11 @@ def test_a_model_sees_one_picture_with_before_on_the_left(folder: Path, family: 
     batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
     images_of = batch["before_after"]
     assert images_of.shape == (2, 2, SIZE, HALF, 3)
-    places = (batch["ids"] == one.writer.image).sum(1).tolist()
+    places = (batch["ids"] == one.prompt_tokenizer.image).sum(1).tolist()
     assert places == [plain.shape.places] * 2
     by_hand = torch.cat((images_of[:, 0], images_of[:, 1]), dim=2)
     twice = torch.stack((by_hand, by_hand), dim=1)  # in the place of two images: the same one
-    expected, seen = plain.seen(twice), one.seen(images_of)
+    expected, seen = plain.image_inputs(twice), one.image_inputs(images_of)
     for name, values in seen.items():
         known = expected[name]
         if values.ndim == known.ndim and len(values) != len(known):
@@ -94,7 +94,14 @@ def test_the_mask_lies_over_both_halves(folder: Path, family: str, where: Any) -
     control = AttentionControl(where=where)
     assert control_grid(one, control) == (4, 4)
     make = MllmBatches(
-        one.writer, one.inputs.size, control, Entities(), (4, 4), one.shape.images, None, True
+        one.prompt_tokenizer,
+        one.inputs.size,
+        control,
+        Entities(),
+        (4, 4),
+        one.shape.images,
+        None,
+        True,
     )
     batch = make([marked()], [np.random.default_rng(0)])
     assert batch["before_after"].shape == (1, 2, *one.inputs.size, 3)
@@ -111,11 +118,11 @@ def test_maps_of_words_lie_over_each_image(folder: Path) -> None:
     """Keeps away: heat of the image before that is drawn on the left of the image after."""
     maps = torch.zeros(2, 2, 4)
     maps[0, 0, 1], maps[1, 1, 2] = 1, 1
-    both = images.pasted_maps(maps)
+    both = images.maps_of_sides(maps)
     assert both.tolist() == [[[0, 1], [0, 0]], [[0, 0], [1, 0]]]
     odd = torch.zeros(1, 1, 3)
     odd[0, 0, 1] = 1  # lies over the end of before and the beginning of after
-    assert images.pasted_maps(odd).tolist() == [[[0.5, 0, 0.5]]]
+    assert images.maps_of_sides(odd).tolist() == [[[0.5, 0, 0.5]]]
     (caption,) = captioner(folder, "instructblip").caption(small_mllm.pairs(1, 0, SIZE, HALF))
     assert caption.attention is not None
     assert caption.attention.maps.shape[1:] == (4, 2)
@@ -132,4 +139,4 @@ def test_what_cannot_be_pasted_is_refused(folder: Path) -> None:
     shape = images.geometry(families.INTERNVL, small_mllm.config("internvl", words, None), None)
     odd = dataclasses.replace(shape, size=21)
     with pytest.raises(UserError, match="a picture of 21 px has no two halves"):
-        images._entered(odd, "pasted")
+        images._laid_out(odd, "pasted")

@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_prompts_mark_two_images(folder: Path, family: str, text: str) -> None:
     """Keeps away: one image in the prompt, or marks that the model was not trained with."""
     one = small_mllm.captioner(folder, family)
-    written = one.base.tokenizer.decode(one.writer.question())
+    written = one.base.tokenizer.decode(one.prompt_tokenizer.question())
     marker = one.base.family.marker * 4
     text = text.replace("F{}F", "<fake_token_around_image><global-img>{}<fake_token_around_image>")
     text = text.replace("V{}W", "<|vision_start|>{}<|vision_end|>")
@@ -62,11 +62,11 @@ def test_a_chat_template_writes_the_prompt_where_there_is_one(folder: Path) -> N
         "{% endfor %}{% endfor %}{% if add_generation_prompt %} ASSISTANT{% endif %}"
     )
     shown = "<|vision_start|>" + 4 * "<|image_pad|>" + "<|vision_end|>"
-    written = one.writer.written(QUESTION)
+    written = one.prompt_tokenizer.prompt_text(QUESTION)
     assert written == f"USER Before: {shown} After: {shown}{QUESTION} ASSISTANT"
     one.base.tokenizer.chat_template = "{{ messages[0]['content'][0]['text'] }}<|image_pad|>"
     with pytest.raises(UserError, match="a prompt has 4 places for images, where 2 images of 4"):
-        one.writer.question()
+        one.prompt_tokenizer.question()
 
 
 def test_a_question_with_marks_of_its_own_is_refused(folder: Path) -> None:
@@ -84,21 +84,21 @@ def test_a_prompt_that_does_not_fit_is_refused(folder: Path) -> None:
 
 def test_labels_are_the_captions_next_tokens(folder: Path) -> None:
     """Keeps away: a loss on the prompt, or on the padding of a shorter neighbour."""
-    batch = prompts.taught([[5, 6, 7], [5]], [[8, 2], [9, 9, 2]], 0)
+    batch = prompts.training_batch([[5, 6, 7], [5]], [[8, 2], [9, 9, 2]], 0)
     assert batch["ids"].tolist() == [[5, 6, 7, 8, 2], [5, 9, 9, 2, 0]]
     none = IGNORED
     assert batch["labels"].tolist() == [[none, none, 8, 2, none], [9, 9, 2, none, none]]
     assert batch["last"].tolist() == [2, 0]
     assert batch["attention"].sum(1).tolist() == [5, 4]
-    ids, attention = prompts.asked([[5, 6, 7], [5]], 0)
+    ids, attention = prompts.left_padded([[5, 6, 7], [5]], 0)
     assert ids.tolist() == [[5, 6, 7], [0, 0, 5]]
     assert torch.equal(attention, (ids > 0).long())
 
 
 def test_captions_come_back_as_they_were_said(folder: Path) -> None:
     """Keeps away: marks, or what follows the end, in a caption."""
-    writer = small_mllm.captioner(folder, "blip2").writer
-    ids = writer.caption("the red cube moved")
-    assert ids[-1] == writer.end
-    assert writer.spoken([*ids, *writer.caption("and more")]) == "the red cube moved"
-    assert len(writer.caption("the red cube " * 40)) == writer.sizes.length
+    tokenizer = small_mllm.captioner(folder, "blip2").prompt_tokenizer
+    ids = tokenizer.caption("the red cube moved")
+    assert ids[-1] == tokenizer.end
+    assert tokenizer.decode([*ids, *tokenizer.caption("and more")]) == "the red cube moved"
+    assert len(tokenizer.caption("the red cube " * 40)) == tokenizer.sizes.length

@@ -154,8 +154,11 @@ def test_entities_that_were_found_are_asked_about(
     captioner: Any = captioners.load(tmp_path)
     entries = shard_index.read([str(shards / "train-*.tar")])
     asked: list[Any] = []
-    plain = captioner.writer.question
-    captioner.writer.question = lambda names=(): (asked.append(list(names)), plain(names))[1]
+    plain = captioner.prompt_tokenizer.question
+    captioner.prompt_tokenizer.question = lambda names=(): (
+        asked.append(list(names)),
+        plain(names),
+    )[1]
     list(predict(captioner, entries[:2]))
     assert asked == [["red cube"], ["red cube"]]
 
@@ -166,7 +169,9 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
     """Keeps away: prompts that never lack entities; masks that mark everything and say nothing."""
     one = small_mllm.captioner(folder, "smolvlm")
     control = batches.AttentionControl(masks="truth")
-    make = batches.MllmBatches(one.writer, (56, 56), control, batches.Entities(k=2), (4, 4))
+    make = batches.MllmBatches(
+        one.prompt_tokenizer, (56, 56), control, batches.Entities(k=2), (4, 4)
+    )
     entries = shard_index.read([str(shards / "train-*.tar")])
     samples = [entries[0].read(), entries[1].read()]
     kinds = [sample.meta["kind"] for sample in samples]
@@ -174,14 +179,14 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
     assert batch["has_mask"].tolist() == [kind == "change" for kind in kinds]
     assert batch["before_after"].shape == (2, 2, 56, 56, 3)
     large = batches.AttentionControl(masks="truth", largest_share=0.2)
-    make = batches.MllmBatches(one.writer, (56, 56), large, batches.Entities(), (4, 4))
+    make = batches.MllmBatches(one.prompt_tokenizer, (56, 56), large, batches.Entities(), (4, 4))
     assert not make(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
     drawn = [make._names(samples[0], rng) for rng in np.random.default_rng(0).spawn(400)]
     dropped = sum(not names for names in drawn)
     assert 30 < dropped < 95  # 0.15 of 400
     assert next(name for name in drawn if name) == ["red cube"]
     make_batch = batches.MllmBatches(
-        one.writer, (56, 56), batches.AttentionControl(), batches.Entities(), (4, 4)
+        one.prompt_tokenizer, (56, 56), batches.AttentionControl(), batches.Entities(), (4, 4)
     )
     assert not make_batch(samples, list(np.random.default_rng(0).spawn(2)))["has_mask"].any()
     assert samples[0].change() is None
@@ -295,23 +300,25 @@ def test_what_is_damaged_in_a_sample_is_told_in_a_line(
         recipe._require_findings(chosen, entries)
 
 
-def test_new_eyes_start_from_those_of_a_pair_captioner(folder: Path, shards: Path) -> None:
-    """Keeps away: eyes that begin anew although a run was named; those of other features."""
+def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) -> None:
+    """Keeps away: a connector that begins anew although a run was named; one of other features."""
     mini = runs.read(runs.locate("captioner-mini"))
     spec = BackboneSpec.of_json(mini.settings["backbone"])
     one = Request([], [], Path("none"), Path("captioner-mini"), console=QUIET)
-    eyes, chosen = GridConnector(Connector(), spec.grid, 48, 1.0), recipe.Settings()
-    recipe._start_eyes(eyes, chosen, [], spec, one)
+    connector, chosen = GridConnector(Connector(), spec.grid, 48, 1.0), recipe.Settings()
+    recipe._init_connector(connector, chosen, [], spec, one)
     for name in ("mean", "adapter.0.weight", "cross.query.weight", "facts.bias"):
-        assert torch.equal(eyes.state_dict()[name], mini.tensors[f"encoder.{name}"])
+        assert torch.equal(connector.state_dict()[name], mini.tensors[f"encoder.{name}"])
     narrow = GridConnector(Connector(width=64), spec.grid, 48, 1.0)
-    with pytest.raises(UserError, match=r"has other eyes .* Set connector\.width=128"):
-        recipe._start_eyes(narrow, chosen, [], spec, one)
+    with pytest.raises(
+        UserError, match=r"has an encoder of other sizes .* Set connector\.width=128"
+    ):
+        recipe._init_connector(narrow, chosen, [], spec, one)
     other = recipe.Settings(connector=Connector(heads=2))
     with pytest.raises(UserError, match=r"has encoder\.heads=4, not 2\. Set connector\.heads=4"):
-        recipe._start_eyes(eyes, other, [], spec, one)
+        recipe._init_connector(connector, other, [], spec, one)
     with pytest.raises(UserError, match="has another backbone or image size"):
-        recipe._start_eyes(eyes, chosen, [], dataclasses.replace(spec, sha256="0"), one)
+        recipe._init_connector(connector, chosen, [], dataclasses.replace(spec, sha256="0"), one)
     with pytest.raises(UserError, match="--init: only the connector of a language model"):
         start.train("mllm", settings(folder, "smolvlm", shards),  # before anything large is read
                     Request(["none.tar"], [], Path("none"), Path("x"), console=QUIET))  # fmt: skip

@@ -1,23 +1,20 @@
-"""Evaluations side by side, with published figures as extra rows: `cc-train compare`."""
+"""Evaluations as rows of a comparison: the scores of a run, of a folder, or of a file."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
 from cc_train.evaluation import evaluation, fact_scores, signature
 from cc_train.evaluation.captions import metrics
-from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.signature import Signature
 
@@ -80,35 +77,6 @@ class Row:
         """In words why a published row may mislead."""
         details = self.details.get(group, {})
         return " ".join(str(details[key]) for key in ("uncertain", "note") if key in details)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of one group, best CIDEr last. best: the one of `rows` that leads in each measure."""
-
-    group: str
-    measures: list[str]
-    rows: list[Row]
-    best: dict[str, Row]
-
-    def leads(self, row: Row, measure: str) -> bool:
-        """Whether this one of `rows` leads; a published row may have the name of one of ours."""
-        return self.best[measure] is row
-
-
-@dataclass(frozen=True)
-class Interval:
-    """How much more of a measure, × 100, `name` has than `other` over the same pairs.
-
-    measure: `exact` or CIDEr. difference: the mean over the pairs. low, high: its 95 % interval.
-    """
-
-    name: str
-    other: str
-    difference: float
-    low: float
-    high: float
-    measure: str = "CIDEr"
 
 
 def read(place: str) -> Row:
@@ -219,159 +187,3 @@ def _told_apart(row: Row, same_name: Sequence[Row]) -> str:
         return row.name
     depth = next(n for n in itertools.count(1) if parents[-n:] not in {o[-n:] for o in others})
     return "/".join((*parents[-depth:], row.name))
-
-
-def require_same(rows: Sequence[Row]) -> None:
-    """Raises UserError for rows of ours whose scores are not comparable by their signatures."""
-    different = _different(rows)
-    if different:
-        raise UserError(
-            different[0],
-            "Evaluate them in the same way, or show them side by side with --mixed",
-        )
-
-
-def _different(rows: Sequence[Row]) -> list[str]:
-    """In words which evaluations have another signature than the first that has one."""
-    ours = [row for row in rows if not row.sources]
-    first = next((row for row in ours if row.signature is not None), None)
-    if first is None or first.signature is None:
-        return []
-    lines = []
-    for row in ours:
-        if row.signature is None:
-            lines.append(f"{row.name} has no signature, unlike {first.name}: older code scored it")
-            continue
-        keys = first.signature.differences(row.signature)
-        if keys:
-            what = ", ".join(
-                f"{key} {row.signature.parts[key]} for {first.signature.parts[key]}" for key in keys
-            )
-            lines.append(f"{row.name} is not scored as {first.name} is: {what}")
-    return lines
-
-
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """A table a group that one of our rows has; without rows of ours, a table a group."""
-    ours = [row for row in rows if not row.sources] or rows
-    names = evaluation.ranked({group for row in ours for group in row.groups})
-    tables = []
-    for group in names:
-        ranked = [row for row in rows if row.groups.get(group)]
-        ranked.sort(key=lambda row: row.groups[group].get("CIDEr", 0.0))
-        measures = [m for m in MEASURES if any(m in row.groups[group] for row in ranked)]
-        best = {
-            m: max(
-                (row for row in ranked if m in row.groups[group]), key=lambda r: r.groups[group][m]
-            )
-            for m in measures
-        }
-        tables.append(Table(group, measures, ranked, best))
-    return tables
-
-
-def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
-    """Each later row against the first, by resampling the pairs that both have (paired bootstrap),
-    and the runs where a row is of several.
-
-    A pair's own CIDEr depends on the document frequencies of the whole evaluation, so only rows
-    over exactly the same pairs are compared. The same seed gives the same intervals.
-    """
-    listed = list(rows)
-    exact = [(row.name, [run.exact for run in row.runs]) for row in listed if row.exact]
-    cider = [(row.name, [run.items for run in row.runs]) for row in listed if row.items]
-    return [
-        *_intervals(exact, fact_scores.EXACT, np.random.default_rng(seed)),
-        *_intervals(cider, "CIDEr", np.random.default_rng(seed)),
-    ]
-
-
-def _intervals(
-    scored: Sequence[tuple[str, Sequence[Mapping[str, float]]]],
-    measure: str,
-    rng: np.random.Generator,
-) -> list[Interval]:
-    """Of the scores of pairs of each run by name of its row, each later row against the first."""
-    if not scored:
-        return []
-    (other, first), *later = scored
-    return [
-        Interval(name, other, *bootstrap.gain(first, runs, rng), measure)
-        for name, runs in later
-        if all(run.keys() == first[0].keys() for run in (*first, *runs))
-    ]
-
-
-def notes(rows: Sequence[Row]) -> list[str]:
-    """Why rows may not be comparable."""
-    ours = [row for row in rows if not row.sources]
-    notes = []
-    for group in evaluation.ranked({group for row in ours for group in row.pairs}):
-        counts = {row.name: row.pairs[group] for row in ours if group in row.pairs}
-        if len(set(counts.values())) > 1:
-            per_row = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            notes.append(f"{group}: not over the same number of pairs ({per_row})")
-    scored = [row for row in ours if row.items]
-    others = [row.name for row in scored if row.items.keys() != scored[0].items.keys()]
-    if others:
-        notes.append(f"not over the same pairs as {scored[0].name}: {', '.join(others)}")
-    if len({row.conventions for row in ours}) > 1:
-        notes.append("scored by different conventions; see each scores.json")
-    notes += [f"different signatures: {line}" for line in _different(rows)]
-    signatures = dict.fromkeys(row.signature.line for row in ours if row.signature is not None)
-    notes += [f"signature: {line}" for line in signatures]
-    several = [row for row in ours if row.members]
-    notes += [
-        f"{row.name}: mean ± standard deviation of {len(row.members)} runs" for row in several
-    ]
-    if any(row.exact for row in ours):
-        notes.append("type and exact: share of the changed pairs; see docs/captioner.md, Facts")
-    notes += _on_masks(ours)
-    if any(row.sources for row in rows):
-        notes.append("published rows: as their papers give them, of the official test split")
-        used = {mark for row in rows for marks in row.marks.values() for mark in marks}
-        notes += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
-    return notes
-
-
-def _on_masks(rows: Sequence[Row]) -> list[str]:
-    masked = {row.name: row.masks for row in rows if row.masks}
-    if not masked:
-        return []
-    notes = [
-        "mIoU, mIoU-change and F1: of predicted masks, see docs/masks.md; faithful: share of the "
-        "captions of a change whose mask lies on what they name, see docs/chain.md"
-    ]
-    if len({*masked.values()}) > 1:
-        listed = "; ".join(f"{name}: {masks}" for name, masks in masked.items())
-        notes.append(f"not over the same masks ({listed})")
-    return notes
-
-
-def to_json(tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[str]) -> Any:
-    """All of it as JSON."""
-    return {
-        "groups": {
-            table.group: [
-                {
-                    "system": row.name,
-                    "source": row.sources.get(table.group),
-                    **_scores(row, table),
-                    **row.details.get(table.group, {}),
-                }
-                for row in table.rows
-            ]
-            for table in tables
-        },
-        **{
-            f"{measure} gained": [gain.__dict__ for gain in gains if gain.measure == measure]
-            for measure in ("CIDEr", *sorted({gain.measure for gain in gains} - {"CIDEr"}))
-        },
-        "notes": list(notes),
-    }
-
-
-def _scores(row: Row, table: Table) -> Mapping[str, Any]:
-    pairs = {"pairs": row.pairs[table.group]} if table.group in row.pairs else {}
-    runs = {"runs": len(row.members), "spread": row.spread.get(table.group, {})}
-    return {**pairs, **row.groups[table.group], **(runs if row.members else {})}
