@@ -4,7 +4,8 @@
 
 36 ordered pairs of 36 images, two queries, the sizes of `manifests/synth_features.yaml`, random
 weights, one thread: forward and backward. The plain way takes each pair's two images by themselves
-and attends by torch's fused kernel. Each way has a process of its own; their gradients agree.
+and attends by torch's fused kernel. Each way has a process of its own and keeps freed memory; their
+gradients agree.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from lib.reference import codec
 from torch import Tensor
 
 from cc_prep.models import clip
-from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.models.efficientnet import EfficientNetLite0
 from cc_train.layers import caption_decoder
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -83,7 +83,6 @@ def ready() -> tuple[ProCap, Tensor, Tensor, Tensor]:
     """The captioner, features float16 [IMAGES, C, h, w], and each pair's images, int64 [PAIRS]."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    keep_freed_memory()  # as cc-train does
     spec = BackboneSpec("efficientnet-lite0", "", STORED)
     network = FrozenBackbone(EfficientNetLite0(), spec)
     backbone = BackboneFeatures(network, GRID, "unshuffle")

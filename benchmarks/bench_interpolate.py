@@ -2,9 +2,9 @@
 
 The alternative is the package's own code on the same weights: one pair and one midpoint at a time,
 padded to 128; it writes PNG files at OpenCV's default level. Both read the same rendered images,
-and both write their output. Each has a process of its own. Also printed: the share of our time
-outside the network (decoding, encoding, tar, journal), and the PSNR of both against true frames,
-which must not be lower.
+and both write their output. Each has a process of its own and keeps freed memory. Also printed: the
+share of our time outside the network (decoding, encoding, tar, journal), and the PSNR of both
+against true frames, which must not be lower.
 
     python benchmarks/bench_interpolate.py [--repeats 7]
 """

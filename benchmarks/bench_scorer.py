@@ -5,9 +5,9 @@
 The published sizes: features of 1,024 × 14 × 14, two layers of 512 on either side, CBR frozen. The
 public code's way: every layer's matching, of the whole matrix [B, B, N, N], by torch's own
 gradients; both halves are kept until one backward pass. Both ways have the same losses, which is
-asserted, no dropout, one thread and a process of their own, whose peak memory is that of the way. A
-step of 64 scenes in the public code's way takes minutes and several GB. Decoding: 32 pairs, 24
-positions; the public code computes all of them for each word.
+asserted, no dropout, one thread and a process of their own, whose peak memory is that of the way;
+both keep freed memory. A step of 64 scenes in the public code's way takes minutes and several GB.
+Decoding: 32 pairs, 24 positions; the public code computes all of them for each word.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import click
 import numpy as np
 import torch
 from lib.measuring import report, turns_apart
-from lib.reference import torchs_products
+from lib.reference import recompute_all, torchs_products
 from torch import Tensor
 
-from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train.decoding.search import greedy
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -68,7 +67,7 @@ def main(batch: int, width: int, repeats: int) -> None:
 
 
 @cache
-def objective(width: int) -> ScorerObjective:
+def scorer_objective(width: int) -> ScorerObjective:
     """The same weights in every process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -102,13 +101,12 @@ def batch_of(count: int) -> dict[str, dict[str, Tensor]]:
 
 def ours(count: int, width: int) -> list[float]:
     """A forward and a backward pass as cc-train takes them."""
-    keep_freed_memory()
-    one, batch = objective(width), batch_of(count)
-    denominators = one.denominators(batch)
-    one.network.zero_grad()
+    objective, batch = scorer_objective(width), batch_of(count)
+    denominators = objective.denominators(batch)
+    objective.network.zero_grad()
     totals: dict[str, float] = {}
-    for chunk in one.chunks(batch):
-        losses = one.losses("model", chunk, 0, denominators)
+    for chunk in objective.chunks(batch):
+        losses = objective.losses("model", chunk, 0, denominators)
         losses["total"].backward()
         totals = {n: totals.get(n, 0) + float(v.detach()) for n, v in losses.items()}
     return [totals[name] for name in ("caption", "contrast", "cbr")]
@@ -133,17 +131,17 @@ def attended(attention: Any, x: Tensor, other: Tensor) -> Tensor:
 def public(count: int, width: int) -> list[float]:
     """Both halves with everything that the public code computes, then one backward pass."""
     torchs_products()
-    one, batch = objective(width), batch_of(count)
-    denominators = one.denominators(batch)
-    one.network.zero_grad()
-    parts = [_public(one, batch[half], denominators[half]) for half in one.halves]
+    objective, batch = scorer_objective(width), batch_of(count)
+    denominators = objective.denominators(batch)
+    objective.network.zero_grad()
+    parts = [_public(objective, batch[half], denominators[half]) for half in objective.halves]
     caption, similar, cbr = (sum(values) / 2 for values in zip(*parts, strict=True))
-    (caption + one.weights.contrast * similar + one.weights.cbr * cbr).backward()
+    (caption + objective.weights.contrast * similar + objective.weights.cbr * cbr).backward()
     return [float(value.detach()) for value in (caption, similar, cbr)]
 
 
-def _public(one: ScorerObjective, batch: Any, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    network, reconstruction = one.network, one.reconstruction
+def _public(objective: ScorerObjective, batch: Any, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    network, reconstruction = objective.network, objective.reconstruction
     assert reconstruction is not None
     detector, heads = network.change_detector, network.change_detector.config.heads
     images = network.features(batch["before_after"])
@@ -156,8 +154,8 @@ def _public(one: ScorerObjective, batch: Any, words: Tensor) -> tuple[Tensor, Te
         sides = attended(attention, x, y), attended(attention, y, x)
         scale = attention.logit_scale.exp()
         matched = [
-            scale * whole(attention.query(one), attention.key(other), heads)
-            for one, other in ((x, y), (y, x))
+            scale * whole(attention.query(image), attention.key(other), heads)
+            for image, other in ((x, y), (y, x))
         ]
     difference = detector.embed_fc(torch.cat(sides, dim=2))
     is_word = batch["ids"] != NULL
@@ -178,8 +176,7 @@ def differences(width: int) -> Tensor:
 @torch.inference_mode()
 def kept(width: int) -> np.ndarray:
     """As cc-train decodes."""
-    keep_freed_memory()
-    network = objective(width).network.eval()
+    network = scorer_objective(width).network.eval()
     ids = greedy(network.next_word(), differences(width), network.codec.marks, stop=False)
     return ids.numpy()
 
@@ -188,15 +185,8 @@ def kept(width: int) -> np.ndarray:
 def recomputed(width: int) -> np.ndarray:
     """All 24 positions anew for each word."""
     torchs_products()
-    network, memory = objective(width).network.eval(), differences(width)
-    ids = torch.full((SENTENCES, LENGTH), NULL)
-    ids[:, 0] = START
-    for place in range(LENGTH):
-        logits = network.logits(ids, memory)[:, place]
-        logits[:, UNK] = -1e10
-        if place + 1 < LENGTH:
-            ids[:, place + 1] = logits.argmax(-1)
-    return ids.numpy()
+    network, memory = scorer_objective(width).network.eval(), differences(width)
+    return recompute_all(network.logits, memory, START, NULL, UNK, LENGTH).numpy()
 
 
 if __name__ == "__main__":

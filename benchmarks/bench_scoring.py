@@ -4,7 +4,7 @@
 
 The reference scores 9 frames as 18 pairs of images, each pair through the whole network with the
 text beside it. ViT-B/32 sizes with random weights; the scores agree, which is asserted. Each way
-has a process of its own, two threads.
+has a process of its own, two threads; both keep freed memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from lib.reference import torchs_products
 
 from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
-from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.steps.scoring import FrameScorer, normalize
 
 FRAMES, THREADS = 9, 2
@@ -49,7 +48,6 @@ def parts() -> tuple[CLIP4IDC, np.ndarray]:
 
 def ours() -> np.ndarray:
     """As a worker scores."""
-    keep_freed_memory()
     network, frames = parts()
     scores = FrameScorer(network)(frames, CAPTIONS)
     return np.stack((scores.bef_inter_sim, scores.inter_aft_sim))

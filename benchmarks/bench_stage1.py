@@ -5,10 +5,10 @@
 Batch 2, 4 frames of 224 px, 12 layers, f16-1024 VQGAN, random weights, float32. The reference's
 way, as in ProCap's code: the VQGAN encodes the frames, the damaged frames and, for their indices,
 the frames again; three passes go through torch's own layers, one after the other; attention weights
-are asked for and kept; all frame positions get logits; Adam tensor by tensor. Each way
-has a process of its own, two threads. The losses agree, which is asserted; those on tokens are
-others. The last row is in bfloat16, for processors that have it; it takes turns with the reference
-by itself, since memory for all four is seldom there.
+are asked for and kept; all frame positions get logits; Adam tensor by tensor. Each way has a
+process of its own, two threads; all keep freed memory. The losses agree, which is asserted; those
+on tokens are others. The last row is in bfloat16, for processors that have it; it takes turns with
+the reference by itself, since memory for all four is seldom there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from lib.reference import as_the_reference_encodes, codec, swish, torchs_product
 from torch import Tensor
 
 from cc_prep.models import vqgan
-from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train.data.collate import Reads
 from cc_train.systems.procap import damage
 from cc_train.systems.procap import stage1_objective as stage1
@@ -74,7 +73,6 @@ def tokens_in_half() -> dict[str, float]:
 
 
 def ours(kind: Reads) -> dict[str, float]:
-    keep_freed_memory()  # as cc-train does
     encoder, network = parts()
     optimiser = adam(fused=True)  # as cc-train's is
     optimiser.zero_grad()

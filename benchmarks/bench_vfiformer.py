@@ -5,8 +5,8 @@
 Written out, every window's coarse keys and values are projected anew, four times each token, and
 attention is a product, a softmax and a product. The attention of a shifted block at the first level
 of a 128 px image, with random weights and one thread; both results agree, which is asserted. The
-two take turns in one process. A whole midpoint, most of it convolutions and other linear layers,
-takes about as long either way.
+two take turns in one process, which keeps freed memory. A whole midpoint, most of it convolutions
+and other linear layers, takes about as long either way.
 """
 
 from __future__ import annotations

@@ -173,7 +173,10 @@ def skip_old_smolvlm() -> None:
 
 
 def save(folder: Path, family: str, seed: int = 0) -> Path:
-    """A tiny random model of a family, saved in a folder of its own in `folder`."""
+    """The folder of a tiny random model of a family in `folder`; one that is there already stays.
+
+    Other tests read the models in the fixture `folder` too: one that is changed goes elsewhere.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     if family == "smolvlm":
@@ -235,6 +238,14 @@ def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any)
         **tokenizer.bridge(entities, one.shape.images),
         **more,
     }
+
+
+def save_with_processor(folder: Path) -> Path:
+    """A folder in `folder` in which a tiny Qwen has a processor beside it."""
+    folder = folder / "with_processor"
+    if not folder.exists():
+        save_processor(save(folder, "qwen2_5_vl"))
+    return folder
 
 
 def save_processor(place: Path, longest: int = SIZE) -> None:

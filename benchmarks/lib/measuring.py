@@ -7,7 +7,7 @@ import multiprocessing
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from cc_prep.models.cpu.allocator import keep_freed_memory
 
 FOLDER = Path("out/bench")
 
@@ -42,13 +44,24 @@ class Run:
     result: Any
 
 
-def turns_apart(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Run]:
+def turns_apart(
+    ways: Mapping[str, Callable[[], object]], repeats: int, plain_allocator: Collection[str] = ()
+) -> dict[str, Run]:
     """`turns`, each way in a process of its own: for what it does to the whole process counts.
 
-    A way is a function of a module. Its first call sets up, and is not counted.
+    A way is a function of a module. Its first call sets up, and is not counted. Every process keeps
+    freed memory, as our workers and trainings do, so that no ratio is that of the allocators; those
+    of the ways named in `plain_allocator` have the C library's as it is.
     """
     fresh = multiprocessing.get_context("spawn")
-    pools = {name: ProcessPoolExecutor(1, mp_context=fresh) for name in ways}
+    pools = {
+        name: ProcessPoolExecutor(
+            1,
+            mp_context=fresh,
+            initializer=None if name in plain_allocator else keep_freed_memory,
+        )
+        for name in ways
+    }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     results: dict[str, Any] = {}
     for number in range(repeats + 1):

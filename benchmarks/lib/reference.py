@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -69,6 +69,25 @@ def as_the_reference_encodes(encoder: ProcedureEncoder) -> None:
     """Replaces an encoder's transformer, once."""
     if isinstance(encoder.transformer, clip.Transformer):
         encoder.transformer = Transformer(encoder.transformer)  # type: ignore[assignment]
+
+
+def recompute_all(
+    logits: Callable[[Tensor, Tensor], Tensor], memory: Tensor, begin: int, pad: int, unknown: int,
+    length: int,
+) -> Tensor:  # fmt: skip
+    """Greedy ids int64 [B, length] from `begin` on, all positions anew for each word.
+
+    logits: of ids [B, length] and of memory [B, n, D], [B, length, words]. unknown: a word that is
+    never chosen. What the last pass says has no place left.
+    """
+    ids = torch.full((len(memory), length), pad)
+    ids[:, 0] = begin
+    for position in range(length):
+        next_logits = logits(ids, memory)[:, position]
+        next_logits[:, unknown] = -1e10
+        if position + 1 < length:
+            ids[:, position + 1] = next_logits.argmax(-1)
+    return ids
 
 
 @contextmanager

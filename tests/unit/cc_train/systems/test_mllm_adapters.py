@@ -17,11 +17,6 @@ ALL = ("instructblip", "blip2", "internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl")
 CAPTIONS, ENTITIES = ["there is no change"], [["red cube"]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def ranks(one: Any) -> set[tuple[str, int]]:
     """Name of the layer and rank of every adapter."""
     return {

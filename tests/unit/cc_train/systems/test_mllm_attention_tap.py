@@ -18,11 +18,6 @@ ENTITIES = [["red cube"], []]  # prompts of two lengths, so one of them is padde
 ALL = ("instructblip", "blip2", "internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def with_adapters(one: Any) -> None:
     """Adapters that do something: fresh ones give nothing."""
     for name, parameter in one.named_parameters():

@@ -16,10 +16,9 @@ CAPTIONS, ENTITIES = ["the red cube moved to the left"], [["red cube"]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("models")
-    small_mllm.save_processor(small_mllm.save(place, "qwen2_5_vl"))
-    return place
+def folder(folder: Path) -> Path:
+    """Of a model with a processor beside it."""
+    return small_mllm.save_with_processor(folder)
 
 
 def test_a_processor_and_our_table_make_the_same_of_a_pair(folder: Path) -> None:

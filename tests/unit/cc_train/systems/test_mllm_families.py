@@ -21,11 +21,6 @@ CAPTIONS = ["the red cube moved to the left", "there is no change"]
 ENTITIES = [["red cube"], []]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def features(one: Any, before_after: Tensor, batch: dict[str, Tensor]) -> list[Tensor]:
     """The image tokens of each image, in the order in which the images entered."""
     more = {name: value for name, value in batch.items() if name.startswith("qformer")}

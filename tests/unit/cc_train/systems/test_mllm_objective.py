@@ -23,11 +23,6 @@ ENTITIES = [["red cube"], []]
 OFF = AttentionControl(where="none")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def made(
     folder: Path, family: str, control: AttentionControl, size: int | None = None, **more: Any
 ) -> MllmObjective:

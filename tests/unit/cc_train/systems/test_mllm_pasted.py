@@ -24,15 +24,10 @@ SIZE, HALF = small_mllm.SIZE, small_mllm.SIZE // 2
 CAPTIONS, ENTITIES = ["the red cube moved to the left", "there is no change"], [["red cube"], []]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 def captioner(folder: Path, family: str, **model: Any) -> Any:
     model["images"] = "pasted"
     if family == "auto":
-        small_mllm.save_processor(small_mllm.save(folder, "qwen2_5_vl"))
+        folder = small_mllm.save_with_processor(folder)
         model["family"], family = "auto", "qwen2_5_vl"
     return small_mllm.captioner(folder, family, model=model)
 

@@ -29,11 +29,6 @@ def test_entities_follow_the_question(names: list[str], text: str) -> None:
     assert Prompt().with_entities(names) == text
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
 @pytest.mark.parametrize(
     ("family", "text"),
     [

@@ -36,11 +36,6 @@ QUIET = Console(quiet=True)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four scenes of noise with masks, entities and features of a VQGAN; read only."""
     place = tmp_path_factory.mktemp("shards")

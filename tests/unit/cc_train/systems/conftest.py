@@ -1,0 +1,13 @@
+"""Fixtures that the tests of several systems share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `small_mllm.save` puts its models, so that each is made once; read only."""
+    return tmp_path_factory.mktemp("models")
