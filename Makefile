@@ -125,22 +125,27 @@ scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
 	$(BIN)/cc-train scorer --config '$(DATASET)' --out '$(OUT)/scorer' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
-chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that says where: OUT/chain
+chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that also masks the change: OUT/chain
 	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
 	$(BIN)/cc-train chain --config '$(DATASET)' --out '$(OUT)/chain' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
-# Rendered pairs train SmolLM2-135M with new eyes, which know features of images of 112 px, and FOUND=yes
-# adds attention control and entities. Without any scenes synth's are rendered first. Other data sets
-# train the model that their manifest names, with what is found in their images. See docs/mllm.md.
+# Pairs of synth and pairs train SmolLM2-135M with a vision connector, which reads features of images of
+# 112 px, and FOUND=yes adds attention control and entities. Without any scenes synth's are rendered
+# first. Other data sets train the model that their manifest or ARGS names, with what is found in their
+# images; where neither names one, nothing is built. See docs/mllm.md.
 RENDERED   := $(filter synth pairs,$(DATASET))
+MLLM_NAMED := $(if $(findstring model.weights,$(ARGS))$(CC_TRAIN_MLLM_WEIGHTS),yes)
 FOUND      ?= $(if $(RENDERED),,yes)
 MLLM_SHARDS = $(if $(RENDERED),$(FEATURES_ALONE) --set image_size=112,$(IMAGES_ALONE)) $(PREPARE)
 MLLM_TRAIN  = $(if $(RENDERED),--init captioner-mini \
   $(if $(FOUND),--set attention.where=vision --set entity.source=retrieved))
 SYNTH_DATA  = $${SYNTH_ROOT:-data/synth}
 mllm: $(SETUP)  ## OUT/shards → adapters of a multi-modal language model: OUT/mllm
+	@test -n "$(MLLM_NAMED)" || grep -qs '^ *mllm:' 'manifests/$(DATASET).yaml' '$(DATASET)' || \
+	  { test ! -f 'manifests/$(DATASET).yaml' && test ! -f '$(DATASET)'; } || { echo \
+	  "make mllm: $(DATASET) names no model. Give one: ARGS='--set model.weights=FOLDER'" >&2; exit 2; }
 	@$(SHARDS_ARE_WHOLE) || test '$(DATASET)' != synth || \
 	  test -n "$(findstring --root,$(PREPARE))" || test -e "$(SYNTH_DATA)/splits.json" || \
 	  $(BIN)/cc-prep synth "$(SYNTH_DATA)" --scenes $(SCENES) --seed 8 --size 112 --wording plain
@@ -171,10 +176,10 @@ captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: M
 	BIN=$(BIN) MINI='$(MINI)' sh cc_train/recipes/captioner-mini.sh
 
 # How chain-mini was made, in some ten minutes on two cores; see docs/chain.md.
-chain-mini: $(SETUP)  ## train a captioner that also says where, from captioner-mini: CHAIN_MINI/packed
+chain-mini: $(SETUP)  ## train a captioner that also masks the change, from captioner-mini: CHAIN_MINI/packed
 	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh cc_train/recipes/chain-mini.sh
 
-# How the small default weights were made, on two cores in about four hours; see docs/weights.md.
+# How the small default weights were made: about four hours on two cores; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
 	BIN=$(BIN) ASSETS='$(ASSETS)' sh cc_train/recipes/assets.sh
 

@@ -31,7 +31,7 @@ RESULTS = "benchmarks/results/mllm.jsonl"
 MARK = "mllm comparison"
 FOUND, RETRIEVED = "attention.where=vision", "entity.source=retrieved"
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "frozen, new eyes alone": ("lora.language=0",),
+    "frozen, connector alone": ("lora.language=0",),
     "LoRA": (),
     "LoRA, true masks": (FOUND, "attention.masks=truth"),
     "LoRA, found masks": (FOUND,),

@@ -1,4 +1,4 @@
-"""Packages of the extras: one line for a user who did not install them."""
+"""Packages of the extras: one line for a user who did not install them, with one remedy for all."""
 
 from __future__ import annotations
 
@@ -18,5 +18,10 @@ def require(module: str, purpose: str, extra: str = "mllm") -> None:
     if find_spec(module) is None:
         raise UserError(
             f"{purpose} needs {PACKAGES.get(module, module)}, which is not installed",
-            f"Install the extra: pip install 'change-captioning-toolkit[{extra}]'",
+            install(extra),
         )
+
+
+def install(extra: str) -> str:
+    """How a user installs an extra: the toolkit is not on PyPI, so from the checkout."""
+    return f"Install the extra in the checkout: pip install '.[{extra}]'"

@@ -290,12 +290,18 @@ class Manifest(Section):
         return splits
 
 
-def load(dataset: str, overrides: Sequence[str] = (), root: str | None = None) -> Manifest:
+def load(
+    dataset: str,
+    overrides: Sequence[str] = (),
+    root: str | None = None,
+    *,
+    other_names: Sequence[str] = (),
+) -> Manifest:
     """The manifest of `dataset` (a name or a YAML file) with `key=value` overrides applied.
 
     Raises UserError.
     """
-    source, text = _find(dataset)
+    source, text = _find(dataset, other_names)
     return build(text, source, overrides, root)
 
 
@@ -331,7 +337,7 @@ def _packaged() -> Any:
     return resources.files("manifests")
 
 
-def _find(dataset: str) -> tuple[str, str]:
+def _find(dataset: str, other_names: Sequence[str] = ()) -> tuple[str, str]:
     if dataset.endswith((".yaml", ".yml")):
         candidates: list[Any] = [Path(dataset)]
     else:
@@ -342,7 +348,7 @@ def _find(dataset: str) -> tuple[str, str]:
                 return str(candidate), candidate.read_text(encoding="utf-8")
             except UnicodeDecodeError:
                 raise UserError(f"{candidate}: is not UTF-8 text", "Save it as UTF-8") from None
-    known = names()
+    known = [*names(), *other_names]
     near = difflib.get_close_matches(dataset, known, 1)
     remedy = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(known)}, or a YAML file"
     raise UserError(f"no manifest {candidates[0]}", remedy)

@@ -15,7 +15,7 @@ from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import page_commands, systems
 from cc_train.baselines import commands as baseline_commands
-from cc_train.options import device_option
+from cc_train.options import SHARDS, beams_option, device_option, shards_option
 from cc_train.sharing import commands as sharing_commands
 
 
@@ -99,22 +99,24 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+RECIPES = "clip4idc-mini, vqgan-mini, vqgan-mini-f8"  # configs.recipes(), which imports more
 TRAINING_OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--shards"],
         multiple=True,
         required=True,
         metavar="SHARDS",
-        help="Shards: a path, glob, brace expression or URL (repeatable).",
+        help=f"Shards to train on: {SHARDS}.",
     ),
     click.Option(["--out", "run"], required=True, metavar="RUN", help="The run's folder."),
     click.Option(
         ["--config"],
         metavar="NAME|FILE",
-        help="Settings: a manifest, a YAML file, or the name of ours; default: the defaults.",
+        help="Settings: a manifest (name or file), a YAML file of settings, or a recipe of the "
+        f"package ({RECIPES}). Without it all settings have their defaults.",
     ),
     click.Option(
-        ["--init"], metavar="PLACE", help="A run or weights to start from; see the system's page."
+        ["--init"], metavar="PLACE", help="A run or weights to start from, as described above."
     ),
     click.Option(["--steps"], type=click.IntRange(1), help="Short for --set loop.steps=N."),
     click.Option(
@@ -128,21 +130,21 @@ TRAINING_OPTIONS: list[click.Parameter] = [
         type=click.Choice(["auto", "never"]),
         default="auto",
         show_default=True,
-        help="Go on from the last checkpoint in RUN, or refuse a folder that has a run.",
+        help="auto: go on from the last checkpoint in RUN; never: refuse a folder that has a run.",
     ),
 ]
 VALID = click.Option(
     ["--valid"],
     multiple=True,
     metavar="SHARDS",
-    help="Shards to validate on; default: validation_split.share of the scenes in --shards.",
+    help=f"Shards to validate on: {SHARDS}. Default: a share of the scenes in --shards "
+    "(validation_split.share).",
 )
-
 
 DRY_RUN = click.Option(
     ["--dry-run"],
     is_flag=True,
-    help="Print what the training would take in memory, and train nothing.",
+    help="Print how much memory the training would take, and stop.",
 )
 
 
@@ -167,15 +169,15 @@ def _training(system: systems.System) -> click.Command:
 
 @cli.command()
 @click.argument("run", required=False)
-@click.option("--shards", multiple=True, metavar="SHARDS", help="Training shards of the split.")
+@shards_option("Training shards of the split")
 @click.option(
     "--predictions",
     multiple=True,
     metavar="FILE|DIR",
-    help="Score these, of any system, in place of RUN's (repeatable).",
+    help="Score these predictions, of any system, in place of RUN's (repeatable).",
 )
 @click.option("--references", metavar="FILE", help="References for --predictions: COCO or JSON.")
-@click.option("--types", metavar="FILE", help="Type mapping for --predictions: {type: [ids]}.")
+@click.option("--types", metavar="FILE", help="Types of change for --predictions: {type: [ids]}.")
 @click.option(
     "--facts", metavar="FILE", help="What truly changed: the facts.json of a rendered data set."
 )
@@ -186,37 +188,40 @@ def _training(system: systems.System) -> click.Command:
     "--protocol",
     "protocol_name",
     metavar="NAME",
-    help="Check that what is scored is the named protocol's: spot-single, levir-cc, …",
+    help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
 )
 @click.option(
-    "--mask-predictions", metavar="DIR", help="Score these masks, PNGs of class ids, of any system."
+    "--mask-predictions",
+    metavar="DIR",
+    help="Score the masks in this folder (PNGs of class ids), of any system.",
 )
-@click.option("--mask-references", metavar="DIR", help="The true masks, under the same names.")
+@click.option("--mask-references", metavar="DIR", help="The true masks, with the same file names.")
 @click.option(
     "--classes",
     type=click.IntRange(2, 255),
-    help="Of masks, the unchanged one included; default: 2 or 3, by their values.",
+    help="Number of mask classes, including the unchanged class; default: 2 or 3, inferred from "
+    "the pixel values.",
 )
 @click.option(
     "--out",
     metavar="DIR",
-    help="Where the files go; default: RUN/evaluation, or NAME.evaluation for predictions and a "
-    "captioner of the package.",
+    help="The folder that is written; default: RUN/evaluation, or NAME.evaluation for predictions "
+    "and for a captioner of the package or the hub.",
 )
-@click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
+@beams_option
 @device_option
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def evaluate(**options: Any) -> None:
     """Scores RUN's captions, or any system's, against references.
 
-    BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE of all pairs, of the changed and the unchanged ones
-    and of each type of change; METEOR and SPICE need Java. Predictions are always written.
-    Of rendered pairs first what is right: changed or not, type of change, looks of the object.
-    Their shards hold the facts; for --references give them with --facts.
+    Computes BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE for all pairs, for the changed and the
+    unchanged ones, and for each type of change; METEOR and SPICE need Java. Predictions are always
+    written. For rendered pairs, what the captions state is checked first: changed or not, type of
+    change, looks of the object. Their shards hold the facts; with --references, give --facts.
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
-    The last line is the signature of the scores: with another one they are not comparable.
-    Masks are written and scored too where captioner and shards have them; --mask-predictions takes
-    anybody's.
+    The last line is the signature of the scores: scores with different signatures are not
+    comparable. Masks are written and scored too where captioner and shards have them;
+    --mask-predictions scores the masks of any system.
 
     \b
     Examples:
@@ -237,25 +242,34 @@ def evaluate(**options: Any) -> None:
 @click.option(
     "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see above."
 )
+@shards_option("Training shards whose samples are captioned, with their references")
 @click.option(
-    "--shards", multiple=True, metavar="SHARDS", help="Samples of training shards, with references."
+    "--limit", type=click.IntRange(1), help="With --shards: caption at most this many samples."
 )
-@click.option("--limit", type=click.IntRange(1), help="Of --shards: at most so many samples.")
-@click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
+@beams_option
 @device_option
-@click.option("--json", "as_json", is_flag=True, help="A JSON line a pair, with all beams.")
-@click.option("--mask", metavar="FILE", help="Of one pair: a PNG of class ids, where it changed.")
-@click.option("--overlay", metavar="FILE", help="Of one pair: both images with the mask over them.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per pair, with all beams."
+)
+@click.option(
+    "--mask",
+    metavar="FILE",
+    help="For one pair: write the predicted mask as a PNG of class ids.",
+)
+@click.option(
+    "--overlay", metavar="FILE", help="For one pair: write both images with the mask over them."
+)
 def caption(**options: Any) -> None:
-    """Says what changed from BEFORE to AFTER.
+    """Prints what changed from BEFORE to AFTER, as a sentence.
 
-    RUN is the folder of a training or of an exported captioner; without it captioner-mini, which
-    comes with the package. A calibrated captioner adds the chance that its sentence is right.
+    RUN is the folder of a training or of an exported captioner. Without RUN, captioner-mini is
+    used, which comes with the package. A calibrated captioner adds the probability that its
+    sentence is right.
 
-    With --pairs for many: a list with columns `before` and `after`, paths relative to it, or a
-    folder with `before/NAME` and `after/NAME`, or with `NAME_before.*` and `NAME_after.*`. A pair
-    without readable images has its error on standard error, with --json also a record in its
-    place; the exit code is then 1.
+    --pairs captions many pairs: a list with columns `before` and `after` (paths relative to the
+    list), a folder with `before/NAME` and `after/NAME`, or one with `NAME_before.*` and
+    `NAME_after.*`. For a pair without readable images, the error is printed on standard error (with
+    --json also a record in its place), and the exit code is 1.
 
     \b
     Examples:

@@ -14,6 +14,7 @@ from cc_prep import storage, weights
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco as reference_files
 from cc_prep.media.images import ENDINGS
+from cc_prep.words import counted
 from cc_train import captioner as captioners
 from cc_train import configs, start, systems
 from cc_train.captioner import Caption, CaptionModel
@@ -193,9 +194,10 @@ def _trained_on(run: str, entries: Sequence[Entry]) -> int:
 def _say_left_out(pairs: int, predictions: int) -> None:
     """pairs: how many have no prediction. predictions: how many are of pairs without captions."""
     if pairs:
-        click.echo(f"{pairs} pairs without a prediction left out", err=True)
+        click.echo(f"left out: {counted(pairs, 'pair')} without a prediction", err=True)
     if predictions:
-        click.echo(f"{predictions} predictions of pairs without captions left out", err=True)
+        count = counted(predictions, "prediction")
+        click.echo(f"left out: {count} of pairs without captions", err=True)
 
 
 def _score_mask_files(

@@ -62,7 +62,7 @@ def _read(config: str, system: str, console: Console) -> tuple[dict[str, Any], s
     if config in recipes():
         config = str(RECIPES / f"{config}.yaml")
     if not config.endswith((".yaml", ".yml")):
-        loaded = manifest.load(config)
+        loaded = manifest.load(config, other_names=recipes())
         return _section(loaded.train, loaded.source, system, console)
     try:
         values = settings.parse(Path(config).read_text(encoding="utf-8"), config)

@@ -6,24 +6,26 @@ from typing import Any
 
 import click
 
-from cc_train.options import device_option
+from cc_train.options import device_option, shards_option
 
 
 @click.command()
 @click.argument("places", nargs=-1, metavar="[RUN…]")
-@click.option("--dataset", metavar="NAME", help="Add published figures of it: clevr, spot, …")
-@click.option("--mixed", is_flag=True, help="Show scores with different signatures all the same.")
-@click.option("--out", metavar="FILE", help="Also write a page, with bars.")
-@click.option("--latex", is_flag=True, help="Print LaTeX tables, for booktabs.")
+@click.option(
+    "--dataset", metavar="NAME", help="Add published figures of this data set: clevr, spot, …"
+)
+@click.option("--mixed", is_flag=True, help="Do not refuse scores with different signatures.")
+@click.option("--out", metavar="FILE", help="Also write an HTML page, with bars.")
+@click.option("--latex", is_flag=True, help="Print LaTeX tables (package booktabs).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(**options: Any) -> None:
     """Prints the scores of several runs, or folders of evaluate, side by side.
 
-    Scores with different signatures are refused. Where two were scored over the same pairs it says
-    how much CIDEr is gained over the first, with an interval, and of rendered pairs how many more
-    captions are exactly right. NAME=RUN,RUN,… stands for several runs of one system: their mean,
-    standard deviation, and an interval over pairs and runs. --dataset adds what papers report
-    (docs/published.md).
+    Scores with different signatures are refused. For runs that were scored on the same pairs as the
+    first one, the gain in CIDEr over the first is printed, with an interval; for rendered pairs
+    also how many more captions are exactly right. NAME=RUN,RUN,… names several runs of one system:
+    mean, standard deviation, and an interval over pairs and runs are printed. --dataset adds the
+    figures that papers report (docs/published.md).
 
     \b
     Examples:
@@ -37,9 +39,9 @@ def compare(**options: Any) -> None:
 
 
 @click.command()
-@click.option("--out", metavar="FILE", required=True, help="The page, as Markdown.")
+@click.option("--out", metavar="FILE", required=True, help="The Markdown page that is written.")
 def published(out: str) -> None:
-    """Writes a page of the protocols and of the figures that papers report.
+    """Writes a page with the protocols and the figures that papers report.
 
     \b
     Example:
@@ -53,11 +55,21 @@ def published(out: str) -> None:
 
 @click.command()
 @click.argument("run")
-@click.option("--out", metavar="FILE", help="The page; default: RUN/report.html.")
-@click.option("--shards", multiple=True, metavar="SHARDS", help="Show these samples' images.")
-@click.option("--evaluation", metavar="DIR", help="What `evaluate --out` wrote; see there.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="The page that is written; default: RUN/report.html, or NAME.report.html in the current "
+    "folder for a captioner of the package or the hub.",
+)
+@shards_option("Shards whose samples are shown")
+@click.option(
+    "--evaluation",
+    metavar="DIR",
+    help="A folder that `cc-train evaluate --out` wrote; default: RUN/evaluation, or "
+    "NAME.evaluation for a captioner of the package or the hub.",
+)
 def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str | None) -> None:
-    """Draws a page of a run: curves, reconstructions, captions beside their references.
+    """Writes an HTML page about a run: curves, reconstructions, captions beside their references.
 
     \b
     Example:
@@ -72,16 +84,24 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
 @click.argument("run")
 @click.argument("before")
 @click.argument("after")
-@click.option("--out", metavar="FILE", required=True, help="The picture: .png, .jpg or .webp.")
-@click.option("--stage1", metavar="RUN", help="A second row: what this stage 1 imagines.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    required=True,
+    help="The picture that is written: .png, .jpg or .webp.",
+)
+@click.option(
+    "--stage1", metavar="RUN", help="Add a second row: the frames that this stage 1 imagines."
+)
 @device_option
 def imagine(**options: Any) -> None:
     """Draws the frames that the captioner RUN imagines between BEFORE and AFTER.
 
-    From left to right: before; before as its tokens show it, which is the best that the VQGAN can
-    draw; the imagined frames, decoded from the states of the procedure queries by stage 1's head
-    and the VQGAN; after by its tokens; after. Stage 2 trains the encoder on, so the frames need not
-    stay what stage 1 drew: --stage1 adds a row of that, for the same images and RUN's sentence.
+    From left to right: the image before; the same image decoded from its tokens, which is the best
+    that the VQGAN can draw; the imagined frames, decoded from the states of the procedure queries
+    by stage 1's head and the VQGAN; the image after, decoded from its tokens; the image after.
+    Stage 2 continues to train the encoder, so its frames can differ from those of stage 1: --stage1
+    adds a row with the latter, for the same images and RUN's sentence.
 
     \b
     Example:
@@ -96,18 +116,31 @@ def imagine(**options: Any) -> None:
 @click.command()
 @click.argument("run", default="captioner-mini")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True)
-@click.option("--examples", metavar="FILE|DIR", help="Pairs that the page offers; default: ours.")
-@click.option("--collect", metavar="DIR", help="Write captions of own pairs into this folder.")
-@click.option("--pairs", metavar="FILE|DIR", help="Pairs that wait for captions, for --collect.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7860,
+    show_default=True,
+    help="The port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--examples",
+    metavar="FILE|DIR",
+    help="Pairs that the page offers; default: six rendered pairs of the package.",
+)
+@click.option(
+    "--collect", metavar="DIR", help="Store the captions that are entered in this folder."
+)
+@click.option("--pairs", metavar="FILE|DIR", help="With --collect: pairs to be captioned.")
 @device_option
 def serve(**options: Any) -> None:
-    """Shows a page in the browser: drop two images, get the sentence.
+    """Serves a page for the browser that captions two images.
 
     RUN is the folder of a training or of an exported captioner, or captioner-mini. The page shows
-    beams, confidence, where the words look and what the captioner imagines, where it says so. No
-    request leaves the machine. --collect makes a data set of own pairs: our table (pairs.jsonl) and
-    LevirCCcaptions.json. --examples and --pairs take what `cc-train caption --pairs` takes.
+    beams, confidence and, if the captioner provides them, the attention of each word and the
+    imagined frames. No request leaves the machine. --collect makes a data set of your own pairs: a
+    table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs take what `cc-train
+    caption --pairs` takes.
 
     \b
     Examples:
@@ -124,30 +157,47 @@ def serve(**options: Any) -> None:
 
 @click.group()
 def zoo() -> None:
-    """Keeps what was measured, with the files that show it, and makes a page of it."""
+    """Keeps measured results as rows, with the files that prove them, and makes a page of them."""
+
+
+zoo_option = click.option(
+    "--zoo",
+    "folder",
+    default="zoo",
+    show_default=True,
+    metavar="DIR",
+    help="The folder of the rows.",
+)
 
 
 @zoo.command("add")
 @click.argument("evaluation", metavar="EVALUATION")
 @click.option("--name", required=True, help="The row's folder in the zoo.")
-@click.option("--system", required=True, help="What the table calls it.")
+@click.option("--system", required=True, help="Name of the system in the table.")
 @click.option("--dataset", required=True, help="clevr, spot, …, or the title of other data.")
-@click.option("--command", required=True, help="What leads to it from raw files.")
+@click.option(
+    "--command", required=True, help="The commands that reproduce the row from raw files."
+)
 @click.option(
     "--run", metavar="RUN", help="The training, if we trained it: settings, log, weights."
 )
-@click.option("--weights", metavar="PLACE", help="Where RUN's weights are for others.")
+@click.option("--weights", metavar="PLACE", help="Where others find RUN's weights.")
 @click.option("--note", default="", help="A sentence below the table.")
-@click.option("--with-references", is_flag=True, help="Keep the references: they may be public.")
-@click.option("--captions", metavar="FILE", help="What was scored; only its SHA-256 is kept.")
-@click.option("--captions-at", metavar="PLACE", help="Where the authors publish that file.")
-@click.option("--replace", is_flag=True, help="Take the place of a row of this name.")
-@click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
+@click.option(
+    "--with-references", is_flag=True, help="Also store the references (if they may be public)."
+)
+@click.option(
+    "--captions", metavar="FILE", help="The file that was scored; only its SHA-256 is stored."
+)
+@click.option("--captions-at", metavar="PLACE", help="Where its authors publish that file.")
+@click.option("--replace", is_flag=True, help="Replace an existing row of this name.")
+@zoo_option
 def zoo_add(**options: Any) -> None:
     """Adds a row: EVALUATION is a folder that `cc-train evaluate` wrote.
 
-    With --run the row is one that we trained; without it, captions of others that we re-scored.
-    Their captions are copied, unless --captions names the file and --captions-at its place.
+    With --run it is the row of a system that we trained. Without it, it is the row of captions of
+    others, which we scored again; they are copied, unless --captions names the file and
+    --captions-at the place where it is published.
 
     \b
     Example:
@@ -162,10 +212,10 @@ def zoo_add(**options: Any) -> None:
 @zoo.command("check")
 @click.argument("name")
 @click.option("--captions", metavar="FILE", required=True, help="The file that the row names.")
-@click.option("--references", metavar="FILE", help="As cc-prep references writes them.")
-@click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
+@click.option("--references", metavar="FILE", help="The file that cc-prep references wrote.")
+@zoo_option
 def zoo_check(name: str, captions: str, references: str | None, folder: str) -> None:
-    """Computes the figures of a row again, from captions that the zoo does not hold.
+    """Computes the figures of a row again, from captions that are not stored in the zoo.
 
     \b
     Example:
@@ -182,10 +232,10 @@ def zoo_check(name: str, captions: str, references: str | None, folder: str) -> 
 
 
 @zoo.command("page")
-@click.option("--out", metavar="FILE", required=True, help="The page, as Markdown.")
-@click.option("--zoo", "folder", default="zoo", show_default=True, metavar="DIR")
+@click.option("--out", metavar="FILE", required=True, help="The Markdown page that is written.")
+@zoo_option
 def zoo_page(out: str, folder: str) -> None:
-    """Makes the page of all rows, and computes BLEU-4 and CIDEr again where references are kept.
+    """Writes the page of all rows. Computes BLEU-4 and CIDEr again where references are stored.
 
     \b
     Example:

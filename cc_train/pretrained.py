@@ -53,7 +53,7 @@ class Captioner:
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the captioner as `cc-train export` does, without measuring it; the folder.
 
-        Raises UserError if the folder is there already.
+        Raises UserError if the folder already exists.
         """
         return export.save(self.folder, Path(folder))
 

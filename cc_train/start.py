@@ -25,7 +25,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
     loop = settings.loop  # type: ignore[attr-defined]
     if loop.threads:
         torch.set_num_threads(loop.threads)
-    device = pick_device(loop.device, "Say --set loop.device=cpu", loop.tf32)
+    device = pick_device(loop.device, "Use --set loop.device=cpu", loop.tf32)
     if not systems.get(system).ranks and distributed.world_size() > 1:
         raise UserError(f"{system} is trained by one process", "Start it without torchrun")
     with distributed.joined(device == "cuda") as ranks:

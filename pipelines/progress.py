@@ -11,6 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
+from cc_prep.words import counted
 from pipelines.state.journal import Done, State
 
 POLL_SECONDS = 1.0
@@ -112,7 +113,8 @@ class Watcher:
     def _say_that_it_waits(self) -> None:
         """Once: on a full cluster, or one that is still to start its nodes, nothing happens yet."""
         if not self.waited:
-            self.console.print(f"waiting for Ray to start {self.workers} workers", highlight=False)
+            workers = counted(self.workers, "worker")
+            self.console.print(f"waiting for Ray to start {workers}", highlight=False)
             self.waited = True
 
     def line(self) -> str:
@@ -132,7 +134,7 @@ class Watcher:
     def _words(self, now: Counts) -> str:
         new_pairs = now.finished - self.first.finished
         rate = new_pairs / (time.monotonic() - self.started)
-        starting = "starting" if now.under_way else f"waiting for {self.workers} workers"
+        starting = "starting" if now.under_way else f"waiting for {counted(self.workers, 'worker')}"
         time_left = (
             f"{clock((now.planned - now.finished) / rate)} left" if new_pairs > 0 else starting
         )

@@ -47,7 +47,7 @@ def recognise(name: str, root: str, like: str | None = None) -> Recognised:
     like: a manifest whose preparation and trainings are taken; default: the layout's own.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise UserError(f"the name {name!r}", "Use letters, digits, _ and -")
+        raise UserError(f"the name {name!r} is not allowed", "Use only letters, digits, _ and -")
     if not storage.is_folder(root):
         raise UserError(f"no folder {root}", "Give the folder that the data lies in")
     parts = {layout: reader.parts(root) for layout, reader in datasets.READERS.items()}

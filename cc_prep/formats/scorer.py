@@ -96,7 +96,7 @@ def _check_target(target: str) -> None:
     """Raises UserError for a folder that holds an earlier export, whose features might stay."""
     for name in (BEFORE, CHANGED, UNCHANGED, LABELS, VOCABULARY, SPLITS):
         if (Path(target) / name).exists():
-            raise UserError(f"{target}: {name} is there already", "Remove it, or give a new folder")
+            raise UserError(f"{target}: {name} already exists", "Remove it, or give a new folder")
 
 
 class _Numbers:

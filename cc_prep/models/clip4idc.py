@@ -132,7 +132,8 @@ class CLIP4IDC(TextEncoder):
         try:
             config = Config.of(own, intra_layers)
         except KeyError as error:
-            raise UserError(f"these are no CLIP4IDC weights: no {error.args[0]} in them") from None
+            reason = f"these are no CLIP4IDC weights: no {error.args[0]} in them"
+            raise UserError(reason, "Give a checkpoint of CLIP4IDC, or clip4idc-mini") from None
         network = cls(config)
         expected = network.state_dict().keys()
         missing, surplus = sorted(expected - own.keys()), sorted(own.keys() - expected)

@@ -61,7 +61,10 @@ class EfficientNetLite0(nn.Module):
             network.load_state_dict(own)
         except RuntimeError as error:
             reason = str(error).splitlines()[1].strip()
-            raise UserError(f"these are no EfficientNet-Lite0 weights: {reason}") from None
+            raise UserError(
+                f"these are no EfficientNet-Lite0 weights: {reason}",
+                "Name no file: efficientnet-lite0 is fetched by its name",
+            ) from None
         return network.requires_grad_(False).eval()
 
     def levels(self, images: Tensor) -> list[Tensor]:

@@ -54,7 +54,10 @@ class ResNet101(nn.Module):
             network.load_state_dict(own)
         except RuntimeError as error:
             reason = str(error).splitlines()[1].strip()
-            raise UserError(f"these are no ResNet-101 weights: {reason}") from None
+            raise UserError(
+                f"these are no ResNet-101 weights: {reason}",
+                "Give torchvision's checkpoint of ResNet-101 (IMAGENET1K_V1)",
+            ) from None
         return network.requires_grad_(False).eval()
 
     def forward(self, images: Tensor) -> Tensor:

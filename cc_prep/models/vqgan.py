@@ -22,6 +22,7 @@ from cc_prep.models.cpu.convolution import Convolution3x3, image_by_image
 
 GROUPS, EPS = 32, 1e-6
 CODES_AT_ONCE = 4096
+REMEDY = "Give a checkpoint of taming-transformers, weights of cc-train vqgan, or vqgan-mini"
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,17 @@ class VQGAN(nn.Module):
         try:
             network = cls(Config.of({n: tuple(t.shape) for n, t in own.items()}, ddconfig))
         except (KeyError, ValueError) as error:
-            raise UserError(f"these are no VQGAN weights: no {error.args[0]} in them") from None
+            reason = f"these are no VQGAN weights: no {error.args[0]} in them"
+            raise UserError(reason, REMEDY) from None
         expected = network.state_dict()
         for name, tensor in expected.items():
             if name not in own:
-                raise UserError(f"these are no VQGAN weights: no {name} in them")
+                raise UserError(f"these are no VQGAN weights: no {name} in them", REMEDY)
             if own[name].shape != tensor.shape:
                 raise UserError(
                     f"these are no VQGAN weights: {name} is {tuple(own[name].shape)}, "
-                    f"not {tuple(tensor.shape)}"
+                    f"not {tuple(tensor.shape)}",
+                    REMEDY,
                 )
         network.load_state_dict({name: own[name] for name in expected})
         return network.eval(), sorted(own.keys() - expected.keys())

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import extras, storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.media.images import encode_image
 from cc_prep.records import CHANGE, NO_CHANGE
@@ -69,7 +69,7 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     if importlib.util.find_spec("mitsuba") is None:
         raise UserError(
             "Mitsuba 3, which renders the scenes, is not installed",
-            "Install the extra: pip install 'change-captioning-toolkit[synth]'",
+            extras.install("synth"),
         )
     _check_settings(root, settings)
     return _completed(root, count, settings, workers)

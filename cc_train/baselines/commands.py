@@ -6,76 +6,93 @@ from typing import Any
 
 import click
 
-from cc_train.options import device_option
+from cc_train.options import device_option, shards_option
 
 
 @click.command()
+@shards_option("Training shards of the split", required=True)
 @click.option(
-    "--shards", multiple=True, required=True, metavar="SHARDS", help="Training shards of the split."
-)
-@click.option(
-    "--model", required=True, metavar="FOLDER|NAME", help="A local folder; with --url, its name."
+    "--model",
+    required=True,
+    metavar="FOLDER|NAME",
+    help="A local folder; with --url, the name of a model of the server.",
 )
 @click.option("--url", metavar="URL", help="An OpenAI-compatible server: http://localhost:8000/v1.")
-@click.option("--out", required=True, metavar="DIR", help="Where the files go.")
+@click.option("--out", required=True, metavar="DIR", help="The folder that is written.")
 @click.option(
-    "--prompt", metavar="TEXT", help="Ask this; default: cc_train/baselines/prompts.yaml."
+    "--prompt",
+    metavar="TEXT",
+    help="The question; default: that of the data set in cc_train/baselines/prompts.yaml.",
 )
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="How words are chosen, such as max_tokens=50; null leaves a key out (repeatable).",
+    help="A decoding parameter, such as max_tokens=50; null omits it from the request "
+    "(repeatable).",
 )
 @click.option(
     "--key-variable",
     metavar="NAME",
-    help="With --url: the environment's variable with the key; default: OPENAI_API_KEY.",
+    help="With --url: the environment variable that holds the key [default: OPENAI_API_KEY].",
 )
 @click.option(
-    "--requests-per-minute", type=click.FloatRange(0, min_open=True), help="With --url: at most."
+    "--requests-per-minute",
+    type=click.FloatRange(0, min_open=True),
+    help="With --url: maximum number of requests per minute.",
 )
 @click.option(
-    "--threads", type=click.IntRange(1, 64), help="With --url: requests at a time; default: 1."
+    "--threads",
+    type=click.IntRange(1, 64),
+    help="With --url: number of requests at a time [default: 1].",
 )
 @click.option(
-    "--tries", type=click.IntRange(1), help="With --url: of a request, before the end; default: 8."
+    "--tries",
+    type=click.IntRange(1),
+    help="With --url: attempts per request before the run ends [default: 8].",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    help="With --url: seconds without a byte; default: 120.",
+    help="With --url: seconds without a byte before a request counts as failed [default: 120].",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(1), help="Of a local model: pairs at a time; default: 1."
+    "--batch-size",
+    type=click.IntRange(1),
+    help="For a local model: pairs per batch [default: 1].",
 )
 @device_option
 @click.option(
     "--precision",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
     default="auto",
-    help="Of a local model; auto: bfloat16 on a GPU, float32 on a CPU.",
+    show_default=True,
+    help="For a local model; auto: bfloat16 on a GPU, float32 on a CPU.",
 )
 @click.option(
     "--cache",
     metavar="DIR",
-    help="Where answers are stored, one folder a server; default: OUT/answers.",
+    help="Folder of stored answers, with a folder for each server; default: OUT/answers.",
 )
-@click.option("--limit", type=click.IntRange(1), help="At most so many samples, for a trial.")
 @click.option(
-    "--protocol", metavar="NAME", help="Check that what is scored is the named protocol's."
+    "--limit", type=click.IntRange(1), help="Ask about at most this many samples, for a trial."
+)
+@click.option(
+    "--protocol",
+    metavar="NAME",
+    help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def baseline(**options: Any) -> None:
-    """Asks a multi-modal LLM what changed, without any training, and scores what it says.
+    """Asks a multi-modal LLM what changed, without any training, and scores its answers.
 
-    The model is a local folder (transformers, extra [mllm]), or one of an OpenAI-compatible server,
-    which gets both images of every pair. What is asked depends on the data set. OUT gets the files
-    of `cc-train evaluate`, so `cc-train compare` shows it beside trained captioners.
+    The model is a local folder (transformers, extra [mllm]), or a model of an OpenAI-compatible
+    server; it gets both images of every pair. The question depends on the data set. OUT gets the
+    files of `cc-train evaluate`, so `cc-train compare` shows them beside trained captioners.
 
-    Answers are stored as they come. A run that was killed goes on with the same command, and asks
-    nothing again that was answered.
+    Answers are stored as they arrive. The same command resumes a run that was killed, and does not
+    ask again what was answered.
 
     \b
     Examples:

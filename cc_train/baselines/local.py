@@ -15,6 +15,7 @@ import PIL.Image
 import torch
 from pydantic import Field
 
+from cc_prep import extras
 from cc_prep.device_errors import is_out_of_memory
 from cc_prep.errors import UserError
 from cc_prep.media import images
@@ -23,7 +24,6 @@ from cc_prep.weights import folders
 from cc_train.baselines.answers import LENGTH, STOPPED, Answer
 from cc_train.baselines.questions import Question
 
-EXTRA = "pip install 'change-captioning-toolkit[mllm]'"
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 NO_CHAT = "Give a model of its family that was trained to chat, or train one: cc-train mllm"
 
@@ -162,7 +162,7 @@ def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     try:
         from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
     except ImportError:
-        raise UserError("transformers is not installed", f"Run: {EXTRA}") from None
+        raise UserError("transformers is not installed", extras.install("mllm")) from None
     try:
         processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
         if getattr(processor, "chat_template", None) is None:

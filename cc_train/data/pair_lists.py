@@ -13,7 +13,7 @@ from cc_prep.datasets.layouts.annotation_files import by_stem
 from cc_prep.errors import UserError
 
 LISTS = (
-    "Give a CSV whose first line is before,after, or JSON lines (.jsonl) with an object a pair, "
+    "Give a CSV whose first line is before,after, or JSON lines (.jsonl) with one object per pair, "
     'such as {"before": "a.png", "after": "b.png"}'
 )
 BEFORE, AFTER = "before", "after"

@@ -80,7 +80,7 @@ def _none_of(pattern: str) -> UserError:
     if not there:
         return UserError(what, "Quote it, and look at the path")
     listed = ", ".join(there[:MOST_LISTED])
-    return UserError(f"{what}; there are {listed}", "Give one of these, or another folder")
+    return UserError(f"{what}; found: {listed}", "Give one of these, or another folder")
 
 
 def _check_finished(pattern: str, places: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Trains a small captioner that also says where, from captioner-mini: `make chain-mini`. Every step can
-# be stopped and goes on where it was. SHARE=2 STEPS=6 tries the whole way with 2 % of the scenes.
+# Trains a small captioner that also masks the change, from captioner-mini: `make chain-mini`. Every step
+# can be stopped and goes on where it was. SHARE=2 STEPS=6 tries the whole way with 2 % of the scenes.
 set -eu
 at=${CHAIN_MINI:-out/chain-mini}
 prep=${BIN:-.venv/bin}/cc-prep
@@ -21,6 +21,6 @@ $train chain --init captioner-mini --out "$at/run" --steps "${STEPS:-230}" \
 rm -rf "$at/packed"
 $train export "$at/run" "$at/packed/chain-mini" \
   --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
-  --data "scenes that \`cc-prep synth\` renders, from the encoder and the decoder of captioner-mini" \
+  --data "scenes that \`cc-prep synth\` renders" \
   --license mit
 echo "To ship it: copy $at/packed/chain-mini without its evaluation into cc_train/assets"

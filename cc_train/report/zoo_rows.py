@@ -106,7 +106,7 @@ def add(
     target = zoo / name
     if target.exists() and not (replace and (target / ROW).exists()):
         raise UserError(
-            f"{target}: is there already", "Give another --name, remove it, or give --replace"
+            f"{target}: already exists", "Give another --name, remove it, or give --replace"
         )
     scores = _scores(evaluated / SCORES)
     row = row.model_copy(update={"command": without_folders(row.command)})

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import click
 
+from cc_train.options import SHARDS, shards_option
+
 
 @click.command()
 @click.argument("run")
 @click.argument("out", metavar="DIR")
-@click.option("--shards", multiple=True, metavar="SHARDS", help="Held-out shards to measure on.")
+@shards_option("Held-out shards to measure on")
 @click.option(
     "--calibrate",
     multiple=True,
     metavar="SHARDS",
-    help="Other held-out shards of rendered pairs, to give captions a confidence.",
+    help=f"Other held-out shards of rendered pairs, to give captions a confidence: {SHARDS}.",
 )
-@click.option("--data", metavar="TEXT", help="What it was trained on, for the card.")
-@click.option("--license", "licence", metavar="ID", help="Of the weights, such as mit.")
-@click.option("--by-name", is_flag=True, help="Leave out frozen networks of the package.")
+@click.option("--data", metavar="TEXT", help="The training data, in words for the card.")
+@click.option("--license", "licence", metavar="ID", help="Licence of the weights, such as mit.")
+@click.option(
+    "--by-name",
+    is_flag=True,
+    help="Leave out frozen networks that the package has (runs of stage2 only).",
+)
 @click.option("--push", "repo_id", metavar="OWNER/NAME", help="Also upload the folder to the hub.")
-@click.option("--private", is_flag=True, help="With --push: a repository that only you see.")
+@click.option("--private", is_flag=True, help="With --push: a private repository.")
 def export(
     run: str,
     out: str,
@@ -31,14 +37,14 @@ def export(
     repo_id: str | None,
     private: bool,
 ) -> None:
-    """Exports RUN's best network as float16 safetensors, with a card of how good it is.
+    """Exports RUN's best network as float16 safetensors, with a card that states its quality.
 
     A captioner becomes the folder DIR, which is used like a run; without --shards its card has the
     scores of an earlier `cc-train evaluate RUN`. Other networks become DIR.safetensors and DIR.md.
-    SHARDS must be samples that the training did not see: training shards for a captioner, sequence
-    shards for the others. --by-name makes a smaller folder: frozen networks that the package has,
-    or fetches, are named and not copied. --push needs the extra [hub] and a login (`hf auth
-    login`).
+    SHARDS must hold samples that the training did not see: training shards for a captioner,
+    sequence shards for the others. For a run of stage2, --by-name makes a smaller folder: frozen
+    networks that the package has, or fetches, are named and not copied. --push needs the extra
+    [hub] and a login (`hf auth login`).
 
     \b
     Examples:

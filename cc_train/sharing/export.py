@@ -203,7 +203,7 @@ def _require_step(earlier: Path, step: int) -> None:
 def _folder(out: Path) -> Iterator[Path]:
     """A folder that appears under its name only when it is complete. Raises UserError."""
     if out.exists():
-        raise UserError(f"{out}: is there already", "Give another folder, or remove it")
+        raise UserError(f"{out}: already exists", "Give another folder, or remove it")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as temporary:
         folder = Path(temporary) / out.name

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from cc_prep import extras
 from cc_prep.errors import UserError
 from cc_train.sharing import model_card
 from cc_train.training import checkpoints, runs
 
 ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 SUFFIXES = (".safetensors", ".json", ".jsonl", ".txt", ".md")
-EXTRA = "pip install 'change-captioning-toolkit[hub]'"
 
 
 def is_id(place: str) -> bool:
@@ -101,7 +101,9 @@ def _errors(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise UserError(f"{what}, and huggingface_hub is not installed", EXTRA) from None
+        raise UserError(
+            f"{what}, and huggingface_hub is not installed", extras.install("hub")
+        ) from None
     except UserError:
         raise
     except Exception as error:  # its own types, and those of whichever HTTP library it uses

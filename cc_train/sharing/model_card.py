@@ -36,7 +36,6 @@ class Measured:
     on: str = ""
     measures: dict[str, str] = field(default_factory=dict)
     signature: str = ""
-    datasets: str = ""
 
 
 def scored_step(folder: Path) -> int | None:
@@ -83,7 +82,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         )
     if trained_on:
         on += f" {evaluation.of_training(trained_on, pairs)}"
-    return Measured(on, measures, signature, words)
+    return Measured(on, measures, signature)
 
 
 def of_captioner(
@@ -144,27 +143,27 @@ def with_place(card: str, place: str) -> str:
 
 def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
     """What the captioner cannot do, as far as the run knows."""
-    like = data or scores.datasets or "its training data"
     start = stored.settings.get(runs.INIT)
-    before = "" if start is None else f", from the weights of {start['name']}"
+    before = "" if start is None else f", starting from the weights of {start['name']}"
+    trained = f"It was trained on {data}{before}. " if data else ""
     limits = [
-        f"It was trained on {like}{before}. Of images unlike those it says a sentence too, and the "
-        "sentence is then wrong.",
+        f"{trained}For images unlike its training data it also gives a sentence, which is then "
+        "wrong.",
         "Both images must show one view in one size; they are resized to the size above.",
     ]
     if "text" in stored.settings:
         limits.insert(1, "It can only use the words of its vocabulary.")
     if "calibration" in stored.settings:
         limits.append(
-            "Its confidence is the chance that a caption is right for pairs like those that it was "
-            "calibrated on. A low confidence means that the caption should not be used."
+            "Its confidence is the probability that a caption is right, for pairs like those that "
+            "it was calibrated on. A caption with a low confidence should not be used."
         )
         trained_on = stored.settings["calibration"].get("trained_on", 0)
         if trained_on:
             pairs = stored.settings["calibration"]["pairs"]
             limits.append(calibrating.of_training(trained_on, pairs))
     else:
-        limits.append("It gives no confidence: it does not say when it is wrong.")
+        limits.append("It gives no confidence: nothing shows when a caption is wrong.")
     return limits
 
 
@@ -209,13 +208,14 @@ def _of_masks(masks: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _datasets(entries: Sequence[Entry]) -> str:
-    """Data sets and splits of samples in words, such as `clevr (test)`."""
+    """Data sets and splits of samples in words: the data set `clevr` (test)."""
     splits = Counter((entry.dataset, entry.split) for entry in entries)
     named = {dataset for dataset, _ in splits if dataset}
-    return ", ".join(
-        f"{name} ({', '.join(sorted(split for of, split in splits if of == name and split))})"
+    listed = ", ".join(
+        f"`{name}` ({', '.join(sorted(split for of, split in splits if of == name and split))})"
         for name in sorted(named)
     )
+    return f"the data set{'s' if len(named) > 1 else ''} {listed}" if listed else ""
 
 
 def _parameters(stored: Run) -> int:
@@ -254,7 +254,7 @@ def _start(stored: Run) -> str:
     if runs.INIT not in stored.settings:
         return "not stated"
     start = stored.settings[runs.INIT]
-    return "nothing learned" if start is None else f"{start['name']}, SHA-256 `{start['sha256']}`"
+    return "random weights" if start is None else f"{start['name']}, SHA-256 `{start['sha256']}`"
 
 
 def _pairs(stored: Run) -> str:

@@ -125,8 +125,9 @@ register(
         "cc_train.systems.clip4idc.recipe",
         """Trains a CLIP4IDC on the pairs and captions of sequence shards.
 
-        It starts from nothing, or with --init from CLIP's or CLIP4IDC's weights. The validation
-        measures are R@1, R@5 and R@10 in both directions on held-out pairs.
+        It starts from random weights, or with --init from CLIP's or CLIP4IDC's weights. Validation
+        computes R@1, R@5 and R@10 in both directions on held-out pairs. docs/training.md lists the
+        settings and their defaults.
 
         \b
         Example:
@@ -141,8 +142,8 @@ register(
         "cc_train.systems.pair.recipe",
         """Trains a pair captioner on training shards with features of a frozen backbone.
 
-        It compares the two images explicitly. Where the data was rendered, it also learns from what
-        the renderer knows: type of change, looks and places. The shards are built with
+        It compares the two images explicitly. On rendered data it also learns what the renderer
+        knows: type of change, looks and places. The shards are built with
         --set features.backbone=efficientnet-lite0. --init takes another run, or captioner-mini.
         docs/pair.md lists the settings.
 
@@ -156,13 +157,13 @@ register(
     System(
         "chain",
         "cc_train.systems.chain.recipe",
-        """Trains a captioner that also says where: regions of change, a caption of them, and rounds
-        in which each refines the other.
+        """Trains a captioner that also predicts a mask of the change: regions of change, a caption
+        of them, and rounds in which each refines the other.
 
         The shards hold masks, and features of a frozen backbone
-        (--set features.backbone=efficientnet-lite0); pairs without a mask are learned from their
-        captions. --init takes another run, or one of cc-train pair, such as captioner-mini, whose
-        encoder and decoder it has as well. docs/chain.md lists the settings.
+        (--set features.backbone=efficientnet-lite0); from pairs without a mask it learns the
+        captions alone. --init takes another run, or one of cc-train pair, such as captioner-mini,
+        for the encoder and the decoder. docs/chain.md lists the settings.
 
         \b
         Example:
@@ -178,10 +179,10 @@ register(
         "cc_train.systems.scorer.recipe",
         """Trains SCORER with CBR on training shards with features of a frozen backbone.
 
-        Differences between two views of a scene are told apart from changes by a contrast between
-        pairs. A scene's changed and unchanged pair are learned together. The shards are built with
-        --set features.backbone=efficientnet-lite0, or resnet101 as published. --init takes another
-        run. docs/scorer.md lists the settings.
+        A contrastive loss between pairs teaches it to tell changes from differences between two
+        views of a scene. The changed and the unchanged pair of a scene are trained on together. The
+        shards are built with --set features.backbone=efficientnet-lite0, or resnet101 as published.
+        --init takes another run. docs/scorer.md lists the settings.
 
         \b
         Example:
@@ -197,11 +198,11 @@ register(
         "cc_train.systems.mllm.recipe",
         """Trains adapters of a multi-modal language model on training shards.
 
-        The model is a folder on this machine; it stays as it is, and the run holds adapters alone.
-        Attention is drawn to where `cc-prep changes` found a change, and the prompt names what
-        `cc-prep entities` found (DAVIR). --init takes a pair captioner, such as
-        captioner-mini, for a language model that reads features. docs/mllm.md lists families and
-        settings.
+        The model is a folder on this machine; its weights stay frozen, and the run holds only the
+        adapters. As in DAVIR, attention is drawn to the places where `cc-prep changes` found a
+        change, and the prompt names what `cc-prep entities` found. --init takes a pair captioner,
+        such as captioner-mini, for a language model that reads features. docs/mllm.md lists
+        families and settings.
 
         \b
         Example:
@@ -220,16 +221,16 @@ register(
 
         It learns to reconstruct the masked tokens of the frames, to tell whether caption and frames
         belong together, and whether the frames are in order. --init takes CLIP's weights
-        (ViT-B-32.pt), from whose first blocks the encoder starts. Several GPUs: torchrun
-        --nproc-per-node N -m cc_train stage1 …
+        (ViT-B-32.pt): the encoder starts from their first blocks. docs/captioner.md lists the
+        settings. Several GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
 
         \b
         Example:
           cc-train stage1 --config clevr --shards 'out/clevr/shards/train-*.tar' \\
               --out out/clevr/stage1
         """,
-        pictures="Of each held-out sequence three rows: its frames as the VQGAN decodes their "
-        "tokens; what the encoder saw of them, grey where masked; its guess of the rest.",
+        pictures="Three rows for each held-out sequence: its frames as the VQGAN decodes their "
+        "tokens; what the encoder saw of them, grey where masked; its reconstruction.",
     )
 )
 register(
@@ -238,8 +239,9 @@ register(
         "cc_train.systems.procap.stage2",
         """Trains ProCap's captioner on training shards: procedure queries and a decoder.
 
-        --init takes the folder of a stage-1 run; without it the encoder starts from nothing. The
-        best checkpoint is the one with the highest CIDEr in validation.
+        --init takes the folder of a stage-1 run; without it the encoder starts from random weights.
+        The best checkpoint is the one with the highest CIDEr in validation. docs/captioner.md lists
+        the settings.
 
         \b
         Example:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from cc_prep import storage
+from cc_prep import extras, storage
 from cc_prep.errors import UserError
 
 Name = Literal["wandb", "mlflow", "trackio"]
@@ -119,7 +119,7 @@ def open_loggers(
         except ImportError as error:
             raise UserError(
                 f"loop.loggers: {name} is not installed ({error})",
-                f"pip install 'change-captioning-toolkit[{name}]'",
+                extras.install(name),
             ) from None
         except Exception as error:  # each has types of its own
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

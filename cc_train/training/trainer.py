@@ -195,7 +195,7 @@ class Trainer:
         place = self.run / SETTINGS
         resume.check_begun(self.run)
         if place.exists() and resume_how == "never":
-            raise UserError(f"{self.run}: a run is there already", "Give another --out")
+            raise UserError(f"{self.run}: already holds a run", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
         before: dict[str, Any] = {}
         if place.exists():

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.words import counted
 from pipelines.cli.options import dataset_options, json_option, splits_option
 from pipelines.cli.printing import print_tree, progress_bar
 
@@ -17,8 +18,20 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
 
 @click.command()
 @click.argument("out_dir")
-@click.option("--scenes", type=click.IntRange(1), default=200, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--scenes",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Number of scenes; each gives a changed and an unchanged pair.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the scenes; another seed gives other scenes.",
+)
 @click.option(
     "--size",
     type=click.IntRange(32, 2048),
@@ -31,29 +44,31 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
     type=click.IntRange(1, 4096),
     default=16,
     show_default=True,
-    help="Light paths a pixel.",
+    help="Light paths per pixel; more give less noise.",
 )
-@click.option("--truth", is_flag=True, help="Render the true frames in between, 7 a pair.")
+@click.option("--truth", is_flag=True, help="Also render the true frames in between, 7 per pair.")
 @click.option(
     "--jitter",
     type=click.FloatRange(0, 1),
     default=1.0,
     show_default=True,
-    help="How far camera and lights move: 0 is a tripod, 1 as in CLEVR-Change.",
+    help="How far camera and lights move: 0 not at all, 1 as far as in CLEVR-Change.",
 )
 @click.option(
     "--wording",
     type=click.Choice(["rich", "plain"]),
     default="rich",
     show_default=True,
-    help="Six varied sentences a pair, or one of a fixed form.",
+    help="rich: six varied sentences per pair; plain: one sentence of a fixed form.",
 )
-@click.option("--workers", type=click.IntRange(1), help="Renderers; default: one a core.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Number of renderers; default: one per CPU core."
+)
 def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> None:
-    """Renders a CLEVR-Change-style data set in the published layout into OUT_DIR.
+    """Renders a data set in the style and the layout of CLEVR-Change into OUT_DIR.
 
-    The same seed gives the same bytes. A stopped run goes on where it was, and a larger --scenes
-    extends a finished one; train, val and test are then dealt anew among all scenes.
+    The same seed gives the same bytes. The same command resumes a run that was stopped. A larger
+    --scenes extends a finished folder; all scenes are then divided anew into train, val and test.
 
     \b
     Example:
@@ -69,8 +84,8 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     moved = dataset.redealt(out_dir, scenes, settings["seed"])  # before the first is rendered
     if moved:
         click.echo(
-            f"{out_dir}: {moved} scenes leave their split, since --scenes is another; do not test "
-            "there what was trained on it before",
+            f"{out_dir}: moved to another split, since --scenes changed: "
+            f"{counted(moved, 'scene')}. Do not test there what was trained on it before",
             err=True,
         )
     # Without a terminal rich would print one line at the end and nothing before it.
@@ -79,7 +94,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     for count, _ in enumerate(rendered, 1):
         if not console.is_terminal and count % 25 == 0:
             console.print(f"{count}/{scenes} scenes", highlight=False)
-    click.echo(f"{scenes} scenes, {2 * scenes} pairs in {out_dir}")
+    click.echo(f"{counted(scenes, 'scene')}, {2 * scenes:,} pairs in {out_dir}")
 
 
 @click.command()
@@ -99,19 +114,21 @@ def videos(out_dir: str) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--root", required=True, metavar="DIR", help="Where the raw data lies.")
-@click.option("--out", metavar="FILE", help="The manifest; default: manifests/NAME.yaml.")
+@click.option("--root", required=True, metavar="DIR", help="Folder of the raw data.")
+@click.option(
+    "--out", metavar="FILE", help="The manifest that is written; default: manifests/NAME.yaml."
+)
 @click.option(
     "--like",
     metavar="NAME|FILE",
-    help="Prepare and train as this manifest says, such as pairs; default: as is usual for the "
-    "layout.",
+    help="Take the settings of preparation and training from this manifest, for example `pairs`; "
+    "default: the settings of the layout's own manifest.",
 )
 def init(name: str, root: str, out: str | None, like: str | None) -> None:
-    """Looks at the folder DIR, recognises its layout and writes the manifest NAME.
+    """Recognises the layout of the folder DIR and writes the manifest NAME.
 
-    Knows the public data sets, a table (pairs.csv, .jsonl, .parquet), folders before/ and after/,
-    and videos; of anything else it says what it found and what is missing.
+    Recognised are the public data sets, a table (pairs.csv, .jsonl, .parquet), folders before/ and
+    after/, and videos. For any other folder, a message says what it holds and what is missing.
 
     \b
     Example:
@@ -126,7 +143,7 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     if out is None and name in manifest.packaged():
         raise UserError(f"{name}: a manifest of the package has this name", "Give another NAME")
     if target.exists():
-        raise UserError(f"{target}: is there already", "Give another NAME or --out, or remove it")
+        raise UserError(f"{target}: already exists", "Give another NAME or --out, or remove it")
     layout = detect_layout.recognise(name, root, like)
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.write_bytes(str(target), layout.text.encode())
@@ -136,7 +153,7 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
         click.echo(f"fault: {fault}")
     more = len(layout.faults) - detect_layout.MOST_LISTED
     if more > 0:
-        click.echo(f"and {more} more faults")
+        click.echo(f"and {counted(more, 'more fault')}")
     dataset = name if out is None else out
     if layout.settings.layout in ("table", "folders") and len(layout.pairs) == 1:
         click.echo(f"There is one split. To divide it: cc-prep split {dataset}")
@@ -146,12 +163,16 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
 @click.command()
 @dataset_options
 @splits_option
-@click.option("--limit", type=click.IntRange(1), help="Decode images of so many pairs a split.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help="Decode the images of at most this many pairs of each split.",
+)
 @click.option(
     "--write-exclusions",
     "exclusion_file",
     metavar="FILE",
-    help="Write the pairs whose labels cannot be right; `exclude: FILE` leaves them out.",
+    help="Write a list of pairs with contradictory labels, for the manifest's key `exclude`.",
 )
 @click.option(
     "--reason",
@@ -159,7 +180,7 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     multiple=True,
     type=click.Choice(["contradiction", "near duplicate", "shared caption"]),
     show_default=", ".join(EXCLUDED),
-    help="Which of them are written (repeatable).",
+    help="Which kinds of pairs --write-exclusions writes (repeatable).",
 )
 @json_option
 def inspect(
@@ -172,10 +193,10 @@ def inspect(
     reasons: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Prints what DATASET holds and everything wrong with it (exit code 1 if anything is).
+    """Prints what DATASET holds, and every fault in it (exit code 1 if there are any).
 
-    The notes name labels that cannot all be right: flags, captions and masks that contradict each
-    other, near duplicates across splits, captions shared by pairs with different changes.
+    Notes name labels that cannot all be right: flags, captions and masks that contradict each
+    other, near duplicates across splits, captions that pairs with different changes share.
 
     \b
     Example:
@@ -203,7 +224,7 @@ def inspect(
         if settings.exclude is not None:  # what is left out already was not looked at
             listed += exclusions.read(settings.exclude)
         count = exclusions.write(exclusion_file, listed)
-        click.echo(f"{exclusion_file}: {count} pairs", err=True)
+        click.echo(f"{exclusion_file}: {counted(count, 'pair')}", err=True)
     if as_json:
         click.echo(json.dumps(figures, ensure_ascii=False))
     else:
@@ -214,13 +235,13 @@ def inspect(
         for fault in result.faults:
             click.echo(f"fault: {fault}")
     if result.faults:
-        raise JobFailed(f"{dataset}: {len(result.faults)} faults")
+        raise JobFailed(f"{dataset}: {counted(len(result.faults), 'fault')}")
 
 
 @click.command()
 @dataset_options
 @splits_option
-@click.option("--out", required=True, metavar="FILE", help="Where the JSON goes.")
+@click.option("--out", required=True, metavar="FILE", help="The JSON file that is written.")
 def references(
     dataset: str,
     root: str | None,
@@ -228,9 +249,9 @@ def references(
     splits: tuple[str, ...],
     out: str,
 ) -> None:
-    """Writes DATASET's captions as a reference file in COCO's form, with the official ids.
+    """Writes DATASET's captions in COCO's annotation format, with the official ids.
 
-    For `cc-train evaluate --predictions`, and for the official scripts.
+    `cc-train evaluate --references` and the official scripts read this file.
 
     \b
     Example:
@@ -248,4 +269,5 @@ def references(
     if not file["images"]:
         raise UserError(f"{dataset}: no captions in it", "Give a split that has some")
     storage.write_json(out, file)
-    click.echo(f"{out}: {len(file['images']):,} pairs, {len(file['annotations']):,} captions")
+    pairs_written = counted(len(file["images"]), "pair")
+    click.echo(f"{out}: {pairs_written}, {counted(len(file['annotations']), 'caption')}")

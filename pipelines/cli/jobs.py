@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cc_prep.errors import JobFailed
-from pipelines.cli.options import dataset_options, job_options
+from cc_prep.words import counted
+from pipelines.cli.options import dataset_options, job_options, job_options_without_networks
 from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ SHOWN_REJECTS = 2
 def interpolate(**options: Any) -> None:
     """Interpolates every pair of DATASET to a sequence: OUT/sequences/*.tar.
 
-    Runs on Ray: locally, or on the cluster that RAY_ADDRESS names. A killed run is resumed by the
-    same command. DATASET is a name under manifests/ or a YAML file.
+    The job runs on Ray, on this machine or on the cluster that RAY_ADDRESS names. The same command
+    resumes a job that was killed. DATASET is a name under manifests/ or a YAML file.
 
     \b
     Example:
@@ -43,8 +44,8 @@ def interpolate(**options: Any) -> None:
 def changes(**options: Any) -> None:
     """Finds what changed in every pair of DATASET, without the truth: OUT/changes/*.tar.
 
-    Masks and regions by difference, clusters and a segmenter. From the sequences in OUT where they
-    are there and lossless, else from the raw images.
+    Masks and regions result from differences, clusters and a segmenter. Reads the sequences in OUT
+    if they exist and are lossless, otherwise the raw images.
 
     \b
     Example:
@@ -61,8 +62,8 @@ def changes(**options: Any) -> None:
 def entities(**options: Any) -> None:
     """Names what changed by noun phrases of the training captions: OUT/entities/*.parquet.
 
-    For the regions in OUT/changes, by training pairs that look alike or by CLIP. The vectors that
-    are compared lie in OUT/region_features.
+    Each region in OUT/changes gets phrases of training pairs that look alike, or those that CLIP
+    chooses. The vectors that are compared are stored in OUT/region_features.
 
     \b
     Example:
@@ -81,7 +82,7 @@ def entities(**options: Any) -> None:
 def score_frames(**options: Any) -> None:
     """Scores the frames of OUT/sequences against their captions: OUT/scores/*.parquet.
 
-    With CLIP4IDC; a sequence without captions is scored by its images alone.
+    The network is CLIP4IDC. A sequence without captions is scored by its images alone.
 
     \b
     Example:
@@ -98,14 +99,14 @@ def score_frames(**options: Any) -> None:
     "--from",
     "source",
     metavar="DIR",
-    help="The --out whose sequences, scores, found changes and entities are taken; default: OUT.",
+    help="Output folder of the earlier steps (sequences, scores, changes, entities); default: OUT.",
 )
 @job_options
 def build(source: str | None, **options: Any) -> None:
     """Makes training shards: VQGAN tokens, scores and keyframes: OUT/shards/*.tar.
 
-    Takes the sequences and scores that lie in OUT; what is not there is made on the way in the same
-    stream and not written. The bytes are the same either way.
+    Uses the sequences and scores in OUT; missing ones are computed in the same job and are not
+    stored. The shards have the same bytes either way.
 
     \b
     Example:
@@ -119,17 +120,17 @@ def build(source: str | None, **options: Any) -> None:
 
 @click.group("import")
 def import_group() -> None:
-    """Takes in what another system has made."""
+    """Reads the data of another system."""
 
 
 @import_group.command("procap")
 @dataset_options
-@click.option("--from", "source", required=True, metavar="DIR", help="Where ProCap's files lie.")
-@job_options
+@click.option("--from", "source", required=True, metavar="DIR", help="Folder of ProCap's files.")
+@job_options_without_networks
 def import_procap(source: str, **options: Any) -> None:
-    """Takes ProCap's HDF5 sequences and score JSON of DATASET: OUT/sequences, OUT/scores.
+    """Imports ProCap's HDF5 sequences and score JSON of DATASET: OUT/sequences, OUT/scores.
 
-    DATASET's own captions and splits say which pairs there are; `build` goes on from there.
+    The pairs are those of DATASET's own captions and splits. `cc-prep build` is the next step.
 
     \b
     Example:
@@ -137,6 +138,7 @@ def import_procap(source: str, **options: Any) -> None:
     """
     from pipelines import procap
 
+    options |= {"device": "cpu", "gpus_per_worker": 1.0}
     _run(options, lambda request: procap.import_frames(request, source))
     if not options["dry_run"]:  # the second step plans from what the first one wrote
         _run(options, lambda request: procap.import_scores(request, source))
@@ -147,28 +149,35 @@ def export_group() -> None:
     """Writes a job's output in the format of another system."""
 
 
+# --to is the earlier name of this option.
+target_option = click.option(
+    "--out", "--to", "target", required=True, metavar="DIR", help="Folder that is written."
+)
+
+
 @export_group.command("procap")
 @click.argument("path")
-@click.option("--to", "target", required=True, metavar="DIR", help="Where the files go.")
+@target_option
 def export_procap(path: str, target: str) -> None:
     """Writes sequences and scores as ProCap's HDF5 files and JSON.
 
     \b
     Example:
-      cc-prep export procap out/clevr --to procap/clevr
+      cc-prep export procap out/clevr --out procap/clevr
     """
     from pipelines import procap
 
     with damage_is_a_user_error(path), progress_bar("exporting") as progress:
         count = procap.export(path, target, progress)
-    click.echo(f"{count['sequences']:,} sequences and {count['scores']:,} scores in {target}")
+    sequences = counted(count["sequences"], "sequence")
+    click.echo(f"{sequences} and {counted(count['scores'], 'score')} in {target}")
 
 
 @export_group.command("scorer")
 @click.argument("path")
-@click.option("--to", "target", required=True, metavar="DIR", help="Where the files go.")
+@target_option
 @click.option(
-    "--without-end", is_flag=True, help="Captions without <END>, as DUDA's code has them."
+    "--without-end", is_flag=True, help="Write captions without <END>, as DUDA's code has them."
 )
 def export_scorer(path: str, target: str, without_end: bool) -> None:
     """Writes training shards with features for the code of SCORER, DUDA, DIRL and MEDIC.
@@ -177,7 +186,7 @@ def export_scorer(path: str, target: str, without_end: bool) -> None:
 
     \b
     Example:
-      cc-prep export scorer out/pairs --to scorer/pairs
+      cc-prep export scorer out/pairs --out scorer/pairs
     """
     from cc_prep import storage
     from cc_prep.formats import provenance, scorer, training_shards
@@ -190,7 +199,8 @@ def export_scorer(path: str, target: str, without_end: bool) -> None:
         names = [training_shards.FORMAT.file(shard) for shard in sorted(record["shards"])]
         places = [storage.join(folder, name) for name in names]
         count = scorer.export(places, target, not without_end, progress)
-    click.echo(f"{count['images']:,} images of {count['pairs']:,} pairs in {target}")
+    images = counted(count["images"], "image")
+    click.echo(f"{images} of {counted(count['pairs'], 'pair')} in {target}")
 
 
 def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> None:
@@ -238,8 +248,9 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
             "written": f"{summary.samples:,} of {summary.planned:,} pairs",
             "rejected": summary.rejected,
             "shards": f"{summary.shards:,}, {summary.made_now:,} of them in this run",
-            "size": f"{amount(summary.bytes)}, {amount(summary.bytes // pairs)} a pair",
-            "work": f"{summary.seconds:,.1f} worker seconds, {summary.seconds / pairs:.2f} a pair",
+            "size": f"{amount(summary.bytes)}, {amount(summary.bytes // pairs)} per pair",
+            "work": f"{summary.seconds:,.1f} worker seconds, "
+            f"{summary.seconds / pairs:.2f} per pair",
             "folder": summary.folder,
         }
     )

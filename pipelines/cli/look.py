@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.words import counted
 from pipelines.cli.options import json_option
 from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
 
@@ -36,16 +37,18 @@ def verify(path: str, as_json: bool) -> None:
         for folder, of_folder in faults.items():
             click.echo("\n".join(of_folder) if of_folder else f"{folder}: all well")
     if every_fault:
-        raise JobFailed(f"{path}: {len(every_fault)} faults")
+        raise JobFailed(f"{path}: {counted(len(every_fault), 'fault')}")
 
 
 @click.command()
 @click.argument("path")
-@click.option("--fidelity", is_flag=True, help="Also FID, KID, precision and recall (minutes).")
+@click.option(
+    "--fidelity", is_flag=True, help="Also compute FID, KID, precision and recall (takes minutes)."
+)
 @click.option(
     "--inception",
     metavar="FILE",
-    help="Measure with torch-fidelity's Inception weights, not EfficientNet-Lite0.",
+    help="With --fidelity: torch-fidelity's Inception weights, in place of EfficientNet-Lite0.",
 )
 @json_option
 def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> None:
@@ -96,16 +99,21 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
 
 @click.command()
 @click.argument("path")
-@click.option("--out", "target", metavar="FILE", help="The page; default: report.html in PATH.")
+@click.option(
+    "--out",
+    "target",
+    metavar="FILE",
+    help="The page that is written; default: PATH/report.html.",
+)
 @click.option(
     "--samples",
     type=click.IntRange(1, 1000),
     default=24,
     show_default=True,
-    help="How many sequences to show.",
+    help="Number of sequences shown.",
 )
 def report(path: str, target: str | None, samples: int) -> None:
-    """Writes one self-contained HTML page on a job's output.
+    """Writes one self-contained HTML page about a job's output.
 
     \b
     Example:
@@ -117,16 +125,18 @@ def report(path: str, target: str | None, samples: int) -> None:
     target = target or storage.join(path, "report.html")
     with damage_is_a_user_error(path), progress_bar("drawing") as progress:
         count = page.write(path, target, samples, progress)
-    click.echo(f"{count} sequences shown in {target}")
+    click.echo(f"{counted(count, 'sequence')} shown in {target}")
 
 
 @click.command()
 @click.argument("path")
-@click.option("--license", "licence", metavar="ID", help="Of the shards, such as cc-by-4.0.")
+@click.option(
+    "--license", "licence", metavar="ID", help="Licence of the shards, such as cc-by-4.0."
+)
 def card(path: str, licence: str | None) -> None:
-    """Writes the card of training shards, README.md beside them, for those who share them.
+    """Writes a data set card beside training shards: README.md, for sharing them.
 
-    `datasets.load_dataset` reads from it what the samples hold.
+    `datasets.load_dataset` reads the fields of the samples from it.
 
     \b
     Example:
@@ -141,7 +151,7 @@ def card(path: str, licence: str | None) -> None:
 @click.argument("path")
 @json_option
 def status(path: str, as_json: bool) -> None:
-    """Prints which shards are done, under way and missing, during a run and after a crash.
+    """Prints which shards are done, in progress and missing, during a job and after a crash.
 
     \b
     Example:

@@ -18,7 +18,7 @@ splits_option = click.option(
     "splits",
     multiple=True,
     callback=_each_once,
-    help="Only this split (repeatable).",
+    help="Only this split (repeatable); default: the manifest's splits.",
 )
 
 
@@ -32,7 +32,9 @@ def dataset_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="KEY=VALUE",
             help="Override a manifest key, such as interpolate.depth=2 (repeatable).",
         ),
-        click.option("--root", metavar="DIR", help="Where the raw data lies."),
+        click.option(
+            "--root", metavar="DIR", help="Folder of the raw data; default: the manifest's root."
+        ),
         click.argument("dataset"),
     ):
         command = option(command)
@@ -40,24 +42,15 @@ def dataset_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every job on Ray."""
+    """The options of a job on Ray that runs networks."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
-        click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
-        click.option("--retry-rejects", is_flag=True, help="Try the rejected pairs again."),
-        click.option(
-            "--max-rejects",
-            type=click.FloatRange(0, 1),
-            default=0.01,
-            show_default=True,
-            help="Share of rejected pairs above which the exit code is 1.",
-        ),
         click.option(
             "--device",
-            type=click.Choice(["auto", "cpu", "gpu"]),
+            type=click.Choice(["auto", "cpu", "gpu", "cuda"]),
             default="auto",
             show_default=True,
-            help="Where the networks run.",
+            callback=lambda _, __, device: "gpu" if device == "cuda" else device,
+            help="Where the networks run; cuda is another name of gpu.",
         ),
         click.option(
             "--gpus-per-worker",
@@ -66,12 +59,40 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Share of a GPU for each worker, so that several jobs can run on one.",
         ),
-        click.option("--limit", type=click.IntRange(1), help="At most so many pairs of a split."),
+    ):
+        command = option(command)
+    workers = "Number of workers; default: one per GPU, or one per two CPU cores without GPUs."
+    return _common_job_options(command, workers)
+
+
+def job_options_without_networks(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a job on Ray in which no network runs, so that it takes no GPU."""
+    return _common_job_options(command, "Number of workers; default: one per CPU core.")
+
+
+def _common_job_options(command: Callable[..., None], workers: str) -> Callable[..., None]:
+    """The options of every job on Ray. workers: the help of --workers."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
         click.option(
-            "--workers",
-            type=click.IntRange(1),
-            help="Workers; default: one a GPU, else one for each two cores.",
+            "--dry-run",
+            is_flag=True,
+            help="Print the plan and stop. Starts Ray, to count the free CPUs and GPUs.",
         ),
+        click.option("--retry-rejects", is_flag=True, help="Process the rejected pairs again."),
+        click.option(
+            "--max-rejects",
+            type=click.FloatRange(0, 1),
+            default=0.01,
+            show_default=True,
+            help="Share of rejected pairs above which the exit code is 1.",
+        ),
+        click.option(
+            "--limit",
+            type=click.IntRange(1),
+            help="Process at most this many pairs of each split.",
+        ),
+        click.option("--workers", type=click.IntRange(1), help=workers),
         splits_option,
         click.option("--out", required=True, metavar="OUT", help="Output folder or URL."),
     ):

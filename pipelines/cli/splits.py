@@ -23,25 +23,42 @@ if TYPE_CHECKING:
     default="train=85,val=5,test=10",
     show_default=True,
     metavar="SPLIT=SHARE,…",
-    help="The splits and how large they are to each other.",
+    help="Names of the splits and their relative sizes.",
 )
-@click.option("--group", "column", metavar="COLUMN", help="Pairs that agree in it stay together.")
+@click.option(
+    "--group",
+    "column",
+    metavar="COLUMN",
+    help="A column of the table; pairs with the same value are put into one split.",
+)
 @click.option(
     "--group-by",
     "pattern",
     metavar="REGEX",
-    help="Pairs in whose path of before it finds the same stay together.",
+    help="A regular expression. Pairs whose `before` path has the same match (its first group, if "
+    "it has groups) are put into one split.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the random division; the same seed gives the same splits.",
+)
 @click.option(
     "--distance",
     default="4",
     show_default=True,
     metavar="BITS|none",
-    help="Pairs with images so near by perceptual hash (of 64 bits) stay together.",
+    help="Pairs whose images differ in at most this many of the 64 bits of a perceptual hash are "
+    "put into one split; none: images are not compared.",
 )
 @click.option(
-    "--out", default="splits.json", show_default=True, metavar="FILE", help="In the root."
+    "--out",
+    default="splits.json",
+    show_default=True,
+    metavar="FILE",
+    help="The file that is written, relative to the root.",
 )
 def split(
     dataset: str,
@@ -54,10 +71,10 @@ def split(
     distance: str,
     out: str,
 ) -> None:
-    """Splits DATASET's pairs, a table's or those of folders, that come without splits.
+    """Divides the pairs of DATASET into splits (layouts `table` and `folders`, if it has none).
 
-    No near-duplicate image lands in two splits. Name the file it writes as `split_file` in the
-    manifest, and its splits as `splits`; reports say how the splits were made.
+    Near-duplicate images are never put into two splits. In the manifest, name the file that is
+    written as `split_file`, and its splits as `splits`. Reports say how the splits were made.
 
     \b
     Example:

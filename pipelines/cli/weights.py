@@ -37,7 +37,7 @@ def _print_list() -> None:
 @weights.command()
 @click.argument("name")
 def fetch(name: str) -> None:
-    """Downloads NAME into the user's cache, unless it is there.
+    """Downloads NAME into the user's cache, unless it is there already.
 
     \b
     Example:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cc_prep.errors import UserError
+from cc_prep.words import counted
 
 ROUNDING = 1e-6  # shares are floats: three of a third are a whole
 
@@ -65,7 +66,8 @@ def size_pool(
             "Wait until another job has ended; on a cluster that starts nodes when asked, say how "
             "many with --workers"
         )  # fmt: skip
-        raise UserError(f"{count} workers ask for {count} {unit}, Ray has {most} free", remedy)
+        need = f"{counted(count, 'worker')} would need {count:,}"
+        raise UserError(f"Ray has {most:,} {unit} free, {need}", remedy)
     return pool
 
 

@@ -27,7 +27,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Co
             step, "synth", "--root", synth_root, "--out", folder / "out", *OPTIONS, *weight_options
         )
         assert done.returncode == 0, done.stderr
-    done = prepare("export", "procap", folder / "out", "--to", folder / "procap")
+    done = prepare("export", "procap", folder / "out", "--out", folder / "procap")
     assert done.returncode == 0, done.stderr
     return folder
 

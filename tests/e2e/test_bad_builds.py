@@ -149,7 +149,7 @@ def test_foreign_weights(
     small_weights.settings(workspace)
     swapped = ("--set", f"tokenize.weights={workspace}/clip4idc-test.safetensors")
     command_line = arguments(workspace, tmp_path, synth_root, *swapped)
-    mistaken(prepare("build", *command_line), "no VQGAN weights")
+    mistaken(prepare("build", *command_line), "weights of cc-train vqgan, or vqgan-mini")
 
 
 def test_scores_of_other_sequences(

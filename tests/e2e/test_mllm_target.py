@@ -92,3 +92,15 @@ def test_scenes_are_rendered_where_there_are_none(tmp_path: Path) -> None:
                   make(*settings, "PREPARE=--root own", synth_root=tmp_path / "none")):  # fmt: skip
         assert "build synth" in done.stderr
         assert "--scenes" not in done.stderr
+
+
+def test_a_manifest_without_a_model_is_refused_at_once(tmp_path: Path) -> None:
+    """Keeps away: hours of preparation that end with "no model is named"."""
+    stub = tmp_path / "cc-prep"
+    stub.write_text("#!/bin/sh\necho called $@ >&2; exit 3\n")
+    stub.chmod(0o755)
+    place = (f"BIN={tmp_path}", f"OUT={tmp_path / 'out'}", "DATASET=synth_features")
+    done = make(*place)
+    assert "make mllm: synth_features names no model. Give one: ARGS='--set" in done.stderr
+    assert (done.returncode, "called" in done.stderr) == (2, False)
+    assert "called changes synth_features" in make(*place, "ARGS=--set model.weights=x").stderr

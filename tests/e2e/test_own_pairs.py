@@ -43,7 +43,7 @@ def test_a_spreadsheet_with_faults(folder: Path, cc_prep: Command) -> None:
     created = cc_prep("init", "mine", "--root", "meine Daten", cwd=folder)
     assert created.returncode == 0, created.stderr
     assert "table, pairs: train 4, val 1" in created.stdout
-    wrong = "split 'tset' of 1 pairs is not in the manifest (train, val)"
+    wrong = "split 'tset' of 1 pair is not in the manifest (train, val)"
     assert f"fault: {wrong}" in created.stdout
 
     seen = cc_prep("inspect", "mine", cwd=folder)

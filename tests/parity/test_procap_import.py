@@ -97,7 +97,7 @@ def test_stage_1_becomes_a_run(folder: Path, tmp_path: Path) -> None:
     assert settings["reference_quirks"] is True
     tensors = load_file(folder / "weights.safetensors")
     assert torch.equal(encoder.image_mask, tensors["image_mask"])
-    with pytest.raises(UserError, match="a run is there already"):
+    with pytest.raises(UserError, match="already holds a run"):
         cli.main([str(part) for part in arguments], standalone_mode=False)
 
 

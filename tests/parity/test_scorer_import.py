@@ -101,7 +101,7 @@ def test_a_captioner_says_what_it_said(
         captioner.caption(images)
     with pytest.raises(UserError, match="features of the shape"):
         captioner.caption(before_after[:, :, :, :side, :side].half())
-    with pytest.raises(UserError, match="a run is there already"):
+    with pytest.raises(UserError, match="already holds a run"):
         run_import(file, "--vocabulary", tmp_path / "vocab.json", "--out", tmp_path / "run")
 
 

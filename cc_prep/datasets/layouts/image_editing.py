@@ -14,6 +14,7 @@ from typing import Any
 from cc_prep.datasets.layouts import annotation_files
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
+from cc_prep.words import counted
 
 LAYOUT = "Image-Editing-Request"
 WANTED = "Put Image-Editing-Request there (*.json, images/), or name its folder with --root"
@@ -53,7 +54,7 @@ def faults(manifest: Manifest) -> list[str]:
         rows = _rows(manifest.root, split)
         empty = sum(not s.strip() for row in rows for s in row["sents"])
         if empty:
-            problems.append(f"{split}: {empty} empty sentences, left out")
+            problems.append(f"{split}: {counted(empty, 'empty sentence')}, left out")
         counts = Counter(str(row["uid"]) for row in rows)
         problems += [f"{split}: {id} is there {n} times" for id, n in counts.items() if n > 1]
         for id in counts:

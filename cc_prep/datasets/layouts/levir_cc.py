@@ -25,6 +25,7 @@ from cc_prep.datasets.layouts import annotation_files, masks
 from cc_prep.datasets.layouts.annotation_files import Images, first_folder
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
+from cc_prep.words import counted
 
 LAYOUT = "LEVIR-CC"
 FILES = ("LevirCCcaptions.json", "SECOND-CC-AUG.json", "whuCCcaptions.json")
@@ -93,7 +94,7 @@ def faults(manifest: Manifest) -> list[str]:
     ]
     empty = sum(not _sentence(one) for row in rows for one in row["sentences"])
     if empty:
-        problems.append(f"{file}: {empty} empty sentences, left out")
+        problems.append(f"{file}: {counted(empty, 'empty sentence')}, left out")
     unknown = {row["split"] for row in rows} - set(manifest.splits)
     return problems + [f"{file}: split {split} is not in the manifest" for split in sorted(unknown)]
 

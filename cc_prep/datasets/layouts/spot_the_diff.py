@@ -18,6 +18,7 @@ from cc_prep.datasets.layouts.annotation_files import Images
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
+from cc_prep.words import counted
 
 LAYOUT = "Spot-the-Diff"
 WANTED = "Put Spot-the-Diff there (annotations/, resized_images/), or name its folder with --root"
@@ -67,7 +68,7 @@ def faults(manifest: Manifest) -> list[str]:
         rows = _rows(manifest.root, split)
         empty = sum(not s.strip() for row in rows for s in row["sentences"])
         if empty:
-            problems.append(f"{split}: {empty} empty sentences, left out")
+            problems.append(f"{split}: {counted(empty, 'empty sentence')}, left out")
         counts = Counter(str(row["img_id"]) for row in rows)
         several = sum(count > 1 for count in counts.values())
         if several:

@@ -28,6 +28,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
+from cc_prep.words import counted
 
 WANTED = "Put the table (pairs.csv) and its images there, or name its folder with --root"
 EXCEL_HINT = re.compile(r"\A\"?sep=.\"?\r?\n", re.IGNORECASE)
@@ -86,7 +87,8 @@ def faults(manifest: Manifest) -> list[str]:
     image_pairs = every_pair(manifest)
     counts = Counter(pair.split for pair in image_pairs)
     problems = [
-        f"split {split!r} of {count} pairs is not in the manifest ({', '.join(manifest.splits)})"
+        f"split {split!r} of {counted(count, 'pair')} is not in the manifest "
+        f"({', '.join(manifest.splits)})"
         for split, count in sorted(counts.items())
         if split not in manifest.splits
     ]

@@ -60,7 +60,7 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
     kind = "rendered pairs" if all(s.meta.get("facts") for s in changed) else "pairs"
     return {
         "about": "A CLIP4IDC: it scores how well a pair of images fits a sentence about the "
-        f"change. It knows {words:,} of CLIP's {len(table):,} tokens, no others.",
+        f"change. It knows only {words:,} of CLIP's {len(table):,} tokens.",
         "measured_on": f"On {len(changed)} {kind} that training did not see.",
         "measures": {**measures, **more},
         "remarks": remarks,

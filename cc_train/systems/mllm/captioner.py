@@ -210,7 +210,7 @@ class MllmCaptioner(nn.Module):
             repetition_penalty=None,
             logits_processor=self._penalties(ids.shape[1]),
         )
-        # Our own model of features gives new tokens alone.
+        # Our own model with a connector returns the new tokens alone.
         new = generated if self.base.family is families.LM else generated[:, ids.shape[1] :]
         sentences = [self._ended(row) for row in new.tolist()]
         return [sentences[first : first + beams] for first in range(0, len(sentences), beams)]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from cc_prep import weights
+from cc_prep import extras, weights
 from cc_prep.errors import UserError
 from cc_prep.storage import sha256
 from cc_prep.weights import download, folders
@@ -55,7 +55,7 @@ def require() -> None:
     except ImportError as error:
         raise UserError(
             f"cc-train mllm needs transformers and peft ({error})",
-            "Install them: pip install 'change-captioning-toolkit[mllm]'",
+            extras.install("mllm"),
         ) from None
     # A model of a few files needs no bars of its own beside our console.
     transformers.utils.logging.disable_progress_bar()

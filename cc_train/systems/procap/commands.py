@@ -12,16 +12,24 @@ import click
 @click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
 @click.option("--word2idx", metavar="FILE", help="Its word2idx.json, for a stage-2 checkpoint.")
 @click.option(
-    "--heads", type=click.IntRange(1), default=8, show_default=True, help="Of its decoder."
+    "--heads",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Number of attention heads of its decoder.",
 )
 @click.option(
-    "--length", type=click.IntRange(3), default=24, show_default=True, help="Of captions."
+    "--length",
+    type=click.IntRange(3),
+    default=24,
+    show_default=True,
+    help="Maximum length of a caption, in tokens.",
 )
 @click.option("--config", metavar="FILE", help="taming-transformers' YAML of its VQGAN.")
 def import_procap(**options: Any) -> None:
-    """Makes a run of ProCap's published checkpoints: dalle.pt or model.chkpt.
+    """Makes a run of a published checkpoint of ProCap: dalle.pt or model.chkpt.
 
-    Tensors only: nothing in the file is executed. Every tensor is used or named.
+    Only tensors are read; nothing in the file is executed. Tensors that are not used are named.
 
     \b
     Example:

@@ -91,7 +91,7 @@ def make_run(
 ) -> Iterator[str]:
     """Writes a run folder from a checkpoint; lines about what was found. Raises UserError."""
     if checkpoints.steps(run):
-        raise UserError(f"{run}: a run is there already", "Give another --out")
+        raise UserError(f"{run}: already holds a run", "Give another --out")
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
     tensors = weights.read_tensors(Path(file))

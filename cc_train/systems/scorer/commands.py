@@ -11,17 +11,26 @@ import click
 @click.argument("file")
 @click.option("--vocabulary", required=True, metavar="FILE", help="Its vocab.json: {word: id}.")
 @click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
-@click.option("--heads", type=click.IntRange(1), help="Of its encoder, where FILE does not say it.")
-@click.option("--decoder-heads", type=click.IntRange(1), help="Of its decoder, likewise.")
+@click.option(
+    "--heads",
+    type=click.IntRange(1),
+    help="Number of attention heads of its encoder, where FILE does not state it.",
+)
+@click.option(
+    "--decoder-heads",
+    type=click.IntRange(1),
+    help="Number of attention heads of its decoder, where FILE does not state it.",
+)
 @click.option(
     "--backbone-weights",
     metavar="FILE",
-    help="torchvision's ResNet-101 (V1), to caption images and not stored features alone.",
+    help="torchvision's ResNet-101 (V1); with it the run also captions images, not only stored "
+    "features.",
 )
 def import_scorer(**options: Any) -> None:
     """Makes a run of a checkpoint of SCORER's public code.
 
-    Tensors only: nothing in the file is executed. Every tensor is used or named.
+    Only tensors are read; nothing in the file is executed. Tensors that are not used are named.
 
     \b
     Example:

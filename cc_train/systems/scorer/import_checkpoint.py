@@ -44,7 +44,7 @@ def make_run(
     ResNet-101; without them the run captions stored features alone.
     """
     if checkpoints.steps(run):
-        raise UserError(f"{run}: a run is there already", "Give another --out")
+        raise UserError(f"{run}: already holds a run", "Give another --out")
     content = read(Path(file))
     codec = ScorerWords.read(vocabulary)
     encoder, decoder = content[ENCODER], content[DECODER]

@@ -16,9 +16,9 @@ from pipelines.regions import changes, entities
 def test_a_missing_package_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a user who is sent to install `sklearn`, which is another package."""
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UserError, match=r"x needs scikit-learn.*toolkit\[mllm\]"):
+    with pytest.raises(UserError, match=r"x needs scikit-learn.*: pip install '\.\[mllm\]'"):
         extras.require("sklearn", "x")
-    with pytest.raises(UserError, match=r"y needs no_such_module.*toolkit\[hub\]"):
+    with pytest.raises(UserError, match=r"y needs no_such_module.*: pip install '\.\[hub\]'"):
         extras.require("no_such_module", "y", "hub")
     extras.require("json", "z")
 

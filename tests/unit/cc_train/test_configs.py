@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 import yaml
+from click.testing import CliRunner
 from pydantic import BaseModel
 from rich.console import Console
 
 from cc_prep import manifest, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_train import configs, systems
+from cc_train import cli, configs, options, systems
 from cc_train.systems.chain import recipe as chain
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.pair import recipe as pair
@@ -256,3 +258,30 @@ def test_a_manifest_without_a_section_says_so(tmp_path: Path) -> None:
     console = Console(record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     assert configs.load(stage1.Settings, "stage1", str(file), [], console) == stage1.Settings()
     assert "no train.stage1" in console.export_text()
+
+
+def test_recipes_are_named_where_a_name_is_unknown() -> None:
+    """Keeps away: a list of known names, and a help, without the recipes of the package."""
+    assert ", ".join(configs.recipes()) == cli.RECIPES
+    with pytest.raises(UserError, match=r"Known: .*whu_cdc, clip4idc-mini, .*, or a YAML file"):
+        configs.load(vqgan.Settings, "vqgan", "nosuch", [], QUIET)
+    with pytest.raises(UserError, match='Did you mean "vqgan-mini"'):
+        configs.load(vqgan.Settings, "vqgan", "vqgan-mni", [], QUIET)
+
+
+@pytest.mark.parametrize(("name", "device"), [("gpu", "cuda"), ("cuda", "cuda"), ("auto", "auto")])
+def test_a_gpu_has_both_names(name: str, device: str) -> None:
+    """Keeps away: `--device gpu`, as cc-prep has it, that cc-train refuses."""
+    command = click.command()(options.device_option(lambda device: click.echo(device)))
+    assert CliRunner().invoke(command, ["--device", name]).output == f"{device}\n"
+
+
+def test_every_help_says_that_shards_are_several_patterns() -> None:
+    """Keeps away: `--shards` that takes several patterns and does not say so."""
+    for name in cli.cli.list_commands(click.Context(cli.cli)):
+        command = cli.cli.get_command(click.Context(cli.cli), name)
+        assert command is not None
+        for option in command.params:
+            if isinstance(option, click.Option) and option.metavar == "SHARDS":
+                assert option.multiple, name
+                assert options.SHARDS in (option.help or ""), (name, option.name)

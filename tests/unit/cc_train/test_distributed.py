@@ -287,7 +287,7 @@ def test_what_the_first_rank_refuses_ends_all(answers: Answers) -> None:
     """Keeps away: ranks that wait half an hour for one that has ended, or all print the same."""
     assert answers["refused", 0].startswith("UserError: ")
     assert answers["refused", 1].startswith("FirstRankFailed: ")
-    assert "a run is there already" in answers["refused", 1]
+    assert "already holds a run" in answers["refused", 1]
 
 
 def test_a_step_has_one_exchange(answers: Answers) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.rejects import Reject
+from cc_prep.words import counted
 from pipelines import engine, progress
 from pipelines.state.journal import Done, Journal, State
 
@@ -120,3 +121,11 @@ def test_a_job_whose_workers_do_not_come_says_so_once(
             time.sleep(0.02)
         time.sleep(0.2)
     assert out.getvalue() == "waiting for Ray to start 4 workers\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 faults"), (1, "1 fault"), (2, "2 faults"), (3000, "3,000 faults")]
+)
+def test_counts_have_the_form_of_their_noun(number: int, text: str) -> None:
+    """Keeps away: "waiting for Ray to start 1 workers" and "1 faults"."""
+    assert counted(number, "fault") == text

@@ -103,7 +103,7 @@ def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> Non
     recognised = detect_layout.recognise("mine", str(tmp_path))
     assert recognised.settings.table.file == "my list.csv"
     assert recognised.pairs == {"train": 2, "val": 1}
-    assert recognised.faults == ["split 'tset' of 1 pairs is not in the manifest (train, val)"]
+    assert recognised.faults == ["split 'tset' of 1 pair is not in the manifest (train, val)"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_nothing_known(tmp_path: Path) -> None:
         detect_layout.recognise("mine", str(tmp_path))
     with pytest.raises(UserError, match="no folder"):
         detect_layout.recognise("mine", str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="the name 'a b'"):
+    with pytest.raises(UserError, match="the name 'a b' is not allowed"):
         detect_layout.recognise("a b", str(tmp_path))
 
 

@@ -50,7 +50,7 @@ def test_spot_the_diff(tmp_path: Path) -> None:
     joined = manifest.load("spot", ["captions.join=true"], root=str(tmp_path))
     assert datasets.pairs(joined, "train")[1].captions == ("a man left. a dog came",)
     faults = inspect(joined, joined.splits).faults
-    assert "train: 1 empty sentences, left out" in faults
+    assert "train: 1 empty sentence, left out" in faults
     assert "train: 1 pairs have several rows, taken as one pair each" in faults
     assert "8 is in train and in test" in faults
 

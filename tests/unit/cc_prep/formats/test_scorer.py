@@ -107,7 +107,7 @@ def test_an_earlier_export_is_not_mixed_with_a_new_one(tmp_path: Path) -> None:
     """Keeps away: features of another backbone that stay beside new labels."""
     out = tmp_path / "out"
     scorer.export([shard(tmp_path / "one-000000.tar")], str(out))
-    with pytest.raises(UserError, match="features is there already"):
+    with pytest.raises(UserError, match="features already exists"):
         scorer.export([shard(tmp_path / "two-000000.tar", extra=50)], str(out))
     assert (np.load(out / "features/a_1.png.npy") == 1).all()
 

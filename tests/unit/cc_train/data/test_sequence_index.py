@@ -59,7 +59,7 @@ def test_splits_that_are_there_are_named(tmp_path: Path) -> None:
     for name in ("train-000000.tar", "train-000001.tar", "test-000000.tar"):
         (tmp_path / name).touch()
     with pytest.raises(
-        UserError, match=r"^/\S*val-\*\.tar: no such file; there are test-\*\.tar, train-\*\.tar\."
+        UserError, match=r"^/\S*val-\*\.tar: no such file; found: test-\*\.tar, train-\*\.tar\."
     ):
         sequence_index.expand([f"{tmp_path}/val-*.tar"])
 

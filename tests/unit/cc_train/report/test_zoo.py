@@ -108,7 +108,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "Give one without /" in add(zoo, place, "--name", "data/my.yaml").stderr
     assert not zoo.exists()
     assert add(zoo, place).returncode == 0
-    assert "is there already" in add(zoo, place).stderr
+    assert "already exists" in add(zoo, place).stderr
     assert "no such file" in add(zoo, tmp_path, "--replace").stderr
     assert (zoo / "theirs/row.yaml").exists()  # a row that is refused takes no other's place
     assert add(zoo, place, "--replace", "--note", "Again.").returncode == 0

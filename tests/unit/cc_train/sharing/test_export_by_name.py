@@ -49,7 +49,7 @@ def test_the_same_captions_without_the_file(run: Path, tmp_path: Path) -> None:
     captioner = Captioner.from_pretrained(place)
     assert captioner(*PAIR).text == expected.text
     card = (place / "README.md").read_text()
-    assert f"`{frozen_networks.FILE}` is not among them: it is `{NAME}` of the toolkit" in card
+    assert f"`{frozen_networks.FILE}` is not included: it is `{NAME}` of the toolkit" in card
     again = captioner.save_pretrained(tmp_path / "again")
     assert Captioner.from_pretrained(again)(*PAIR).text == expected.text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,7 +53,26 @@ def test_others_weights_are_not_ours(tmp_path: Path) -> None:
     assert "Others trained it: its weights are those of their file `best.pt`" in text
     assert "It was trained by" not in text
     assert "1,000" not in text
-    assert "nothing learned" not in text
+    assert "random weights" not in text
+
+
+def test_a_card_names_data_sets_and_limits_in_whole_sentences(tmp_path: Path) -> None:
+    """Keeps away: "500 pairs of pairs (test)", and a test split that it was trained on."""
+    start = {"name": "captioner-mini", "place": "ab", "sha256": "ab" * 32}
+    run = Run(tmp_path, "pair", {"loop": LOOP, "init": start}, {"w": torch.zeros(3)}, 0)
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}}
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    (tmp_path / "items.jsonl").write_text(json.dumps({"scores": {}}) + "\n")
+    entries: Any = [SimpleNamespace(dataset="pairs", split=split) for split in ("test", "val")]
+    measured = model_card.measured(tmp_path, entries)
+    assert measured.on == "On 2 pairs of the data set `pairs` (test, val)."
+    text = model_card.of_captioner(run, tmp_path, "mine", measured, "mit", "our scenes")
+    start_in_words = "It was trained on our scenes, starting from the weights of captioner-mini."
+    assert f"- {start_in_words} For images unlike" in text
+    assert "\n## Licence\n\n`mit`\n" in text
+    text = model_card.of_captioner(run, tmp_path, "mine", measured, None, None)
+    assert "- For images unlike its training data" in text
 
 
 def test_a_card_names_no_folder_of_its_machine(tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from cc_prep.formats.tar import DamagedShard
+from pipelines.cli.options import job_options
 
 
 def test_a_damaged_shard_is_one_line(
@@ -24,3 +27,31 @@ def test_a_damaged_shard_is_one_line(
     assert ended.value.code == 2
     line = "cc-prep: out/changes/rejects.parquet: no table. Look closer with: cc-prep verify\n"
     assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(("name", "device"), [("gpu", "gpu"), ("cuda", "gpu"), ("cpu", "cpu")])
+def test_a_gpu_has_both_names(name: str, device: str) -> None:
+    """Keeps away: `--device cuda`, as cc-train has it, that cc-prep refuses."""
+    command = click.command()(job_options(lambda device, **_: click.echo(device)))
+    assert CliRunner().invoke(command, ["--out", "a", "--device", name]).output == f"{device}\n"
+
+
+def options(*names: str) -> set[str]:
+    """The options of a command of cc-prep."""
+    command: click.Command = importlib.import_module("pipelines.cli.main").cli
+    for name in names:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_an_import_without_networks_has_no_options_of_devices() -> None:
+    """Keeps away: a choice of the device for a job that runs no network."""
+    assert not options("import", "procap") & {"--device", "--gpus-per-worker"}
+    assert options("import", "procap") >= {"--workers", "--limit", "--dry-run"}
+
+
+@pytest.mark.parametrize("system", ["procap", "scorer"])
+def test_exports_name_their_folder_as_all_commands_do(system: str) -> None:
+    """Keeps away: `--out` that only the exports refuse; scripts with `--to` still work."""
+    assert options("export", system) >= {"--out", "--to"}

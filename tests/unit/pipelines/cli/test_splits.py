@@ -176,7 +176,7 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
     assert "There is one split. To divide it: cc-prep split mine\nNext: cc-prep" in done.stdout
     again = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     # A manifest of ours by this name would mean other data from then on.
     ours = cc_prep("init", "clevr", "--root", scenes, cwd=tmp_path)
     assert (ours.returncode, "of the package has this name" in ours.stderr) == (2, True)

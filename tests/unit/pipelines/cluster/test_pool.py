@@ -33,8 +33,9 @@ def test_pool(
         (Resources(8, 0), None, "gpu", 1.0, "no free GPU"),
         (Resources(8, 0.4), None, "gpu", 0.5, r"less than 0\.5 of a GPU"),
         (Resources(8, 1), 3, "gpu", 0.5, "Use --workers 2 or fewer"),
-        (Resources(2, 8), 4, "gpu", 1.0, "Ray has 2 free"),
+        (Resources(2, 8), 4, "gpu", 1.0, "Ray has 2 CPUs free, 4 workers would need 4"),
         (Resources(2, 0), 3, "cpu", 1.0, "Use --workers 2 or fewer"),
+        (Resources(0, 0), None, "cpu", 1.0, "Ray has 0 CPUs free, 1 worker would need 1"),
     ],
 )
 def test_too_much(

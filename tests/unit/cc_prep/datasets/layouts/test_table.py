@@ -56,7 +56,7 @@ def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
     assert train.before == "bilder/vor her é.png"
     assert (val.kind, val.captions, val.split) == ("no_change", (), "val")
     [fault] = datasets.reader(settings(tmp_path)).faults(settings(tmp_path))
-    assert fault == "split 'trian' of 1 pairs is not in the manifest (train, val, test)"
+    assert fault == "split 'trian' of 1 pair is not in the manifest (train, val, test)"
 
 
 @pytest.mark.parametrize("hint", ["", "sep={}\r\n", '"SEP={}"\n'])

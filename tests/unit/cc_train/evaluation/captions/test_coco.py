@@ -348,7 +348,7 @@ def test_predictions_of_pairs_without_captions(tmp_path: Path) -> None:
     files = ("--predictions", theirs, "--references", place)
     done = cc_train("evaluate", *files, "--out", tmp_path / "scores")
     assert done.returncode == 0, done.stderr
-    assert "1 predictions of pairs without captions left out" in done.stderr
+    assert "left out: 1 prediction of pairs without captions" in done.stderr
     again = coco.read_uncaptioned(str(tmp_path / "scores/references.json"))
     assert [item.name for item in again] == ["8.png"]
     assert list(score_predictions.score(theirs, place, measures=["CIDEr"]).items) == ["7.png"]
