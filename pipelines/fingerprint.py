@@ -16,6 +16,7 @@ from cc_prep.formats import provenance
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.steps import confidence
 from cc_prep.weights.folders import identify
+from pipelines.state import sources
 
 # The manifest's keys that decide which pairs are in which shard, and in which size.
 PLAN_KEYS = ("name", "layout", "image_size", "shards")
@@ -114,6 +115,7 @@ def continue_from(
     compared = {*settings, *PAIR_FILES}
     recorded_settings = {key: record["settings"].get(key) for key in compared}
     check_same_settings(folder, recorded_settings, settings)
+    sources.check_same(folder, sources.recorded_in(record), sources.settings(manifest))
     return manifest
 
 

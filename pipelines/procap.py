@@ -21,6 +21,7 @@ from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from pipelines import estimates, fingerprint, job
 from pipelines.plan import plan
+from pipelines.state import sources
 from pipelines.step import Members
 from pipelines.stored import plan_from_sequences
 
@@ -75,6 +76,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         threads=1,
         bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
         memory="a few sequences",
+        data=sources.of_pairs(manifest, shards),
     )
     return job.run(spec, request.options, request.console)
 
@@ -102,6 +104,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         threads=1,
         bytes_a_pair=estimates.SCORE_BYTES,
         memory="the JSON file, read whole",
+        data=sources.of_stored(manifest, folder),
     )
     return job.run(spec, request.options, request.console)
 
