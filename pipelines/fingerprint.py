@@ -121,12 +121,20 @@ def continue_from(
 
 def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raises UserError, which names the keys, if `folder` was made with other settings."""
-    different = provenance.differences(_completed(old), new)
+    different = provenance.differences(_comparable(_completed(old)), _comparable(new))
     if different:
         raise UserError(
             f"{folder} was made with other settings ({'; '.join(different[:5])})",
             "Use the same settings, or another --out",
         )
+
+
+def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the absolute path of features.folder: it may stand there as a relative one."""
+    features = settings.get("features")
+    if not isinstance(features, dict) or not features.get("folder"):
+        return settings
+    return {**settings, "features": {**features, "folder": storage.absolute(features["folder"])}}
 
 
 def _completed(settings: dict[str, Any]) -> dict[str, Any]:
