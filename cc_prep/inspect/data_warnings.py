@@ -61,6 +61,22 @@ def of_images(
     return notes, faults
 
 
+def of_sizes(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
+    """Faults of pairs whose two images differ in size, of each that could be read."""
+    for pair in pairs:
+        before, after = sizes.get(pair.before), sizes.get(pair.after)
+        if before and after and before != after:
+            yield f"{pair.key}: sizes differ ({before} and {after}). Set image_size to resize both"
+
+
+def of_split_file(split: str, pairs: Iterable[ImagePair], ids: Iterable[str]) -> Iterator[str]:
+    """Ids that a split file has in a split and that no pair has."""
+    strays = sorted({*ids} - {pair.id for pair in pairs})
+    if strays:
+        rest = f" and {len(strays) - FEW} more" if len(strays) > FEW else ""
+        yield f"{split}: no pair has these ids of the split file: {', '.join(strays[:FEW])}{rest}"
+
+
 def of_audit(findings: Iterable[Exclusion]) -> Iterator[str]:
     """A line for each reason and split: how many pairs, and some of them with what is wrong."""
     details: dict[tuple[str, str], dict[tuple[str, str, str], str]] = defaultdict(dict)

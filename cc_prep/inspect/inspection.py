@@ -16,6 +16,7 @@ from cc_prep import datasets
 from cc_prep.datasets import exclusions
 from cc_prep.datasets.every_image import read_every_image
 from cc_prep.datasets.exclusions import Exclusion
+from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import RejectedPair
 from cc_prep.inspect import audit, data_warnings
 from cc_prep.manifest import Manifest
@@ -77,6 +78,9 @@ def inspect(
     inspection.faults += list(_caption_faults(all_pairs))
     for split, listed in pairs.items():
         inspection.notes += data_warnings.of_captions(split, listed)
+        if manifest.exclude is None:  # what it leaves out is in the split file still
+            ids = split_file.ids(manifest).get(split, [])
+            inspection.notes += data_warnings.of_split_file(split, listed, ids)
     inspection.excluded = dict((exclusions.description(manifest) or {"pairs": {}})["pairs"])
     examined = [pair for listed in pairs.values() for pair in listed[:limit]]
     hashes = _look_at_images(manifest, examined, inspection, progress)
@@ -111,6 +115,9 @@ def _look_at_images(
     results, unreadable = read_every_image(manifest, pairs, look, None, progress)
     inspection.faults += unreadable
     inspection.image_sizes = dict(Counter(size for size, _, _ in results.values()).most_common())
+    if manifest.image_size is None:  # otherwise both are made squares of it
+        sizes = {reference: size for reference, (size, _, _) in results.items()}
+        inspection.faults += list(data_warnings.of_sizes(pairs, sizes))
     digests = {reference: digest for reference, (_, digest, _) in results.items()}
     notes, faults = data_warnings.of_images(pairs, digests)
     inspection.notes += notes
