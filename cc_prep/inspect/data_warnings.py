@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.records import CHANGE, ImagePair
@@ -59,6 +59,16 @@ def of_images(
     leaks = [sorted(splits.values()) for splits in splits_of.values() if len(splits) > 1]
     faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
     return notes, faults
+
+
+def of_dark(references: Sequence[str]) -> Iterator[str]:
+    """Images that are as good as black, as those of 12 bits in a file of 16 are."""
+    if references:
+        yield (
+            f"{len(references)} images are nearly black: {', '.join(references[:FEW])}"
+            f"{' …' if len(references) > FEW else ''}. If they have 10 to 14 bits in a file of 16, "
+            "scale them first"
+        )
 
 
 def of_sizes(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:

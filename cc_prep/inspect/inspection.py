@@ -24,6 +24,7 @@ from cc_prep.media import masks
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 
+DARK = 16  # of 255: an image that reaches no more is as good as black
 NO_MASK = "no mask"  # of pairs of which it is not known where they changed
 
 
@@ -107,9 +108,13 @@ def _look_at_images(
     """Notes what the images show; the perceptual hash of each by its reference."""
     from cc_prep.datasets import splitting  # which brings SciPy
 
+    dark: set[str] = set()  # digests
+
     def look(pixels: np.ndarray) -> tuple[str, str, int]:
         size = f"{pixels.shape[1]}×{pixels.shape[0]}"
         digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size
+        if pixels.max() <= DARK:
+            dark.add(digest)
         return size, digest, splitting.perceptual_hash(pixels)
 
     results, unreadable = read_every_image(manifest, pairs, look, None, progress)
@@ -119,6 +124,9 @@ def _look_at_images(
         sizes = {reference: size for reference, (size, _, _) in results.items()}
         inspection.faults += list(data_warnings.of_sizes(pairs, sizes))
     digests = {reference: digest for reference, (_, digest, _) in results.items()}
+    inspection.notes += data_warnings.of_dark(
+        [reference for reference, digest in digests.items() if digest in dark]
+    )
     notes, faults = data_warnings.of_images(pairs, digests)
     inspection.notes += notes
     inspection.faults += faults

@@ -184,10 +184,13 @@ def note_missing(folder: str, splits: Sequence[str], limit: int | None, console:
 def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console: Console) -> None:
     """Says which pairs of the data are no longer those that `folder` was made from.
 
-    Only where the data lies where it lay: elsewhere it may be anything.
+    Only where the data lies where it lay: elsewhere it may be anything. And not where it takes long
+    to list: in an object store, and of videos, each of which has to be opened.
     """
     record = provenance.read(folder) or {}
     if storage.absolute(manifest.root) not in recorded_in(record).get("roots", []):
+        return
+    if storage.is_remote(manifest.root) or manifest.layout == "video":
         return
     try:
         shards = plan(manifest, splits)

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from cc_prep import manifest
@@ -73,6 +74,18 @@ def test_two_sizes_of_a_pair_are_a_fault_where_nothing_resizes(tmp_path: Path) -
     faults = inspect(own(tmp_path, "image_size=null"), ["train", "test"]).faults
     line = "own-test-a-change: sizes differ (32×32 and 40×32). Set image_size to resize both"
     assert [fault for fault in faults if "sizes" in fault] == [line]
+
+
+def test_images_that_are_as_good_as_black_are_noted(tmp_path: Path) -> None:
+    """Keeps away: 12 bits in a file of 16, of which a captioner sees nothing."""
+    for name, top in (("dark", 4095), ("bright", 65535)):
+        for side in ("before", "after"):
+            (tmp_path / side).mkdir(exist_ok=True)
+            ramp = np.linspace(0, top, 32 * 32).reshape(32, 32).astype(np.uint16)
+            Image.fromarray(ramp).save(tmp_path / side / f"{name}.png")
+    notes = inspect(own(tmp_path), ["train"]).notes
+    [line] = [note for note in notes if "black" in note]
+    assert line.startswith("2 images are nearly black: after/dark.png, before/dark.png. If they")
 
 
 def test_ids_of_a_split_file_that_no_pair_has_are_noted(tmp_path: Path) -> None:
