@@ -16,7 +16,8 @@ from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.plan import ShardPlan, plan
 from pipelines.regions.findings import read_findings, with_findings
-from pipelines.stored import ShardFromSequences, note_missing_splits, plan_from_sequences
+from pipelines.state import sources
+from pipelines.stored import ShardFromSequences, note_what_is_missing, plan_from_sequences
 from pipelines.worker.build_step import Build
 
 # Peak at 224 px, benchmarks/bench_memory.py build: 1.18 and 1.19 GB for 8 and 32 pairs a shard.
@@ -33,6 +34,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
     out = storage.absolute(request.out)
     source_folder = storage.absolute(source or out)
     manifest, makes, shards = _plan(request, source_folder)
+    planned = [shard for shard in shards if isinstance(shard, ShardPlan)]
     manifest = fingerprint.with_config_content(manifest)
     fingerprint.check_keyframes(manifest)
     findings = read_findings(manifest, source_folder)
@@ -42,9 +44,9 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
             "Give the --out of an earlier interpolate or changes",
         )
     if "interpolate" in makes:
-        interpolate.check_truth(manifest, (one for one in shards if isinstance(one, ShardPlan)))
+        interpolate.check_truth(manifest, planned)
     digests, scorer = _find_weights(manifest, makes, source_folder, request.console)
-    first_pair = next((shard.pairs[0] for shard in shards if isinstance(shard, ShardPlan)), None)
+    first_pair = planned[0].pairs[0] if planned else None
     spec = job.JobSpec(
         format=training_shards.FORMAT,
         folder=storage.join(out, training_shards.FORMAT.folder),
@@ -65,6 +67,9 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
         bytes_a_pair=estimates.training_bytes(manifest),
         memory=(first_pair and estimates.interpolation_memory(manifest, first_pair)) or MEMORY,
         compute=estimates.compute(manifest, first_pair) if first_pair else None,
+        data=sources.of_pairs(manifest, planned)
+        if "interpolate" in makes
+        else sources.of_stored(manifest, _input_folders(source_folder)[0]),
     )
     return job.run(spec, request.options, request.console)
 
@@ -87,7 +92,7 @@ def _plan(
     shards = plan_from_sequences(
         sequence_folder, splits, limit, score_folder if has_scores else None
     )
-    note_missing_splits(shards, splits, sequence_folder, request.console)
+    note_what_is_missing(shards, request, sequence_folder)
     return manifest, frozenset() if has_scores else scored, shards
 
 

@@ -16,6 +16,7 @@ from cc_prep.formats import provenance
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.steps import confidence
 from cc_prep.weights.folders import identify
+from pipelines.state import sources
 
 # The manifest's keys that decide which pairs are in which shard, and in which size.
 PLAN_KEYS = ("name", "layout", "image_size", "shards")
@@ -114,17 +115,26 @@ def continue_from(
     compared = {*settings, *PAIR_FILES}
     recorded_settings = {key: record["settings"].get(key) for key in compared}
     check_same_settings(folder, recorded_settings, settings)
+    sources.check_same(folder, sources.recorded_in(record), sources.settings(manifest))
     return manifest
 
 
 def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raises UserError, which names the keys, if `folder` was made with other settings."""
-    different = provenance.differences(_completed(old), new)
+    different = provenance.differences(_comparable(_completed(old)), _comparable(new))
     if different:
         raise UserError(
             f"{folder} was made with other settings ({'; '.join(different[:5])})",
             "Use the same settings, or another --out",
         )
+
+
+def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the absolute path of features.folder: it may stand there as a relative one."""
+    features = settings.get("features")
+    if not isinstance(features, dict) or not features.get("folder"):
+        return settings
+    return {**settings, "features": {**features, "folder": storage.absolute(features["folder"])}}
 
 
 def _completed(settings: dict[str, Any]) -> dict[str, Any]:

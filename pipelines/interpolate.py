@@ -13,6 +13,7 @@ from cc_prep.steps import interpolation
 from pipelines import estimates, fingerprint, job
 from pipelines.actors import Interpolate
 from pipelines.plan import ShardPlan, plan
+from pipelines.state import sources
 
 # Peak at 224 px, benchmarks/bench_memory.py: 1.09, 1.19, 1.11 GB for 8, 32, 128 pairs a shard.
 MEMORY = "1.2 GB a worker, measured with RIFE at 224 px; the same however large the data is"
@@ -37,6 +38,7 @@ def interpolate(request: job.Request) -> job.Summary | None:
         bytes_a_pair=estimates.interpolated_bytes(manifest, first_pair),
         memory=estimates.interpolation_memory(manifest, first_pair) or MEMORY,
         compute=estimates.compute(manifest, first_pair),
+        data=sources.of_pairs(manifest, shards),
     )
     return job.run(spec, request.options, request.console)
 

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, size_pool
 from pipelines.cluster.resources import may_grow
 from pipelines.progress import Watcher, amount
-from pipelines.state import lock
+from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
@@ -69,7 +69,7 @@ class JobSpec:
     make_step: builds the step inside a worker, given the device. settings: all that decides the
         bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: what a worker
         was measured to take, in words. weight_files: see `provenance`. compute: the arithmetic of
-        interpolating a pair, for jobs that do.
+        interpolating a pair, for jobs that do. data: see `sources`.
     """
 
     format: ShardFormat
@@ -83,6 +83,7 @@ class JobSpec:
     memory: str
     weight_files: dict[str, str] = field(default_factory=dict)
     compute: estimates.Compute | None = None
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ def _locked(
         "settings": {**spec.settings, "device": pool.device},
         "weights": spec.weights,
         "weight_files": spec.weight_files,
+        **_data(spec, planned, todo, console),
     }
     state.write_plan(planned)
     account.write(planned, record)
@@ -182,6 +184,19 @@ def _locked(
             if not held.lost:
                 account.write(planned, record)
     return _summary(spec.folder, plan, account, len(todo))
+
+
+def _data(
+    spec: JobSpec, planned: Mapping[str, int], todo: Sequence[Shard], console: Console
+) -> dict[str, Any]:
+    """What the provenance says of the data, and a word where it is not that of earlier runs."""
+    old = sources.recorded_in(provenance.read(spec.folder))
+    sources.note_other_splits(planned, spec.data, console)
+    if not todo:
+        return {sources.KEY: {**old, "splits": spec.data.get("splits", [])}} if old else {}
+    sources.note_other_root(spec.folder, old, spec.data, console)
+    data = sources.joined(old, spec.data, {shard.split for shard in spec.shards})
+    return {sources.KEY: data} if data else {}
 
 
 def _todo(spec: JobSpec, account: Account, options: Options) -> list[Shard]:
@@ -221,10 +236,18 @@ def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
                 f"{spec.folder} has shards but no {provenance.FILE}", "Give another --out"
             )
         return
+    splits = spec.data.get("splits", ())
+    sources.check_not_renamed(spec.folder, record, spec.shards, splits)
     old = {**record["settings"], "weights": record.get("weights", {})}
     device = device or record["settings"].get("device")
     new = {**spec.settings, "device": device, "weights": spec.weights}
     fingerprint.check_same_settings(spec.folder, old, new)
+    sources.check_same(
+        spec.folder,
+        sources.recorded_in(record),
+        spec.data.get("settings", {}),
+        {shard.split for shard in spec.shards},
+    )
 
 
 def _shard_files(spec: JobSpec) -> list[str]:

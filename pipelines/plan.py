@@ -24,7 +24,7 @@ class ShardPlan:
     """A shard to make from pairs: one unit of work, one Ray Data block.
 
     keep_existing: take over the samples that the shard's present file holds, and make the others
-        only.
+        only. available: pairs that the data has of the split, whatever --limit takes of them.
     """
 
     TYPE: ClassVar[str] = "plan"
@@ -33,6 +33,7 @@ class ShardPlan:
     index: int
     pairs: tuple[ImagePair, ...]
     keep_existing: bool = False
+    available: int = 0
 
     @property
     def name(self) -> str:
@@ -63,8 +64,9 @@ class ShardPlan:
             raise larger_already(self.name, f"{done.pairs} pairs", len(self.pairs))
         if done.input_digest != self.digest(done.pairs):
             raise UserError(
-                f"the pairs of {self.name} changed since it was made (names or captions)",
-                "Give another --out for the changed data",
+                f"the pairs of {self.name} changed since it was made (names, captions, labels or "
+                "masks), or it was made from sequences that are gone",
+                "Give another --out, or interpolate again if the sequences are gone",
             )
         if done.pairs < len(self.pairs) or (retry_rejects and done.rejects):
             return replace(self, keep_existing=True)
@@ -97,7 +99,12 @@ def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) ->
         _check_keys(pairs)
         size = manifest.shards.pairs_per_shard
         shards += [
-            ShardPlan(split, start // size, tuple(pairs[:limit][start : start + size]))
+            ShardPlan(
+                split,
+                start // size,
+                tuple(pairs[:limit][start : start + size]),
+                available=len(pairs),
+            )
             for start in range(0, len(pairs[:limit]), size)
         ]
     if not shards:

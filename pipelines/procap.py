@@ -21,6 +21,7 @@ from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from pipelines import estimates, fingerprint, job
 from pipelines.plan import plan
+from pipelines.state import sources
 from pipelines.step import Members
 from pipelines.stored import plan_from_sequences
 
@@ -36,6 +37,8 @@ def export(out: str, target: str, progress: Progress = no_progress) -> dict[str,
     names = Names(record["settings"]["name"], record["settings"]["layout"])
     score_folder = storage.join(out, scores.FORMAT.folder)
     with_scores = provenance.read(score_folder) is not None
+    if not with_scores:  # said before hours of work
+        procap.refuse_others(target, [names.scores])
     count = {"sequences": 0, "scores": 0}
     with procap.exporting(target, names) as exporter:
         for done, shard in enumerate(sorted(record["shards"]), 1):
@@ -65,6 +68,13 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
     if storage.exists(storage.join(source, videos.names.scores)):
         _with_imported_scores(manifest)  # refuses what would stop `import_scores` afterwards
     shards = plan(manifest, request.splits, request.limit)
+    masked = sum(bool(pair.masks) for shard in shards for pair in shard.pairs)
+    if masked:
+        request.console.print(
+            f"the masks of {masked:,} {'pair' if masked == 1 else 'pairs'} are not taken in: "
+            "ProCap's files hold frames alone",
+            highlight=False,
+        )
     spec = job.JobSpec(
         format=sequences.FORMAT,
         folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
@@ -75,6 +85,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         threads=1,
         bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
         memory="a few sequences",
+        data=sources.of_pairs(manifest, shards),
     )
     return job.run(spec, request.options, request.console)
 
@@ -102,6 +113,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         threads=1,
         bytes_a_pair=estimates.SCORE_BYTES,
         memory="the JSON file, read whole",
+        data=sources.of_stored(manifest, folder),
     )
     return job.run(spec, request.options, request.console)
 

@@ -11,7 +11,8 @@ from cc_prep.manifest import NONE, Manifest
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, job
 from pipelines.actors import Score
-from pipelines.stored import note_missing_splits, plan_from_sequences
+from pipelines.state import sources
+from pipelines.stored import note_what_is_missing, plan_from_sequences
 
 MEMORY = "not measured for your weights; one sequence at a time, however large the data is"
 
@@ -21,8 +22,8 @@ def score_frames(request: job.Request) -> job.Summary | None:
     out = storage.absolute(request.out)
     folder = storage.join(out, sequences.FORMAT.folder)
     shards = plan_from_sequences(folder, request.splits, request.limit)
-    note_missing_splits(shards, request.splits, folder, request.console)
     manifest = fingerprint.continue_from(request.manifest, folder)
+    note_what_is_missing(shards, request, folder)
     fingerprint.check_keyframes(manifest)
     digests = find_weights(manifest)
     spec = job.JobSpec(
@@ -36,6 +37,7 @@ def score_frames(request: job.Request) -> job.Summary | None:
         threads=manifest.score.threads,
         bytes_a_pair=estimates.SCORE_BYTES,
         memory=MEMORY,
+        data=sources.of_stored(manifest, folder),
     )
     return job.run(spec, request.options, request.console)
 

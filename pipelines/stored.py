@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, scores, sequences
+from cc_prep.formats import provenance, rejects, scores, sequences
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import StoredSequence
 from pipelines.plan import larger_already
+from pipelines.state import sources
 from pipelines.state.journal import Done
 from pipelines.step import Item, Shard
+
+if TYPE_CHECKING:
+    from pipelines.job import Request
 
 
 @dataclass(frozen=True)
@@ -135,23 +138,47 @@ def plan_from_sequences(
         limited = count < record["samples"]
         shards.append(ShardFromSequences(split, name, count, digest, place, table, limited=limited))
     if not shards:
+        rejected = _rejected(records, splits)
+        if rejected:
+            raise UserError(
+                f"{folder}: all pairs of {', '.join(rejected)} were rejected, as "
+                f"{rejects.FILE} there says",
+                "Mend them and run: cc-prep interpolate --retry-rejects",
+            )
         raise UserError(
             f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"
         )
     return shards
 
 
-def note_missing_splits(
-    shards: Sequence[ShardFromSequences], splits: Sequence[str], folder: str, console: Console
+def note_what_is_missing(
+    shards: Sequence[ShardFromSequences], request: Request, folder: str
 ) -> None:
-    """Says of which of some splits there are no sequences, so that nothing is made of them."""
+    """Says of which splits and pairs there are no sequences, so that nothing is made of them.
+
+    And which pairs the data no longer has as they were interpolated.
+    """
+    splits, console = request.splits, request.console
+    records = finished_shards(folder, sequences.FORMAT, "interpolate")
     missing = [split for split in splits if split not in {shard.split for shard in shards}]
-    if missing:
-        console.print(
-            f"no sequences of {', '.join(missing)} in {folder}: nothing is made of them",
-            highlight=False,
-            soft_wrap=True,
-        )
+    rejected = _rejected(records, missing)
+    for names, what in (
+        ([split for split in missing if split not in rejected], "no sequences of {} in {}"),
+        (rejected, "all pairs of {} were rejected in {}"),
+    ):
+        if names:
+            line = what.format(", ".join(names), folder)
+            console.print(f"{line}: nothing is made of them", highlight=False, soft_wrap=True)
+    sources.note_missing(folder, splits, request.limit, console)
+    sources.note_changed(request.manifest, folder, splits, console)
+
+
+def _rejected(records: Mapping[str, Mapping[str, Any]], splits: Sequence[str]) -> list[str]:
+    """Those of some splits that have shards, but no sample in any of them."""
+    samples = Counter[str]()
+    for name, record in records.items():
+        samples[name.rpartition("-")[0]] += record["samples"]
+    return [split for split in splits if split in samples and not samples[split]]
 
 
 def in_splits(

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cc_prep.formats import sequences
-from pipelines import job
+from pipelines import engine, job
 from pipelines.cluster.output import messages
+from pipelines.cluster.pool import Pool, Resources
+from pipelines.shard_worker import ShardWorker
+from pipelines.state.journal import Done
+from pipelines.state.run import RunInfo
+from pipelines.step import MakeStep, Shard
 from tests.fakes import number_step, shards
+
+
+def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Ray: the shards are made one after the other by one worker."""
+
+    def run(
+        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+    ) -> Iterator[Done]:
+        worker = ShardWorker(make_step, run_info)
+        for shard in shards:
+            yield worker.run(shard)
+
+    monkeypatch.setattr(engine, "start", lambda: (Resources(2, 0),))
+    monkeypatch.setattr(engine, "stop", lambda: None)
+    monkeypatch.setattr(engine, "run", run)
 
 
 def spec(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> job.JobSpec:

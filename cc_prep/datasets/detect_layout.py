@@ -75,7 +75,7 @@ def _described(name: str, root: str, layout: str, like: str | None) -> Recognise
         template = _joined(template, manifest.text_of(like))
     values = {"name": name, "layout": layout, "root": root}
     if layout == "table":
-        values["table"] = f"{{file: {_quoted(table.only_table(root))}}}"
+        values["table"] = f"{{file: {quoted(table.only_table(root))}}}"
     draft = _with(template, {**values, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
     draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
     settings = manifest.build(draft, f"{name}.yaml")
@@ -121,7 +121,7 @@ def _with(template: str, values: dict[str, str]) -> str:
         body = body.partition("\n")[2]
     lines = body.splitlines()
     for key, value in values.items():
-        setting = f"{key}: {value if key in ('splits', 'table') else _quoted(value)}"
+        setting = f"{key}: {value if key in ('splits', 'table') else quoted(value)}"
         lines_of_key = [i for i, line in enumerate(lines) if line.startswith(f"{key}:")]
         if lines_of_key:
             lines[lines_of_key[0]] = setting
@@ -132,7 +132,7 @@ def _with(template: str, values: dict[str, str]) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """The text as a value in YAML, in quotes where it would be read as a number or a date."""
     is_word = re.fullmatch(r"([A-Za-z/]|\.{1,2}/)[\w./-]*", text)  # 1e3 is text to PyYAML alone
     if is_word and yaml.safe_load(text) == text:

@@ -12,7 +12,7 @@ A dataset of an HDF5 file is uint8 [F, 3, H, W], RGB; matrices are {"bef_inter_s
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.records import NO_CHANGE, FrameScores
+from cc_prep.records import CHANGE, NO_CHANGE, FrameScores
 
 CLEVR_LAYOUT = "clevr_change"
 KNOWN_LAYOUTS = (CLEVR_LAYOUT, "spot_the_diff", "image_editing")
@@ -70,6 +70,11 @@ class Names:
     def scores(self) -> str:
         """The JSON file."""
         return f"{self.prefix}_similarity_scores.json"
+
+    @property
+    def files(self) -> list[str]:
+        """All of them."""
+        return [*dict.fromkeys(map(self.videos, (CHANGE, NO_CHANGE))), self.scores]
 
     def part(self, kind: str) -> str | None:
         """Under which name a pair's matrices stand below its key; None: right there."""
@@ -208,3 +213,15 @@ def exporting(folder: str, names: Names) -> Iterator[Exporter]:
         if exporter.scores:
             text = json.dumps(exporter.scores, sort_keys=True)
             (temporary / names.scores).write_text(text, encoding="utf-8")
+        written = {path.name for path in temporary.iterdir()}
+        refuse_others(folder, [name for name in names.files if name not in written])
+
+
+def refuse_others(folder: str, names: Iterable[str]) -> None:
+    """Raises UserError if files of another export lie in `folder`, as if they belonged to this."""
+    others = [name for name in names if (Path(folder) / name).exists()]
+    if others:
+        raise UserError(
+            f"{folder} has {', '.join(others)} of another export, which this one would not replace",
+            "Remove them, or give another --to",
+        )

@@ -136,10 +136,14 @@ def shared_captions(
             if not says_nothing_changed(caption):
                 sharing[caption].append(pair)
     for caption, together in sharing.items():
-        labels = {(pair.kind, pair.change_type, _changed_looks(pair.facts)) for pair in together}
+        labels = (
+            {pair.kind for pair in together},
+            {pair.change_type for pair in together},
+            {_changed_looks(pair.facts) for pair in together},
+        )
         classes = {mask_classes[pair.key] for pair in together if mask_classes.get(pair.key)}
         disjoint = any(not one & other for one in classes for other in classes)
-        if len(labels) > 1 or disjoint:
+        if disjoint or any(len(known - {None}) > 1 for known in labels):
             for pair in together:
                 yield _exclusion(pair, SHARED, caption)
 

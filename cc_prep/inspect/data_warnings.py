@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.records import CHANGE, ImagePair
@@ -59,6 +59,32 @@ def of_images(
     leaks = [sorted(splits.values()) for splits in splits_of.values() if len(splits) > 1]
     faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
     return notes, faults
+
+
+def of_dark(references: Sequence[str]) -> Iterator[str]:
+    """Images that are as good as black, as those of 12 bits in a file of 16 are."""
+    if references:
+        yield (
+            f"{len(references)} images are nearly black: {', '.join(references[:FEW])}"
+            f"{' …' if len(references) > FEW else ''}. If they have 10 to 14 bits in a file of 16, "
+            "scale them first"
+        )
+
+
+def of_sizes(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
+    """Faults of pairs whose two images differ in size, of each that could be read."""
+    for pair in pairs:
+        before, after = sizes.get(pair.before), sizes.get(pair.after)
+        if before and after and before != after:
+            yield f"{pair.key}: sizes differ ({before} and {after}). Set image_size to resize both"
+
+
+def of_split_file(split: str, pairs: Iterable[ImagePair], ids: Iterable[str]) -> Iterator[str]:
+    """Ids that a split file has in a split and that no pair has."""
+    strays = sorted({*ids} - {pair.id for pair in pairs})
+    if strays:
+        rest = f" and {len(strays) - FEW} more" if len(strays) > FEW else ""
+        yield f"{split}: no pair has these ids of the split file: {', '.join(strays[:FEW])}{rest}"
 
 
 def of_audit(findings: Iterable[Exclusion]) -> Iterator[str]:

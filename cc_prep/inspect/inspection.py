@@ -16,6 +16,7 @@ from cc_prep import datasets
 from cc_prep.datasets import exclusions
 from cc_prep.datasets.every_image import read_every_image
 from cc_prep.datasets.exclusions import Exclusion
+from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import RejectedPair
 from cc_prep.inspect import audit, data_warnings
 from cc_prep.manifest import Manifest
@@ -23,6 +24,7 @@ from cc_prep.media import masks
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 
+DARK = 16  # of 255: an image that reaches no more is as good as black
 NO_MASK = "no mask"  # of pairs of which it is not known where they changed
 
 
@@ -77,6 +79,9 @@ def inspect(
     inspection.faults += list(_caption_faults(all_pairs))
     for split, listed in pairs.items():
         inspection.notes += data_warnings.of_captions(split, listed)
+        if manifest.exclude is None:  # what it leaves out is in the split file still
+            ids = split_file.ids(manifest).get(split, [])
+            inspection.notes += data_warnings.of_split_file(split, listed, ids)
     inspection.excluded = dict((exclusions.description(manifest) or {"pairs": {}})["pairs"])
     examined = [pair for listed in pairs.values() for pair in listed[:limit]]
     hashes = _look_at_images(manifest, examined, inspection, progress)
@@ -103,15 +108,25 @@ def _look_at_images(
     """Notes what the images show; the perceptual hash of each by its reference."""
     from cc_prep.datasets import splitting  # which brings SciPy
 
+    dark: set[str] = set()  # digests
+
     def look(pixels: np.ndarray) -> tuple[str, str, int]:
         size = f"{pixels.shape[1]}×{pixels.shape[0]}"
         digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size
+        if pixels.max() <= DARK:
+            dark.add(digest)
         return size, digest, splitting.perceptual_hash(pixels)
 
     results, unreadable = read_every_image(manifest, pairs, look, None, progress)
     inspection.faults += unreadable
     inspection.image_sizes = dict(Counter(size for size, _, _ in results.values()).most_common())
+    if manifest.image_size is None:  # otherwise both are made squares of it
+        sizes = {reference: size for reference, (size, _, _) in results.items()}
+        inspection.faults += list(data_warnings.of_sizes(pairs, sizes))
     digests = {reference: digest for reference, (_, digest, _) in results.items()}
+    inspection.notes += data_warnings.of_dark(
+        [reference for reference, digest in digests.items() if digest in dark]
+    )
     notes, faults = data_warnings.of_images(pairs, digests)
     inspection.notes += notes
     inspection.faults += faults

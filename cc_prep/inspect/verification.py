@@ -113,6 +113,21 @@ def verify(
     return faults
 
 
+def notes(folder: str) -> list[str]:
+    """What is no fault of a folder, but may be one of its use: each one line."""
+    record = provenance.read(folder) or {}
+    data = record.get("data")
+    named = data.get("splits") if isinstance(data, dict) else None
+    splits = sorted({str(name).rpartition("-")[0] for name in record.get("shards", ())})
+    others = [split for split in splits if named and split not in named]
+    if not others:
+        return []
+    return [
+        f"note: {folder} has shards of {', '.join(others)}, which the manifest of its last run "
+        "does not name"
+    ]
+
+
 def _frames(settings: dict[str, Any]) -> tuple[int, str]:
     """How many frames a sequence has, and their codec. Raises KeyError and ValueError."""
     interpolate = settings["interpolate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import warnings
@@ -66,6 +67,12 @@ def read_encoded(reference: str) -> bytes:
         raise RejectedPair(Reason.MISSING_IMAGE, reference) from None
     except (IsADirectoryError, PermissionError) as error:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
+    except OSError as error:  # others are the disk's, and pass
+        if error.errno not in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
+    except ValueError as error:  # a NUL in the name
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference!r}: {error}") from None
 
 
 def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:

@@ -140,6 +140,8 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     from cc_prep.datasets import detect_layout
 
     target = Path(out or f"manifests/{name}.yaml")
+    if target.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--out {out}: not the name of a YAML file", f"Give --out {out}.yaml")
     if out is None and name in manifest.packaged():
         raise UserError(f"{name}: a manifest of the package has this name", "Give another NAME")
     if target.exists():

@@ -232,8 +232,11 @@ def _first_rejects(folder: str) -> str:
     from cc_prep.formats import rejects
 
     rejected = rejects.read(folder)
-    first = "; ".join(f"{one.key}: {one.message}" for one in rejected[:SHOWN_REJECTS])
-    return f"{first}; all reasons: {folder}/{rejects.FILE}"
+    first = "; ".join(f"{one.key}: {one.reason}, {one.message}" for one in rejected[:SHOWN_REJECTS])
+    return (
+        f"{first}; all reasons: {folder}/{rejects.FILE}. Mend them and run the same command with "
+        "--retry-rejects"
+    )
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:

@@ -36,6 +36,8 @@ def verify(path: str, as_json: bool) -> None:
     else:
         for folder, of_folder in faults.items():
             click.echo("\n".join(of_folder) if of_folder else f"{folder}: all well")
+            for note in verification.notes(folder):
+                click.echo(note)
     if every_fault:
         raise JobFailed(f"{path}: {counted(len(every_fault), 'fault')}")
 

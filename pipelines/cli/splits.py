@@ -81,7 +81,7 @@ def split(
       cc-prep split mine --shares train=80,test=20 --group-by '^site(\\d+)'
     """
     from cc_prep import manifest, storage
-    from cc_prep.datasets import splitting
+    from cc_prep.datasets import detect_layout, splitting
 
     settings = manifest.load(dataset, [*overrides, "split_file=null"], root)
     pairs = _pairs_without_splits(dataset, settings)
@@ -99,7 +99,14 @@ def split(
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})
     click.echo(f"{target}; set in the manifest, in place of its own splits:")
-    click.echo(f"  split_file: {out}\n  splits: [{', '.join(result.splits)}]")
+    with_pairs = [detect_layout.quoted(name) for name, ids in result.splits.items() if ids]
+    click.echo(f"  split_file: {out}\n  splits: [{', '.join(with_pairs)}]")
+    empty = [name for name, ids in result.splits.items() if not ids]
+    if empty:
+        click.echo(
+            f"note: no pairs for {', '.join(empty)}: {result.about['clusters']} clusters are too "
+            f"few for its share. Remove {target}, and give --shares with a larger one"
+        )
     for fault in result.faults:
         click.echo(f"fault: {fault}")
     if result.faults:

@@ -15,6 +15,7 @@ from cc_prep.weights.folders import locate_folder
 from pipelines import fingerprint, job
 from pipelines.plan import ShardPlan, plan
 from pipelines.regions.changes_step import FindChanges
+from pipelines.state import sources
 from pipelines.stored import ShardFromSequences, plan_from_sequences
 
 BYTES_A_PAIR = 6_000  # measured: 2.2 kB at 112 px, most of it the tar's padding
@@ -32,6 +33,7 @@ def changes(request: job.Request) -> job.Summary | None:
     out = storage.absolute(request.out)
     manifest = request.manifest
     shards = plan_pairs_or_sequences(request)
+    planned = [shard for shard in shards if isinstance(shard, ShardPlan)]
     digests = find_weights(manifest)
     options = request.options
     if not digests:  # nothing that a GPU would make faster
@@ -47,6 +49,9 @@ def changes(request: job.Request) -> job.Summary | None:
         threads=manifest.changes.threads,
         bytes_a_pair=BYTES_A_PAIR,
         memory=MEMORY,
+        data=sources.of_pairs(manifest, planned)
+        if planned
+        else sources.of_stored(manifest, storage.join(out, sequences.FORMAT.folder)),
     )
     return job.run(spec, options, request.console)
 

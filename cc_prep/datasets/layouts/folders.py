@@ -79,8 +79,15 @@ def faults(manifest: Manifest) -> list[str]:
 
     Raises UserError where there are no folders of images.
     """
-    root, problems = manifest.root, []
-    for place in _places(manifest, any_name=manifest.split_file is not None):
+    root, problems = manifest.root, list[str]()
+    places = _places(manifest, any_name=manifest.split_file is not None)
+    problems += [
+        f"{name}/ has pairs too, which are left out: "
+        + ("those in the root are read" if places == [""] else "splits does not name it")
+        for name in storage.list_folders(root)
+        if f"{name}/" not in places and _sides(root, f"{name}/")
+    ]
+    for place in places:
         sides = _sides(root, place)
         assert sides is not None
         names = [_names(root, f"{place}{side}") for side in sides]

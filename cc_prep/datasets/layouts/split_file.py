@@ -21,6 +21,17 @@ def description(manifest: Manifest) -> dict[str, Any] | None:
     return about if isinstance(about, dict) else {"about": about}
 
 
+def ids(manifest: Manifest) -> dict[str, list[str]]:
+    """The ids of the pairs by split; none without a split file. Raises UserError."""
+    content = _read(manifest)
+    if content is None:
+        return {}
+    splits = content.get("splits", content)
+    if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
+        raise UserError(f"{manifest.split_file}: no splits", 'Give {"splits": {"train": [ids], …}}')
+    return {split: [str(id) for id in ids] for split, ids in splits.items()}
+
+
 def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """The pairs with the split that the manifest's `split_file` says, if it names one.
 
@@ -28,16 +39,12 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     with pairs in it that the manifest does not name: these pairs would be left out of every job
     without a word.
     """
-    content = _read(manifest)
-    if content is None:
+    if manifest.split_file is None:
         return pairs
-    place = manifest.split_file
-    splits = content.get("splits", content)
-    if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
-        raise UserError(f"{place}: no splits", 'Give {"splits": {"train": [ids], …}}')
+    place, splits = manifest.split_file, ids(manifest)
     split_of: dict[str, str] = {}
-    for split, ids in splits.items():
-        for id in map(str, ids):
+    for split, members in splits.items():
+        for id in members:
             if split_of.setdefault(id, split) != split:
                 raise UserError(
                     f"{place}: {id!r} is in the splits {split_of[id]} and {split}",
@@ -49,7 +56,9 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
             f"{place}: {len(unknown)} pairs are in no split, such as {unknown[0]!r}",
             "Run cc-prep split with another --out, and name it as split_file",
         )
-    missing = [split for split, ids in splits.items() if ids and split not in manifest.splits]
+    missing = [
+        split for split, members in splits.items() if members and split not in manifest.splits
+    ]
     if missing:
         all_splits = [*(split for split in manifest.splits if split in splits), *missing]
         raise UserError(

@@ -43,11 +43,10 @@ KINDS = {
 }
 ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
 # What a pair has once: a row that says nothing of it leaves it to the others.
-ONCE = ("kind", "change_type", *masks.NAMES)
+ONCE = ("split", "kind", "change_type", *masks.NAMES)
 COLUMNS = ("before", "after")
-KNOWN = {*COLUMNS, "caption", "captions", "split", "id", *ONCE}
+KNOWN = {*COLUMNS, "caption", "captions", "id", *ONCE}
 MOST_LISTED = 8
-FIRST_ROW = 2  # of a CSV: the header is row 1
 
 
 def parts(root: str) -> dict[str, bool]:
@@ -105,7 +104,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
     place = _place(manifest)
     by_id: dict[str, ImagePair] = {}
     values_of: dict[str, dict[str, str]] = {}
-    for number, row in enumerate(_rows(place), FIRST_ROW):
+    for number, row in enumerate(_rows(place), _first_row(place)):
         pair = _pair(manifest, place, number, row)
         earlier = by_id.get(pair.id)
         values = _once(place, number, row, pair.id, values_of.get(pair.id, {}))
@@ -114,9 +113,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
             by_id[pair.id] = pair
             continue
         pair = _pair(manifest, place, number, {**row, **values})
-        differing = [
-            f for f in ("before", "after", "split") if getattr(earlier, f) != getattr(pair, f)
-        ]
+        differing = [f for f in COLUMNS if getattr(earlier, f) != getattr(pair, f)]
         if differing:
             raise UserError(
                 f"{place}: row {number}: {pair.id!r} stands in an earlier row "
@@ -162,7 +159,7 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
     if not all(column in row for row in rows):
         raise UserError(f"{place}: no column {column!r}", f"It has: {', '.join(map(str, rows[0]))}")
     group_of: dict[str, str] = {}
-    for number, row in enumerate(rows, FIRST_ROW):
+    for number, row in enumerate(rows, _first_row(place)):
         id, group = _pair(manifest, place, number, row).id, _text(row, column)
         if group and group_of.setdefault(id, group) != group:
             raise UserError(
@@ -222,6 +219,11 @@ def _place(manifest: Manifest) -> str:
         what = "none of " + ", ".join(NAMES) if not names else " and ".join(names)
         raise UserError(f"{manifest.root}: {what} in it", "Name the table with --set table.file=…")
     return storage.join(manifest.root, names[0])
+
+
+def _first_row(place: str) -> int:
+    """The number of the first pair's row: a CSV's header is row 1."""
+    return 1 if place.endswith((".parquet", ".jsonl")) else 2
 
 
 def _rows(place: str) -> list[dict[str, Any]]:

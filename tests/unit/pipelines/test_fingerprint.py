@@ -130,3 +130,16 @@ def test_folders_of_other_pairs_are_not_continued(tmp_path: Path, key: str) -> N
         fingerprint.continue_from(made_with, str(tmp_path), fingerprint.PLAN_KEYS)
         with pytest.raises(UserError, match=rf"made with other settings \({key}[:.]"):
             fingerprint.continue_from(now, str(tmp_path), fingerprint.PLAN_KEYS)
+
+
+def test_a_folder_of_features_may_be_given_in_two_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a job that does not go on because the same path was typed in another way."""
+    monkeypatch.chdir(tmp_path)
+    by_name = fingerprint_of("features.folder=ff")
+    fingerprint.check_same_settings(
+        "out", by_name, fingerprint_of(f"features.folder={tmp_path}/ff")
+    )
+    with pytest.raises(UserError, match=r"features\.folder"):
+        fingerprint.check_same_settings("out", by_name, fingerprint_of("features.folder=gg"))

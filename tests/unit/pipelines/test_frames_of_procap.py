@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from rich.console import Console
 
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
@@ -49,3 +51,20 @@ def test_keyframes_are_checked_before_frames_are_written(tmp_path: Path) -> None
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Lower keyframes\.k"):
         procap.import_frames(request, str(tmp_path))
+
+
+def test_masks_that_are_not_taken_in_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: training shards without masks of a data set that has some, without a word."""
+    with h5py.File(tmp_path / "own_videos.h5", "w") as file:
+        file["1"] = np.zeros((9, 3, 16, 16), np.uint8)
+    (tmp_path / "pairs.csv").write_text("before,after,mask\nb.png,a.png,m.png\nc.png,a.png,\n")
+    settings = manifest.load("own", [], str(tmp_path))
+    out = io.StringIO()
+    console = Console(file=out, width=500)
+    request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), console)
+    monkeypatch.setattr(job, "run", lambda spec, options, console: None)
+    procap.import_frames(request, str(tmp_path))
+    line = "the masks of 1 pair are not taken in: ProCap's files hold frames alone\n"
+    assert out.getvalue() == line

@@ -20,30 +20,17 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, sequences, training_shards
 from pipelines import engine, estimates, job
-from pipelines.cluster.pool import Pool, Resources
+from pipelines.cluster.pool import Resources
 from pipelines.job import JobSpec, Options, Summary
-from pipelines.shard_worker import ShardWorker
 from pipelines.state import lock
 from pipelines.state.journal import Done, State
-from pipelines.state.run import RunInfo
-from pipelines.step import MakeStep, Shard
-from tests import fakes
+from pipelines.step import Shard
+from tests import fake_jobs, fakes
 
 
 @pytest.fixture(autouse=True)
 def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No Ray: the shards are made one after the other by one worker."""
-
-    def run(
-        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
-    ) -> Iterator[Done]:
-        worker = ShardWorker(make_step, run_info)
-        for shard in shards:
-            yield worker.run(shard)
-
-    monkeypatch.setattr(engine, "start", lambda: (Resources(2, 0),))
-    monkeypatch.setattr(engine, "stop", lambda: None)
-    monkeypatch.setattr(engine, "run", run)
+    fake_jobs.work_in_this_process(monkeypatch)
 
 
 def spec(folder: Path, pairs: int = 10, **more: Any) -> JobSpec:

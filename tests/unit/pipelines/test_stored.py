@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
 from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
 from cc_prep.formats.tar import write_shard
 from cc_prep.records import FrameScores, FrameSequence
+from pipelines.job import Options, Request
 from pipelines.state.journal import Done
 from pipelines.step import remaining
 from pipelines.stored import (
     ShardFromSequences,
     finished_shards,
-    note_missing_splits,
+    note_what_is_missing,
     plan_from_sequences,
 )
 from pipelines.worker.shard_types import shard_from_json
@@ -91,21 +93,33 @@ def test_other_splits_are_left_out(sequences_folder: str) -> None:
 
 def test_splits_without_sequences_are_named(sequences_folder: str) -> None:
     """Keeps away: training shards of one split alone, where three were expected, without a word."""
-    out = io.StringIO()
     splits = ["train", "val", "test"]
-    shards = plan_from_sequences(sequences_folder, splits, None)
-    note_missing_splits(shards, splits[:2], "F", Console(file=out))
-    assert out.getvalue() == ""
-    note_missing_splits(shards, splits, "F", Console(file=out))
-    assert out.getvalue() == "no sequences of test in F: nothing is made of them\n"
+    assert notes(sequences_folder, splits[:2]) == ""
+    line = f"no sequences of test in {sequences_folder}: nothing is made of them\n"
+    assert notes(sequences_folder, splits) == line
+
+
+def notes(folder: str, splits: list[str]) -> str:
+    """What a job on these sequences says before it starts."""
+    out = io.StringIO()
+    settings = manifest.load("synth")
+    console = Console(file=out, width=500)
+    request = Request(settings, "out", splits, None, Options(), console)
+    note_what_is_missing(plan_from_sequences(folder, splits, None), request, folder)
+    return out.getvalue()
 
 
 def test_empty_shards_are_not_planned(tmp_path: Path) -> None:
     """Keeps away: a shard all of whose pairs were rejected, as a shard without samples."""
     shards = {"train-000000": {"samples": 0, "sha256": "a"}}
     folder = record(tmp_path, shards, "cc-sequences")
-    with pytest.raises(UserError, match="no sequences of train"):
+    with pytest.raises(UserError, match="all pairs of train were rejected") as caught:
         plan_from_sequences(folder, ["train"], None)
+    assert "--retry-rejects" in str(caught.value)
+    shards["val-000000"] = {"samples": 1, "sha256": "b"}
+    record(tmp_path, shards, "cc-sequences")
+    line = f"all pairs of train were rejected in {folder}: nothing is made of them\n"
+    assert notes(folder, ["train", "val"]) == line
 
 
 def test_scores_take_part_in_the_digest(sequences_folder: str, tmp_path: Path) -> None:

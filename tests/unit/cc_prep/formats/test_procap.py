@@ -192,3 +192,16 @@ def test_scores_of_a_pair_without_captions_come_back(tmp_path: Path) -> None:
     assert back.bef_inter_sim.shape == back.inter_aft_sim.shape == (0, 5)
     with pytest.raises(RejectedPair, match="not 0 captions × 4 frames"):
         procap.scores_of({"1": {n: [[0.0]] for n in procap.MATRICES}}, OTHER, one("1"), (), 4)
+
+
+def test_files_of_another_export_are_not_taken_for_this_one(tmp_path: Path) -> None:
+    """Keeps away: scores of other sequences beside those that were just written."""
+    for number in range(2):  # the same again replaces what is there
+        with procap.exporting(str(tmp_path), CLEVR) as exporter:
+            exporter.add_frames(one("1"), FRAMES + number)
+            exporter.add_scores(one("1"), frame_scores(1))
+    before = (tmp_path / "sc_videos.h5").read_bytes()
+    message = r"has clevr_similarity_scores\.json of another export"
+    with pytest.raises(UserError, match=message), procap.exporting(str(tmp_path), CLEVR) as other:
+        other.add_frames(one("1"), FRAMES[::-1])
+    assert (tmp_path / "sc_videos.h5").read_bytes() == before

@@ -189,6 +189,8 @@ def test_shared_captions() -> None:
         pair(8, captions=("e",)),
         pair(9, captions=("e",)),
         pair(10, captions=("e",)),
+        pair(11, change_type="move", captions=("f",)),
+        pair(12, captions=("f",)),
     ]
     sets = {6: {1}, 7: {1, 2}, 8: {1}, 9: {2}, 10: set()}
     classes = {pairs[i].key: frozenset(ids) for i, ids in sets.items()}

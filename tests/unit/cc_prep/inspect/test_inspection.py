@@ -6,8 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from cc_prep import manifest
 from cc_prep.inspect.inspection import inspect
+from cc_prep.manifest import Manifest
+from tests.miniatures import image, write
 
 
 def test_a_whole_data_set(synth_root: Path) -> None:
@@ -53,3 +58,40 @@ def test_videos_need_no_captions(video_root: Path) -> None:
     inspection = inspect(settings, settings.splits)
     assert inspection.faults == []
     assert inspection.image_sizes == {"64×48": 3}
+
+
+def own(root: Path, *overrides: str) -> Manifest:
+    return manifest.load("own", ["layout=folders", "splits=[train,test]", *overrides], str(root))
+
+
+def test_two_sizes_of_a_pair_are_a_fault_where_nothing_resizes(tmp_path: Path) -> None:
+    """Keeps away: a data set without a fault, all of whose pairs a job then rejects."""
+    for split in ("train", "test"):
+        image(tmp_path / f"{split}/before/a.png", 1)
+        image(tmp_path / f"{split}/after/a.png", 2)
+    Image.new("RGB", (40, 32)).save(tmp_path / "test/after/a.png")
+    assert not any("sizes" in line for line in inspect(own(tmp_path), ["train", "test"]).faults)
+    faults = inspect(own(tmp_path, "image_size=null"), ["train", "test"]).faults
+    line = "own-test-a-change: sizes differ (32×32 and 40×32). Set image_size to resize both"
+    assert [fault for fault in faults if "sizes" in fault] == [line]
+
+
+def test_images_that_are_as_good_as_black_are_noted(tmp_path: Path) -> None:
+    """Keeps away: 12 bits in a file of 16, of which a captioner sees nothing."""
+    for name, top in (("dark", 4095), ("bright", 65535)):
+        for side in ("before", "after"):
+            (tmp_path / side).mkdir(exist_ok=True)
+            ramp = np.linspace(0, top, 32 * 32).reshape(32, 32).astype(np.uint16)
+            Image.fromarray(ramp).save(tmp_path / side / f"{name}.png")
+    notes = inspect(own(tmp_path), ["train"]).notes
+    [line] = [note for note in notes if "black" in note]
+    assert line.startswith("2 images are nearly black: after/dark.png, before/dark.png. If they")
+
+
+def test_ids_of_a_split_file_that_no_pair_has_are_noted(tmp_path: Path) -> None:
+    """Keeps away: a typing error in a split file that nobody sees."""
+    image(tmp_path / "before/a.png", 1)
+    image(tmp_path / "after/a.png", 2)
+    write(tmp_path / "s.json", {"splits": {"train": ["a", "b.png"], "test": []}})
+    notes = inspect(own(tmp_path, "split_file=s.json"), ["train"]).notes
+    assert "train: no pair has these ids of the split file: b.png" in notes

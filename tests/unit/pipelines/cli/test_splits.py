@@ -264,3 +264,27 @@ def test_reference_files(tmp_path: Path) -> None:
     write(tmp_path / "no_change_captions.json", {})
     none = commands.cc_prep("references", "clevr", "--root", tmp_path, "--out", out)
     assert (none.returncode, "no captions in it" in none.stderr) == (2, True)
+
+
+def test_a_split_without_pairs_is_named_and_left_out(tmp_path: Path) -> None:
+    """Keeps away: a split that the manifest names, and that `inspect` and the training then miss.
+
+    And names that YAML reads as numbers.
+    """
+    lines = ["before,after", *(f"b{i}.png,a{i}.png" for i in range(4))]
+    (tmp_path / "pairs.csv").write_text("\n".join(lines))
+    options = ("--distance=none", "--shares", "2019=85,val=5,test=20")
+    done = commands.cc_prep("split", "own", "--root", tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    assert 'splits: ["2019", test]\n' in done.stdout
+    assert "note: no pairs for val: 4 clusters are too few" in done.stdout
+    keys = ["split_file=splits.json", 'splits=["2019",test]']
+    assert len(datasets.pairs(manifest.load("own", keys, root=str(tmp_path)), "2019")) == 3
+
+
+def test_a_manifest_that_no_command_would_take_is_not_written(tmp_path: Path, scenes: Path) -> None:
+    """Keeps away: `Next: cc-prep inspect foo` for a file that is then no manifest."""
+    done = commands.cc_prep("init", "mine", "--root", scenes, "--out", tmp_path / "foo")
+    assert done.returncode == 2
+    assert f"not the name of a YAML file. Give --out {tmp_path}/foo.yaml" in done.stderr
+    assert not (tmp_path / "foo").exists()

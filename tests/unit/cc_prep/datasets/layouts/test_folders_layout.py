@@ -62,3 +62,18 @@ def test_a_caption_ends_at_a_newline_alone(tmp_path: Path) -> None:
     (tmp_path / "captions/a.txt").write_bytes("one\u2028more\r\ntwo\rthree\n".encode())
     [pair] = datasets.pairs(settings(tmp_path), "train")
     assert pair.captions == ("one\u2028more", "two", "three")
+
+
+def test_folders_of_pairs_that_are_no_split_are_named(tmp_path: Path) -> None:
+    """Keeps away: a held-out folder that is in no job, without a word."""
+    for folder in ("train", "holdout"):
+        touch(tmp_path, f"{folder}/before/a.png", f"{folder}/after/a.png")
+    left_out = "holdout/ has pairs too, which are left out: splits does not name it"
+    assert folders.faults(settings(tmp_path)) == [left_out]
+    named = manifest.load("own", ["layout=folders", "splits=[train,holdout]"], root=str(tmp_path))
+    assert folders.faults(named) == []
+    touch(tmp_path, "before/b.png", "after/b.png")
+    assert folders.faults(named) == [
+        f"{name}/ has pairs too, which are left out: those in the root are read"
+        for name in ("holdout", "train")
+    ]

@@ -117,6 +117,12 @@ def test_what_a_pair_has_once_may_stand_in_any_row(tmp_path: Path) -> None:
     assert pair.captions == ("one", "two")
     assert (pair.kind, pair.change_type) == ("no_change", "z")
     assert (pair.mask, pair.mask_before, pair.mask_after) == ("m.png", EMPTY_MASK, "n.png")
+    for parts in (("val", ""), ("", "val")):
+        write_csv(tmp_path, [{**images, "split": part} for part in parts])
+        assert [pair.split for pair in every(settings(tmp_path))] == ["val"]
+    write_csv(tmp_path, [{**images, "split": part} for part in ("val", "train")])
+    with pytest.raises(UserError, match="row 3: 'a' stands in an earlier row with another split"):
+        every(settings(tmp_path))
     write_csv(tmp_path, [first, {**images, "kind": "same"}])
     assert every(settings(tmp_path))[0].kind == "no_change"
     for name, other in (("mask", "o.png"), ("kind", "changed"), ("change_type", "y")):
@@ -149,7 +155,7 @@ def test_what_is_no_sentence_is_no_caption(
     if result is not None:
         assert [pair.captions for pair in every(settings(tmp_path))] == [result]
     else:
-        with pytest.raises(UserError, match=r"row 2: (captions are|a caption is) no"):
+        with pytest.raises(UserError, match=r"row 1: (captions are|a caption is) no"):
             every(settings(tmp_path))
 
 

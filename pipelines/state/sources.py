@@ -1,0 +1,216 @@
+"""Which data the pairs of a folder come from: `data` in its provenance.
+
+roots      the folders or URLs whose images were read, in order
+pairs      how many pairs the data has, by split, whatever --limit took of them
+splits     the manifest's
+settings   what decides the pairs' captions and masks; of a split file a digest of each split
+
+What is made from sequences has what these have, so that a later job notices other settings, other
+splits and pairs that are missing. Folders of an older version have none, and nothing is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from cc_prep import storage
+from cc_prep.datasets.layouts import split_file
+from cc_prep.errors import UserError
+from cc_prep.formats import provenance
+from cc_prep.manifest import Manifest
+from pipelines.plan import ShardPlan, plan
+
+KEY = "data"
+SECTIONS = ("captions", "masks")  # of the manifest: the pairs have what they say
+
+
+def of_pairs(manifest: Manifest, shards: Iterable[ShardPlan]) -> dict[str, Any]:
+    """What is noted of a job that reads pairs."""
+    return {
+        "roots": [storage.absolute(manifest.root)],
+        "pairs": {shard.split: shard.available for shard in shards},
+        "splits": list(manifest.splits),
+        "settings": settings(manifest),
+    }
+
+
+def of_stored(manifest: Manifest, folder: str) -> dict[str, Any]:
+    """What is noted of a job on what `folder` holds: the folder's own; empty where it has none."""
+    recorded = recorded_in(provenance.read(folder))
+    return {**recorded, "splits": list(manifest.splits)} if recorded else {}
+
+
+def recorded_in(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a provenance has of it; empty where there is none."""
+    recorded = (record or {}).get(KEY)
+    return recorded if isinstance(recorded, dict) else {}
+
+
+def settings(manifest: Manifest) -> dict[str, Any]:
+    """The settings that decide what a pair is, beside those of a fingerprint."""
+    values = manifest.model_dump(mode="json", include={*SECTIONS})
+    digests = {
+        split: hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()
+        for split, ids in split_file.ids(manifest).items()
+    }
+    return {**values, "split_file": digests}
+
+
+def check_same(
+    folder: str, recorded: Mapping[str, Any], new: Mapping[str, Any], planned: Collection[str] = ()
+) -> None:
+    """Raises UserError if pairs in `folder` have other captions, masks or splits than they now had.
+
+    new: `settings` of now. planned: splits whose pairs are compared one by one elsewhere: they may
+    have grown.
+    """
+    old = recorded.get("settings")
+    if not old or not new:
+        return
+    for section in SECTIONS:
+        defaults = Manifest.model_fields[section].default.model_dump(mode="json")
+        different = provenance.differences(
+            {**defaults, **old.get(section, {})}, new[section], section
+        )
+        if different:
+            raise UserError(
+                f"the pairs in {folder} were read with other settings ({'; '.join(different[:5])})",
+                "Use the same settings, or another --out for all steps",
+            )
+    changed = [
+        split
+        for split, digest in old.get("split_file", {}).items()
+        if split not in planned and new["split_file"].get(split) != digest
+    ]
+    if changed:
+        raise UserError(
+            f"the split file has other pairs in {', '.join(changed)} than when {folder} was made",
+            "Use the split file as it was, or another --out for all steps",
+        )
+
+
+def check_not_renamed(
+    folder: str, record: Mapping[str, Any], shards: Iterable[object], splits: Collection[str]
+) -> None:
+    """Raises UserError if `folder` holds the pairs of a planned shard under another split's name.
+
+    splits: the manifest's; shards of these are others.
+    """
+    digests = {
+        name: (one.get("input_digest"), record.get("planned", {}).get(name, 0))
+        for name, one in record.get("shards", {}).items()
+        if splits and name.rpartition("-")[0] not in splits
+    }
+    for shard in shards:
+        for name, (digest, count) in digests.items():
+            old_split, _, number = name.rpartition("-")
+            if not isinstance(shard, ShardPlan) or int(number) != shard.index:
+                continue
+            pairs = tuple(replace(pair, split=old_split) for pair in shard.pairs)
+            if 0 < count <= len(pairs) and replace(shard, pairs=pairs).digest(count) == digest:
+                raise UserError(
+                    f"{folder} holds the pairs of the split {shard.split} as {old_split}, which "
+                    "the manifest does not name",
+                    f"Call the split {old_split} again, or give another --out",
+                )
+
+
+def joined(old: Mapping[str, Any], new: Mapping[str, Any], planned: Collection[str]) -> Any:
+    """What is noted of a folder after a run. planned: the splits of the run."""
+    if not new:
+        return dict(old)
+    was = old.get("settings", {}).get("split_file", {})
+    now = new["settings"]["split_file"]
+    digests = {**was, **{split: now[split] for split in now if split in planned}}
+    return {
+        "roots": list(dict.fromkeys([*old.get("roots", ()), *new["roots"]])),
+        "pairs": {**old.get("pairs", {}), **new["pairs"]},
+        "splits": new["splits"],
+        "settings": {**new["settings"], "split_file": digests},
+    }
+
+
+def note_other_root(
+    folder: str, old: Mapping[str, Any], new: Mapping[str, Any], console: Console
+) -> None:
+    """Says so where images now come from another place than those of earlier runs."""
+    earlier = old.get("roots", [])
+    others = [root for root in new.get("roots", []) if root not in earlier]
+    if earlier and others:
+        _print(
+            console,
+            f"images are read from {', '.join(others)}; what {folder} holds already was made from "
+            f"{', '.join(earlier)}",
+        )
+
+
+def note_other_splits(planned: Iterable[str], new: Mapping[str, Any], console: Console) -> None:
+    """Says of which splits a folder has shards that the manifest does not name (any more)."""
+    names = dict.fromkeys(name.rpartition("-")[0] for name in planned)
+    others = [split for split in names if split not in new.get("splits", names)]
+    if others:
+        _print(
+            console,
+            f"the folder also has shards of {', '.join(others)}, which the manifest does not name: "
+            "if a split was renamed or left out, use another --out",
+        )
+
+
+def note_missing(folder: str, splits: Sequence[str], limit: int | None, console: Console) -> None:
+    """Says of which splits `folder` has sequences of some pairs only."""
+    record = provenance.read(folder) or {}
+    available = recorded_in(record).get("pairs", {})
+    there = Counter[str]()
+    for name, count in record.get("planned", {}).items():
+        there[name.rpartition("-")[0]] += count
+    for split in splits:
+        total = available.get(split, 0)
+        if 0 < there[split] < (total if limit is None else min(limit, total)):
+            _print(
+                console,
+                f"{folder} has sequences of {there[split]:,} of {total:,} pairs of {split}, made "
+                "with --limit: the other pairs are left out. To take them too, run cc-prep "
+                "interpolate without --limit first",
+            )
+
+
+def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console: Console) -> None:
+    """Says which pairs of the data are no longer those that `folder` was made from.
+
+    Only where the data lies where it lay: elsewhere it may be anything. And not where it takes long
+    to list: in an object store, and of videos, each of which has to be opened.
+    """
+    record = provenance.read(folder) or {}
+    if storage.absolute(manifest.root) not in recorded_in(record).get("roots", []):
+        return
+    if storage.is_remote(manifest.root) or manifest.layout == "video":
+        return
+    try:
+        shards = plan(manifest, splits)
+    except UserError:  # it may be gone: what is stored needs it no more
+        return
+    planned, stored = record.get("planned", {}), record.get("shards", {})
+    changed = [
+        shard.name
+        for shard in shards
+        if shard.name in stored
+        and stored[shard.name].get("input_digest") != shard.digest(planned.get(shard.name))
+    ]
+    if changed:
+        _print(
+            console,
+            f"the pairs of {', '.join(changed[:3])}{' …' if len(changed) > 3 else ''} in "
+            f"{manifest.root} changed since {folder} was made (names, captions, labels or masks): "
+            "the pairs as they were are taken. To take the change, interpolate into another --out",
+        )
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
