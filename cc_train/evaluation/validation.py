@@ -67,7 +67,7 @@ class Validation:
             )
         console = console or Console(stderr=True)
         note = _too_weak(list(self.references.values()))
-        if note:
+        if note and ranks.first:
             console.print(note, highlight=False, soft_wrap=True)
         self.unreadable = Unreadable(len(self.entries), skip_bad, ranks, console)
         self.unreadable.agreed(damaged)
