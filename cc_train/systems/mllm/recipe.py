@@ -20,7 +20,6 @@ from cc_train.captioner import Inputs
 from cc_train.data import feature_statistics, found_entities, order, shard_index, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
-from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.mllm import adapters, batches, families, images, loading
@@ -35,7 +34,7 @@ from cc_train.systems.mllm.prompts import PASTED, SIDES, Prompt, PromptTokenizer
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples
+from cc_train.training.task import Request, Task, over_samples, validation
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
 ENCODER = "encoder."  # before the names of a pair captioner's tensors that a connector has too
@@ -117,9 +116,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
-        Validation(
-            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
-        ),
+        validation(data, settings, request),
         settings.attention,
         settings.loop.weight_decay,
         settings.connector.rate,
