@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import PIL.Image
@@ -23,8 +23,8 @@ from cc_prep.settings import Section
 from cc_prep.weights import folders
 from cc_train.baselines.answers import LENGTH, STOPPED, Answer
 from cc_train.baselines.questions import Question
+from cc_train.transformers_models import Precision, dtype_of, image_token
 
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
 NO_CHAT = "Give a model of its family that was trained to chat, or train one: cc-train mllm"
 
 
@@ -49,11 +49,11 @@ class Local:
     ) -> None:
         self.folder, self.generation, self.batch = folder, generation, batch
         self.device = torch.device(device)
-        self.dtype = _dtype(precision, device)
+        self.dtype = dtype_of(precision, device)
         self.weights = folders.digest(folder)
         self.processor, self.model = _load(folder, self.dtype)
         self.model.to(self.device)
-        self.image_token = _image_token(self.model, folder)
+        self.image_token = image_token(self.model.config, folder)
         self._checked = False
 
     @property
@@ -200,22 +200,6 @@ def require_folder(place: str) -> Path:
     return folder
 
 
-def _image_token(model: Any, folder: Path) -> int:
-    """The id of the token whose places images take. Raises UserError for a model without one."""
-    for name in ("image_token_id", "image_token_index"):
-        token = getattr(model.config, name, None)
-        if isinstance(token, int):
-            return token
-    raise UserError(f"{folder}: config.json names no image_token_id", "Give another model")
-
-
 def _end_tokens(model: Any) -> set[int]:
     ends = getattr(model.generation_config, "eos_token_id", None)
     return {ends} if isinstance(ends, int) else set(ends or ())
-
-
-def _dtype(precision: Precision, device: str) -> torch.dtype:
-    if precision == "auto":
-        precision = "float32" if device == "cpu" else "bfloat16"
-    dtype: torch.dtype = getattr(torch, precision)
-    return dtype

@@ -6,6 +6,7 @@ A captioner adds what the decoder attends to: the changes alone, or regions as w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from rich.console import Console
 from torch import Tensor
 
 from cc_prep.errors import UserError
+from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
-from cc_train.data import feature_statistics
+from cc_train.data import feature_statistics, split
 from cc_train.data.shard_index import Entry
+from cc_train.data.split import Split
+from cc_train.data.stream import StreamSettings
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder, frozen_backbone, pair_encoder
 from cc_train.layers.caption_decoder import CaptionDecoder
@@ -30,6 +34,7 @@ from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
+from cc_train.training.task import Request
 
 BACKBONE = "backbone."
 WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
@@ -75,6 +80,50 @@ class Decoder(Section):
     layers: int = Field(2, ge=1)
     length: int = Field(24, ge=3)
     dropout: float = Field(0.1, ge=0, lt=1)
+
+
+class PairSettings(Section):
+    """What all captioners of pairs are set by.
+
+    backbone_weights: a file for a backbone whose weights have no name here. pairs_per_scene:
+    ordered pairs drawn of each scene. mirror: the share of scenes that are seen mirrored, with
+    their masks; see `MirroredBatches`. vocabulary: a file to use in place of the words of the
+    training captions. min_word_count: rarer words become [UNK].
+    """
+
+    backbone_weights: str | None = None
+    encoder: Encoder = Encoder()
+    decoder: Decoder = Decoder()
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    pairs_per_scene: int = Field(3, ge=1)
+    mirror: float = Field(0.0, ge=0, le=1)
+    vocabulary: str | None = None
+    min_word_count: int = Field(1, ge=1)
+    validation_split: split.ValidationSplit = split.ValidationSplit()
+    stream: StreamSettings = StreamSettings(pair_scenes=True)
+    loop: Loop = LOOP
+
+
+@dataclass(frozen=True)
+class PairTraining:
+    """What a captioner of pairs is trained on.
+
+    features: of the first sample that can be read. about: what identifies the training, for a
+    run's settings.
+    """
+
+    data: Split
+    codec: Vocabulary
+    features: Features
+    about: dict[str, Any]
+
+    @classmethod
+    def of(cls, settings: PairSettings, request: Request) -> PairTraining:
+        """Reads what is in the shards. Raises UserError."""
+        settings.encoder.check()
+        data, codec = split.captioned(request.shards, request.valid, settings, request.console)
+        features = feature_statistics.first(data.train)
+        return cls(data, codec, features, frozen_backbone.of_training(data, codec, features))
 
 
 class PairTrunk(EncoderDecoder):
@@ -172,15 +221,17 @@ def backbone_of(run: Run) -> FrozenBackbone:
 
 
 def learned(
-    run: Run, backbone: BackboneSpec, vocabulary: Vocabulary, own: Mapping[str, Tensor]
+    run: Run, settings: PairSettings, network: PairTrunk, vocabulary: Vocabulary
 ) -> dict[str, Tensor]:
     """The tensors of a run with the rows of words in the order of another vocabulary.
 
-    Of the words, those that both know; others begin as in `own`, the new captioner's tensors.
-    backbone: the new captioner's. Raises UserError for a run of another backbone.
+    Of the words, those that both know; others begin as in `network`, the new captioner of these
+    settings. Raises UserError for a run of other heads or another backbone.
     """
-    if BackboneSpec.of_json(run.settings["backbone"]) != backbone:
+    runs.require_same(run, "encoder.heads", settings.encoder.heads)
+    runs.require_same(run, "decoder.heads", settings.decoder.heads)
+    if BackboneSpec.of_json(run.settings["backbone"]) != network.backbone.spec:
         raise frozen_backbone.other_than_shards(run.folder)
     of_run = Vocabulary.read(Path(run.folder) / VOCABULARY)
     rows = [of_run.ids.get(word) for word in vocabulary.words]
-    return runs.with_rows(without_backbone(run.tensors), own, WORD_TENSORS, rows)
+    return runs.with_rows(without_backbone(run.tensors), network.state_dict(), WORD_TENSORS, rows)

@@ -12,6 +12,7 @@ from rich.console import Console
 from cc_train.data.split import Split
 from cc_train.data.stream import Source, Stream, StreamSettings
 from cc_train.distributed import Ranks
+from cc_train.evaluation.validation import Validation
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Objective
 
@@ -63,6 +64,17 @@ class SampleSettings(Protocol):
 
     @property
     def loop(self) -> Loop: ...
+
+
+def validation(
+    data: Split, settings: SampleSettings, request: Request, ranks: Ranks | None = None
+) -> Validation:
+    """The validation on the held-out samples of a data set. Raises what `Validation` raises.
+
+    ranks: those that share the pairs; None for all of the request.
+    """
+    shared = request.ranks if ranks is None else ranks
+    return Validation(data.valid, request.run, shared, settings.stream.skip_bad, request.console)
 
 
 def over_samples(

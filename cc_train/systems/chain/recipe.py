@@ -11,13 +11,11 @@ from pydantic import Field
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import text
-from cc_train.data import feature_statistics, split
 from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
-from cc_train.data.stream import StreamSettings
-from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder, frozen_backbone, pair_trunk
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.layers.pair_trunk import PairSettings, PairTraining
 from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
@@ -25,8 +23,7 @@ from cc_train.systems.chain.objective import ChainObjective, Losses
 from cc_train.text import TextCodec, Vocabulary
 from cc_train.training import runs
 from cc_train.training.runs import Run
-from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples
+from cc_train.training.task import Request, Task, over_samples, validation
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
 
@@ -42,37 +39,22 @@ class RegionSettings(Section):
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
-class Settings(Section):
-    """All settings of `cc-train chain`.
+class Settings(PairSettings):
+    """All settings of `cc-train chain`, besides those of `PairSettings`.
 
-    backbone_weights: a file for a backbone whose weights have no name here. rounds: how often
-    regions and caption refine each other. feedback: what a round hears: the words, a learned
-    constant in their place, or regions and caption are side by side and hear nothing of each other;
-    all with the same parameters. sampled: the share of steps in which rounds hear the captioner's
-    own words and not the true ones. trunk_rate: multiplies the learning rate of the encoder and the
-    decoder, for a start from another run; 0 leaves them as they are. pairs_per_scene: ordered pairs
-    drawn of each scene. mirror: the share of scenes that are seen mirrored, with their masks; see
-    `MirroredBatches`. vocabulary: a file to use in place of the words of the training captions.
-    min_word_count: rarer words become [UNK].
+    rounds: how often regions and caption refine each other. feedback: what a round hears: the
+    words, a learned constant in their place, or regions and caption are side by side and hear
+    nothing of each other; all with the same parameters. sampled: the share of steps in which rounds
+    hear the captioner's own words and not the true ones. trunk_rate: multiplies the learning rate
+    of the encoder and the decoder, for a start from another run; 0 leaves them as they are.
     """
 
-    backbone_weights: str | None = None
-    encoder: pair_trunk.Encoder = pair_trunk.Encoder()
     regions: RegionSettings = RegionSettings()
-    decoder: pair_trunk.Decoder = pair_trunk.Decoder()
     rounds: int = Field(2, ge=0)
     feedback: Feedback = "text"
     sampled: float = Field(0.5, ge=0, le=1)
     losses: Losses = Losses()
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
     trunk_rate: float = Field(1.0, ge=0)
-    pairs_per_scene: int = Field(3, ge=1)
-    mirror: float = Field(0.0, ge=0, le=1)
-    vocabulary: str | None = None
-    min_word_count: int = Field(1, ge=1)
-    validation_split: split.ValidationSplit = split.ValidationSplit()
-    stream: StreamSettings = StreamSettings(pair_scenes=True)
-    loop: Loop = pair_trunk.LOOP
 
 
 def prepare(settings: Settings, request: Request) -> Task:
@@ -85,24 +67,19 @@ def prepare(settings: Settings, request: Request) -> Task:
             "losses.contrast is over a whole batch, which cannot be accumulated",
             "Set losses.contrast=0, or loop.grad_accum_steps=1",
         )
-    data, codec = split.captioned(request.shards, request.valid, settings, request.console)
-    first = feature_statistics.first(data.train)
-    about = {
-        **frozen_backbone.of_training(data, codec, first),
-        "mask_classes": mask_classes(data.train, data.valid),
-    }
-    spec = BackboneSpec.of_json(about["backbone"])
+    training = PairTraining.of(settings, request)
+    data, codec = training.data, training.codec
+    about = {**training.about, "mask_classes": mask_classes(data.train, data.valid)}
+    spec = BackboneSpec.of(training.features)
     backbone = frozen_backbone.find(spec, settings.backbone_weights)
     network = make(settings, about, codec, backbone)
     if request.init is not None:
         _start_from(network, request.init, settings, about, codec)
     else:
-        network.standardise(data.train, first.sha256, request.console)
+        network.standardise(data.train, training.features.sha256, request.console)
     objective = ChainObjective(
         network,
-        Validation(
-            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
-        ),
+        validation(data, settings, request),
         settings.losses,
         settings.sampled,
         settings.label_smoothing,
@@ -115,11 +92,11 @@ def prepare(settings: Settings, request: Request) -> Task:
         codec,
         settings.decoder.length,
         settings.pairs_per_scene,
-        first.sha256,
+        training.features.sha256,
         queries=settings.regions.queries,
     )
     batches = MirroredBatches(ordered, settings.mirror)
-    files = {**codec.files(), **network.backbone.files()}
+    files = {**codec.files(), **backbone.files()}
     return over_samples(data, batches, objective, settings, request, about, files)
 
 
@@ -147,7 +124,6 @@ def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ChainCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
-    settings.encoder.check()
     height, width = about["size"]
     decoder = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     decoder.check()
@@ -188,12 +164,9 @@ def _start_from(
             f"{init} tells {before} apart, and these shards have masks of {now}",
             "Give shards with the same classes in the same order, or leave out --init",
         )
-    runs.require_same(run, "encoder.heads", settings.encoder.heads)
-    runs.require_same(run, "decoder.heads", settings.decoder.heads)
-    own = network.state_dict()
-    tensors = pair_trunk.learned(run, network.backbone.spec, vocabulary, own)
+    tensors = pair_trunk.learned(run, settings, network, vocabulary)
     if run.system == "pair":
-        tensors = {**own, **tensors}
+        tensors = {**network.state_dict(), **tensors}
     runs.take_over(network, tensors, init)
 
 

@@ -8,7 +8,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ from cc_prep.storage import sha256
 from cc_prep.weights import download, folders
 from cc_train.systems.mllm import attention_tap, families
 from cc_train.systems.mllm.families import Family
+from cc_train.transformers_models import Precision, dtype_of
 
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
 PLACE = "CC_TRAIN_MLLM_WEIGHTS"  # names the folder where it is elsewhere than a run says
 GGUF, SOURCE = ".gguf", "source.sha256"
 UNREADABLE = "Give a folder that transformers reads"
@@ -126,14 +126,14 @@ def read(
 ) -> Base:
     """The model of a folder, frozen and in evaluation. Raises UserError.
 
-    precision: `auto` is bfloat16 on a GPU and float32 elsewhere.
+    precision: see `dtype_of`.
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     config = read_config(place)
     family = family_of(config, family_name, place)
     make = AutoModelForCausalLM if family is families.LM else AutoModelForImageTextToText
-    kind = dtype(precision, device)
+    kind = dtype_of(precision, device)
     tapped = attention_tap.IMPLEMENTATION
     try:
         model = folders.pretrained(make, place, dtype=kind, attn_implementation=tapped)
@@ -160,19 +160,12 @@ def read(
     )
 
 
-def dtype(precision: Precision, device: str) -> torch.dtype:
-    """What the frozen weights are held in."""
-    name = ("bfloat16" if device == "cuda" else "float32") if precision == "auto" else precision
-    chosen: torch.dtype = getattr(torch, name)
-    return chosen
-
-
 def empty(config: Any) -> nn.Module:
     """The network of a configuration without any weights, for its names and sizes."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    has_eyes = getattr(config, "vision_config", None) is not None
-    make = AutoModelForImageTextToText if has_eyes else AutoModelForCausalLM
+    sees_images = getattr(config, "vision_config", None) is not None
+    make = AutoModelForImageTextToText if sees_images else AutoModelForCausalLM
     with torch.device("meta"):
         model: nn.Module = make.from_config(config)
     return model

@@ -20,7 +20,6 @@ from cc_train.captioner import Inputs
 from cc_train.data import feature_statistics, found_entities, order, shard_index, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
-from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.mllm import adapters, batches, families, images, loading
@@ -29,13 +28,14 @@ from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatche
 from cc_train.systems.mllm.captioner import Generation, MllmCaptioner
 from cc_train.systems.mllm.grid_features import Connector, GridConnector, SeeingLanguageModel
 from cc_train.systems.mllm.images import Geometry, ImageLayout
-from cc_train.systems.mllm.loading import Base, Precision
+from cc_train.systems.mllm.loading import Base
 from cc_train.systems.mllm.objective import MllmObjective
 from cc_train.systems.mllm.prompts import PASTED, SIDES, Prompt, PromptTokenizer, Sizes
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples
+from cc_train.training.task import Request, Task, over_samples, validation
+from cc_train.transformers_models import Precision, dtype_of, image_token
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
 ENCODER = "encoder."  # before the names of a pair captioner's tensors that a connector has too
@@ -117,9 +117,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
-        Validation(
-            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
-        ),
+        validation(data, settings, request),
         settings.attention,
         settings.loop.weight_decay,
         settings.connector.rate,
@@ -162,7 +160,7 @@ def make(
     else:
         size, layout = settings.model.image_size, settings.model.images
         shape = images.geometry(base.family, base.config, size, layout)
-        image = _image_token(base)
+        image = image_token(base.config, base.folder)
     adapters.inject(model, base.family, settings.lora)
     if isinstance(model, SeeingLanguageModel):
         model.connector.requires_grad_(True)
@@ -197,7 +195,7 @@ def load(run: Run, device: str) -> MllmCaptioner:
     """The captioner of a run. Raises UserError."""
     loading.require()
     captioner = runs.network_of(run, partial(_untrained, device=device), device)
-    if loading.dtype(run.settings["model"]["precision"], device) == torch.float32:
+    if dtype_of(run.settings["model"]["precision"], device) == torch.float32:
         adapters.merge(captioner.model)  # in fewer bits the sum would be another one
     return captioner
 
@@ -332,18 +330,6 @@ def _init_connector(
             f"Set connector.width={run.settings['encoder']['width']}",
         )
     connector.load_state_dict(shared, strict=False)
-
-
-def _image_token(base: Base) -> int:
-    """The token of an image's place. Raises UserError for a folder that names none."""
-    for name in ("image_token_id", "image_token_index"):  # of version 5, and before
-        number = getattr(base.config, name, None)
-        if number is not None:
-            return int(number)
-    raise UserError(
-        f"{base.folder}: its configuration names no token for the places of images",
-        "Take a folder that was converted for transformers 5",
-    )
 
 
 def _say_sizes(captioner: MllmCaptioner, request: Request) -> None:

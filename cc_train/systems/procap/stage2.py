@@ -20,7 +20,6 @@ from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import StreamSettings
-from cc_train.evaluation.validation import Validation
 from cc_train.layers import caption_decoder
 from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
@@ -35,7 +34,7 @@ from cc_train.training import runs
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples
+from cc_train.training.task import Request, Task, over_samples, validation
 
 ENCODER, DECODER = "intermediate_generator.", "text_decoder.decoder."
 
@@ -130,9 +129,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         shard_index.require_facts(data.train)
     objective = Stage2Objective(
         network,
-        Validation(
-            data.valid, request.run, request.ranks, settings.stream.skip_bad, request.console
-        ),
+        validation(data, settings, request),
         settings.label_smoothing,
         settings.loop.weight_decay,
         request.device,

@@ -18,7 +18,6 @@ from cc_train.data.mirroring import MIRROR, MirroredBatches, exchange_sides
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.distributed import ALONE
-from cc_train.evaluation.validation import Validation
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.scorer import decoder, encoder, words
@@ -32,7 +31,7 @@ from cc_train.text import TextCodec
 from cc_train.training import runs
 from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples
+from cc_train.training.task import Request, Task, over_samples, validation
 
 CBR_HEADS = 8
 WORD_TENSORS = ("speaker.core.embed.weight", "speaker.logit.weight", "speaker.logit.bias")
@@ -164,13 +163,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         network,
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
         # Captions that are drawn are drawn one after the other, all by the first process.
-        Validation(
-            data.valid,
-            request.run,
-            ALONE if settings.ways.sampled else request.ranks,
-            settings.stream.skip_bad,
-            request.console,
-        ),
+        validation(data, settings, request, ALONE if settings.ways.sampled else None),
         settings.losses,
         settings.ways,
         loop.weight_decay,
