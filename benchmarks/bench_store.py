@@ -10,7 +10,6 @@ a local disk, in the same run.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import statistics
 import sys
@@ -20,7 +19,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import click
 from lib.measuring import report
 from rich.console import Console
 
@@ -95,12 +96,15 @@ def resume(store: bad_store.Store, delay: float, shards: int) -> tuple[float, in
     )
     State(folder).write_plan({shard.name: 2 for shard in planned})
     console = Console(stderr=True, quiet=True)
-    resources: Any = (Resources(2, 0),)
-    engine.start, engine.stop = (lambda: resources), (lambda: None)
+    resources = (Resources(2, 0),)
     storage.write_json(f"{folder}/provenance.json", _provenance())
     _delay(store, delay)
     began = time.perf_counter()
-    summary = job.run(spec, job.Options(device="cpu"), console)
+    with (
+        patch.object(engine, "start", lambda: resources),
+        patch.object(engine, "stop", lambda: None),
+    ):
+        summary = job.run(spec, job.Options(device="cpu"), console)
     seconds, requests = time.perf_counter() - began, sum(store.done.values())
     assert summary is not None
     assert (summary.made_now, summary.shards) == (0, shards)
@@ -135,37 +139,36 @@ def worker_seconds(folder: str, pairs: int, seconds: float) -> float:
     return time.perf_counter() - began
 
 
-def main() -> None:
+@click.command()
+@click.option("--delay", default=0.05, show_default=True, help="Seconds a request.")
+@click.option("--shards", default=311, show_default=True, help="Of the finished job.")
+@click.option("--pairs", default=256, show_default=True, help="Of the scored shard.")
+@click.option("--seconds", default=0.06, show_default=True, help="A pair, in a network's place.")
+def main(delay: float, shards: int, pairs: int, seconds: float) -> None:
     """Measures seconds, requests and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds a request")
-    parser.add_argument("--shards", type=int, default=311)
-    parser.add_argument("--pairs", type=int, default=256, help="of the scored shard")
-    parser.add_argument("--seconds", type=float, default=0.06, help="a pair, in place of a network")
-    options = parser.parse_args()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the store's line for each request
     with bad_store.running() as store:
-        seconds, requests = resume(store, options.delay, options.shards)
+        resumed, requests = resume(store, delay, shards)
         print(
-            f"resuming a finished job of {options.shards} shards, {options.delay * 1000:.0f} ms a "
-            f"request: {seconds:.1f} s, {requests} requests"
+            f"resuming a finished job of {shards} shards, {delay * 1000:.0f} ms a "
+            f"request: {resumed:.1f} s, {requests} requests"
         )
         far, near = [], []
         for number in range(ROUNDS):
-            _delay(store, options.delay)
+            _delay(store, delay)
             place = f"s3://{bad_store.BUCKET}/scored-{number}"
-            far.append(worker_seconds(place, options.pairs, options.seconds))
+            far.append(worker_seconds(place, pairs, seconds))
             with tempfile.TemporaryDirectory() as folder:
-                near.append(worker_seconds(folder, options.pairs, options.seconds))
+                near.append(worker_seconds(folder, pairs, seconds))
         on_store, on_disk = statistics.median(far), statistics.median(near)
         print(
-            f"a shard of {options.pairs} pairs of {options.seconds * 1000:.0f} ms: "
+            f"a shard of {pairs} pairs of {seconds * 1000:.0f} ms: "
             f"{on_store:.1f} s on the store, {on_disk:.1f} s on a "
             f"disk, ratio {on_store / on_disk:.3f} (medians of {ROUNDS})"
         )
     report("store", {
-        "delay": options.delay, "shards": options.shards, "seconds": seconds, "requests": requests,
-        "pairs": options.pairs, "on_store": on_store, "on_disk": on_disk,
+        "delay": delay, "shards": shards, "seconds": resumed, "requests": requests,
+        "pairs": pairs, "on_store": on_store, "on_disk": on_disk,
         "ratio": on_store / on_disk,
     })  # fmt: skip
 

@@ -9,11 +9,13 @@ Each row is a setting of the manifest's section `changes`; the first is the defa
 
 from __future__ import annotations
 
-import argparse
+import math
 import time
 from collections.abc import Sequence
 
+import click
 import numpy as np
+from lib.measuring import report
 
 from cc_prep import datasets, manifest, storage
 from cc_prep.manifest import Changes, Manifest
@@ -77,14 +79,15 @@ def measure(pairs: Sequence[Triple], settings: Changes) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("roots", nargs="+", help="folders that cc-prep synth wrote")
-    parser.add_argument("--only", default="", help="rows whose name begins so")
-    parser.add_argument("--size", type=int, help="resize to this side; default: as rendered")
-    arguments = parser.parse_args()
-    for root in arguments.roots:
-        settings = manifest.load("synth", [f"image_size={arguments.size or 'null'}"], root)
+@click.command()
+@click.argument("roots", nargs=-1, required=True)
+@click.option("--only", default="", help="Rows whose name begins so.")
+@click.option("--size", type=int, help="Resize to this side; default: as rendered.")
+def main(roots: Sequence[str], only: str, size: int | None) -> None:
+    """Prints a table for each of ROOTS, folders that cc-prep synth wrote."""
+    figures: dict[str, dict[str, dict[str, float | None]]] = {}
+    for root in roots:
+        settings = manifest.load("synth", [f"image_size={size or 'null'}"], root)
         pairs = [
             read(settings, pair)
             for split in settings.splits
@@ -94,14 +97,18 @@ def main() -> None:
         print("| changes | IoU | recall | precision | nothing found | unchanged, marked | ms |")
         print("|---|---|---|---|---|---|---|")
         for name, values in ROWS.items():
-            if name.startswith(arguments.only):
+            if name.startswith(only):
                 row = measure(pairs, Changes.model_validate(values))
+                figures.setdefault(root, {})[name] = {
+                    of: None if math.isnan(figure) else figure for of, figure in row.items()
+                }
                 print(
                     f"| {name} | {row['IoU']:.3f} | {row['recall']:.3f} | {row['precision']:.3f} "
                     f"| {row['nothing found']:.0f} of {row['changed pairs']:.0f} "
                     f"| {row['unchanged marked']:.2%} | {row['ms a pair']:.1f} |",
                     flush=True,
                 )
+    report("found_masks", {"size": size, "roots": figures})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from cc_prep import caption_normalization, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_prep.steps.confidence import Strategy
 
 Positive = Annotated[int, Field(ge=1)]
 # One value of a mask or several: a number, or a colour.
@@ -29,6 +28,8 @@ MaskValues = Annotated[
     tuple[MaskValue, ...],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)),
 ]
+# By which rule keyframes are chosen, see `cc_prep.steps.confidence`.
+Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
 NONE = "none"  # in place of weights: the step is left out
 
 

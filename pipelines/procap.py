@@ -136,7 +136,7 @@ class ImportFrames:
         self.videos = procap.Videos(source, Names(manifest.name, manifest.layout))
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
-        return [self._one(pair) for pair in pairs]
+        return [self._members(pair) for pair in pairs]
 
     def free_memory(self) -> None:
         pass
@@ -144,7 +144,7 @@ class ImportFrames:
     def check_device(self) -> None:
         pass
 
-    def _one(self, pair: ImagePair) -> Members | RejectedPair:
+    def _members(self, pair: ImagePair) -> Members | RejectedPair:
         settings = self.manifest.interpolate
         try:
             frames = self.videos.frames(pair)
@@ -172,7 +172,7 @@ class ImportScores:
         self.by_id = procap.read_scores(source, self.names)
 
     def __call__(self, stored: Sequence[StoredSequence]) -> list[scores.Row | RejectedPair]:
-        return [self._one(sequence) for sequence in stored]
+        return [self._row(sequence) for sequence in stored]
 
     def free_memory(self) -> None:
         pass
@@ -180,7 +180,7 @@ class ImportScores:
     def check_device(self) -> None:
         pass
 
-    def _one(self, stored: StoredSequence) -> scores.Row | RejectedPair:
+    def _row(self, stored: StoredSequence) -> scores.Row | RejectedPair:
         pair, frames = stored.pair(), int(stored.meta["frames"])
         try:
             frame_scores = procap.scores_of(self.by_id, self.names, pair, pair.captions, frames)

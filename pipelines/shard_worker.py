@@ -96,7 +96,7 @@ class ShardWorker:
         self._check_device(previous)
         journal = open_journal(shard.name, self.run_info.id, previous)
         self.state.write_journal(journal)
-        step = self._make_step()  # if it cannot be made, before anything is written
+        step = self._step_or_broken_device()  # if it cannot be made, before anything is written
         planned = shard.shard if isinstance(shard, ShardWithFindings) else shard
         if isinstance(planned, ShardPlan) and isinstance(step, Expecting):
             step.upcoming(planned.pairs)
@@ -133,7 +133,7 @@ class ShardWorker:
             return
         if previous.device_faults + 1 >= DEVICE_FAULTS:
             raise BrokenDevice(previous.device_fault)
-        step = self._make_step()
+        step = self._step_or_broken_device()
         try:
             step.check_device()
         except Exception as error:
@@ -141,7 +141,7 @@ class ShardWorker:
                 raise
             raise BrokenDevice(_first_line(error)) from None
 
-    def _make_step(self) -> Step:
+    def _step_or_broken_device(self) -> Step:
         """The step. Raises BrokenDevice where networks cannot even be put on the GPU."""
         try:
             return self.step()

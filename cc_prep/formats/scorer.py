@@ -22,7 +22,7 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import training_shards
+from cc_prep.formats import provenance, training_shards
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import NO_CHANGE
@@ -52,6 +52,17 @@ def vocabulary(captions: Iterable[str], min_count: int = 1) -> list[str]:
             counts[word] = counts.get(word, 0) + 1
     frequent = {word for word, count in counts.items() if count >= min_count}
     return [*MARKS, *sorted(frequent - set(MARKS))]
+
+
+def export_folder(
+    folder: str, target: str, end_mark: bool = True, progress: Progress = no_progress
+) -> dict[str, int]:
+    """`export` of all finished training shards in a folder, in the order of their names."""
+    record = provenance.read(folder)
+    assert record is not None, "verification.find_one has seen it"
+    names = [training_shards.FORMAT.file(shard) for shard in sorted(record["shards"])]
+    places = [storage.join(folder, name) for name in names]
+    return export(places, target, end_mark, progress)
 
 
 def export(

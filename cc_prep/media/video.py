@@ -53,7 +53,7 @@ def _ask(place: str, index: int) -> bytearray:
         except RejectedPair:
             raise
         except (OSError, EOFError) as error:
-            _stop()
+            stop_decoder()
             raise RejectedPair(
                 Reason.UNREADABLE_VIDEO, f"{place}, frame {index}: the decoder {error}"
             ) from None
@@ -108,7 +108,8 @@ def _decoder() -> _Decoder:
     return _CHILD[0]
 
 
-def _stop() -> None:
+def stop_decoder() -> None:
+    """Ends the decoding process, where there is one; the next frame to be read starts another."""
     while _CHILD:
         decoder = _CHILD.pop()
         decoder.process.kill()
@@ -118,4 +119,4 @@ def _stop() -> None:
                 pipe.close()
 
 
-atexit.register(_stop)
+atexit.register(stop_decoder)

@@ -6,11 +6,10 @@ the pair (frame, after): then it stands in the middle of the change. Source: Pro
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
+from cc_prep.manifest import Strategy
+
 UNSCORED: tuple[Strategy, ...] = ("uniform", "random")  # these look at no scores
 
 

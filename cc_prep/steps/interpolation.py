@@ -86,9 +86,9 @@ class DenseFlow:
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         pairs = zip(before, after, strict=True)
-        return np.stack([self._one(b, a, times(depth)) for b, a in pairs])
+        return np.stack([self._frames(b, a, times(depth)) for b, a in pairs])
 
-    def _one(self, before: np.ndarray, after: np.ndarray, when: list[float]) -> np.ndarray:
+    def _frames(self, before: np.ndarray, after: np.ndarray, when: list[float]) -> np.ndarray:
         if np.array_equal(before, after):
             return np.stack([before] * len(when))
         grey_before, grey_after = grey(before), grey(after)

@@ -188,17 +188,12 @@ def export_scorer(path: str, target: str, without_end: bool) -> None:
     Example:
       cc-prep export scorer out/pairs --out scorer/pairs
     """
-    from cc_prep import storage
-    from cc_prep.formats import provenance, scorer, training_shards
+    from cc_prep.formats import scorer, training_shards
     from cc_prep.inspect import verification
 
     with damage_is_a_user_error(path), progress_bar("exporting") as progress:
         folder = verification.find_one(path, training_shards.FORMAT)
-        record = provenance.read(folder)
-        assert record is not None
-        names = [training_shards.FORMAT.file(shard) for shard in sorted(record["shards"])]
-        places = [storage.join(folder, name) for name in names]
-        count = scorer.export(places, target, not without_end, progress)
+        count = scorer.export_folder(folder, target, not without_end, progress)
     images = counted(count["images"], "image")
     click.echo(f"{images} of {counted(count['pairs'], 'pair')} in {target}")
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cc_prep.manifest import Strategy
 from cc_prep.steps import confidence
 from tests.conftest import golden
 
@@ -50,7 +51,7 @@ def test_drawing_follows_the_probabilities() -> None:
     st.sampled_from(STRATEGIES),
 )
 def test_keyframes_are_ordered_distinct_and_have_both_ends(
-    penalty: list[float], k: int, strategy: confidence.Strategy
+    penalty: list[float], k: int, strategy: Strategy
 ) -> None:
     array, rng = np.array(penalty, np.float32), np.random.default_rng(0)
     if k > len(penalty) - 2:

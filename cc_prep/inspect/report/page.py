@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jinja2
 import numpy as np
 
 from cc_prep import storage
@@ -27,7 +26,7 @@ from cc_prep.formats import (
     training_shards,
 )
 from cc_prep.formats.base import ShardFormat
-from cc_prep.inspect import found_changes, stats, verification
+from cc_prep.inspect import found_changes, pages, stats, verification
 from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import STRIP_PX, Strip
 from cc_prep.manifest import NONE
@@ -78,7 +77,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
     ]
     total = sum(facts["samples"] for facts in record["shards"].values())
     page = (
-        _environment()
+        pages.environment()
         .get_template("page.html.j2")
         .render(
             title=f"{record['settings']['name']}: {total:,} sequences",
@@ -255,13 +254,3 @@ def _bars(histogram: dict[str, int]) -> list[dict[str, Any]]:
         {"name": name, "count": count, "share": 100 * count / top}
         for name, count in histogram.items()
     ]
-
-
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("cc_prep", "inspect/report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

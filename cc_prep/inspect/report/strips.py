@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from cc_prep.formats.changes import FoundChange
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.inspect import stats
+from cc_prep.inspect.pages import data_url
 from cc_prep.media.images import encode_image, resize
 from cc_prep.media.masks import Masks
 from cc_prep.steps import confidence
@@ -205,7 +205,7 @@ def _frame(
     if min(height, width) > 2 * STRIP_PX:  # a page of full-size photographs cannot be mailed
         image = resize(image, 2 * STRIP_PX)
     data = encode_image(image, "jpg", 82)
-    return Frame(f"data:image/jpeg;base64,{base64.b64encode(data).decode()}", label, psnr, ssim)
+    return Frame(data_url(data, "jpeg"), label, psnr, ssim)
 
 
 def _masks(masks: Masks, classes: int) -> list[Frame]:

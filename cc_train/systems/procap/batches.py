@@ -13,11 +13,11 @@ from pydantic import Field
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.manifest import Strategy
 from cc_prep.models import clip_tokenizer
 from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
 from cc_prep.steps import confidence
-from cc_prep.steps.confidence import Strategy
 from cc_train.data.collate import (
     NO_FEATURE_FRAMES,
     NO_STORED_FRAMES,

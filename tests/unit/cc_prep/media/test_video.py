@@ -49,7 +49,7 @@ def test_a_decoder_that_dies_or_hangs(video_root: Path, monkeypatch: pytest.Monk
         ("import time; time.sleep(60)", "no answer"),
         ("", "died|Broken pipe"),
     ):
-        video._stop()
+        video.stop_decoder()
         monkeypatch.setattr(
             video.subprocess,
             "Popen",

@@ -123,7 +123,7 @@ def test_a_machine_without_decord(
         video_readers.importlib.util, "find_spec", lambda n: None if n == "decord" else find(n)
     )
     assert video_readers.library() == "av"
-    video._stop()
+    video.stop_decoder()
     try:
         np.testing.assert_array_equal(video.read_frame(place, 11), expected)
         assert "video_child av" in " ".join(map(str, video._CHILD[0].process.args))
@@ -134,4 +134,4 @@ def test_a_machine_without_decord(
         with pytest.raises(RejectedPair, match=f"{FRAMES} there"):
             video.read_frame(place, FRAMES)
     finally:
-        video._stop()
+        video.stop_decoder()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cc_prep.manifest import Strategy
 from cc_prep.steps import confidence
-from cc_prep.steps.confidence import Strategy
 
 PENALTIES = st.lists(st.floats(0, 1e4, allow_nan=False, width=32), min_size=3, max_size=33).map(
     np.float32
