@@ -43,11 +43,11 @@ def _protocols() -> Iterator[str]:
         "    cc-train evaluate RUN --shards 'out/spot/shards/test-*.tar' --protocol spot-single",
         "",
         "`--protocol NAME` checks that the pairs and references that are scored are those below,",
-        "and writes the name and its revision into the signature. All are of the official",
-        "test split, and of the same measures: those of [Evaluation](captioner.md#evaluation).",
-        "Where the official captions were at hand, their digest is checked. Elsewhere the digest",
-        "of the ids and groups of the pairs is, and how many references each pair has; the digest",
-        "of the references then stands in the signature alone, where other references show.",
+        "and writes the name and its revision into the signature. All protocols use the official",
+        "test split and the same measures ([Evaluation](captioner.md#evaluation)).",
+        "If the official captions were available to us, their digest is checked. Otherwise the",
+        "digest of the ids and groups of the pairs is checked, and the number of references of",
+        "each pair; the digest of the references is then only in the signature.",
         "",
         "| protocol | pairs | references | checked by digest |",
         "|---|---|---|---|",
@@ -55,7 +55,7 @@ def _protocols() -> Iterator[str]:
     listed = protocols.read()
     for name, one in listed.items():
         least, most = one.references_a_pair
-        each = f"{least} a pair" if least == most else f"{least} to {most} a pair"
+        each = f"{least} per pair" if least == most else f"{least} to {most} per pair"
         count = each if one.references is None else f"{one.references:,}, {each}"
         by_digest = "pairs and references" if one.digest else "pairs"
         yield f"| `{name}` | {one.pairs:,} | {count} | {by_digest} |"

@@ -26,11 +26,11 @@ HEAD = """# The zoo
 
 Each row says how it is known:
 
-- **trained by us**: we trained it. Settings, log and captions lie in its folder, with the SHA-256
+- **trained by us**: we trained it. Settings, log and captions are in its folder, with the SHA-256
   of the weights.
 - **re-scored by us**: others trained it and published their captions, which we scored. Captions
   without a licence are not copied: the row has the SHA-256 of their file.
-- **reported**: a paper says so (PUBLISHED). We did not measure it.
+- **reported**: a paper reports it (PUBLISHED). We did not measure it.
 
 BLEU-4 and CIDEr of the rows marked ✓ were computed again from their captions when this page was
 made. Two rows are comparable if their references (the start of a digest) are the same; the
