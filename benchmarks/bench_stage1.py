@@ -98,7 +98,7 @@ def reference() -> dict[str, float]:
     as_the_reference_encodes(encoder)
     inputs, weights = batch("pixels"), stage1.Losses()
     with torch.no_grad(), swish():
-        frames, damaged = (features(network, inputs[name]) for name in ("frames", "damaged"))
+        frames, damaged = (features(network, images) for images in true_and_damaged(inputs))
         maps = network.features(stage1.as_input(inputs["frames"]).flatten(0, 1))
         indices = network.quantize.nearest(network.quant_conv(maps))
         targets = indices.flatten(1).unflatten(0, (BATCH, FRAMES)).flatten(1)
@@ -123,6 +123,13 @@ def reference() -> dict[str, float]:
     optimiser.step()
     losses = {"total": total, "msm": msm, "align": align, "consistency": order}
     return {name: float(loss.detach()) for name, loss in losses.items()}
+
+
+def true_and_damaged(inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Both sequences of images of a batch, uint8 [B, T, H, W, 3] each."""
+    frames, order = inputs["frames"], inputs["damaged_order"]
+    with_altered = torch.cat((frames, inputs["altered"]), dim=1)
+    return frames, with_altered[torch.arange(len(order))[:, None], order]
 
 
 def features(network: vqgan.VQGAN, images: Tensor) -> Tensor:
