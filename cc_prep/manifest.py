@@ -31,6 +31,7 @@ MaskValues = Annotated[
 # By which rule keyframes are chosen, see `cc_prep.steps.confidence`.
 Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
 NONE = "none"  # in place of weights: the step is left out
+IMPORTED = "imported"  # in place of weights: of what other code made
 
 
 class Video(Section):

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from cc_prep import storage, weights
+from cc_prep.console import on_stderr
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco as reference_files
 from cc_prep.media.images import ENDINGS
@@ -47,7 +48,7 @@ def train(
     valid: tuple[str, ...] = (),
 ) -> None:
     """Trains a system and prints the last validation. Raises UserError and JobFailed."""
-    console = Console(stderr=True)
+    console = on_stderr()
     settings = _settings(system, config, steps, overrides, console)
     start_from = None if init is None else _start(init)
     request = Request(shards, valid, Path(run), start_from, resume, console, init_name=init)
@@ -60,7 +61,7 @@ def dry_run(
     system: System, config: str | None, steps: int | None, overrides: tuple[str, ...]
 ) -> None:
     """Prints what a training would take. Raises UserError."""
-    settings = _settings(system, config, steps, overrides, Console(stderr=True))
+    settings = _settings(system, config, steps, overrides, on_stderr())
     click.echo(systems.dry_run(system.name, settings), nl=False)
 
 
@@ -139,7 +140,7 @@ def evaluate(
         items = coco.with_facts(items, facts) if facts else items
         captioner, step = _captioner_and_step(run, device)
         scores, captions = protocol.score(
-            captioner, entries, items, beams, Console(stderr=True), place, protocol_name
+            captioner, entries, items, beams, on_stderr(), place, protocol_name
         )
         scores.step, scores.trained_on = step, _trained_on(run, entries)
     evaluation.write(place, scores, items, captions, uncaptioned)

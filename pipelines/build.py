@@ -10,7 +10,7 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences, training_shards
-from cc_prep.manifest import NONE, Features, Manifest
+from cc_prep.manifest import IMPORTED, NONE, Features, Manifest
 from cc_prep.models import backbones
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
@@ -115,7 +115,7 @@ def _find_weights(
         scorers = (provenance.read(score_folder) or {})["weights"]
     digests = {**interpolators, **scorers}
     digests |= _tokenizer_weights(manifest, console) | _feature_weights(manifest)
-    unnamed = NONE if manifest.score.weights == NONE else fingerprint.IMPORTED
+    unnamed = NONE if manifest.score.weights == NONE else IMPORTED
     return digests, next(iter(scorers), unnamed)
 
 

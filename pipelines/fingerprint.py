@@ -13,7 +13,7 @@ from cc_prep.datasets import exclusions
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
-from cc_prep.manifest import NONE, Manifest
+from cc_prep.manifest import IMPORTED, NONE, Manifest
 from cc_prep.steps import confidence
 from cc_prep.weights.folders import identify
 from pipelines.state import sources
@@ -28,8 +28,6 @@ TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize", "features")
 SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features", "changes", "entities")
 # Settings that a fingerprint names only where a file says which pairs there are.
 PAIR_FILES = ("split", "exclude")
-# Stands where weights would, for what others made.
-IMPORTED = "imported"
 
 
 def fingerprint(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:

@@ -69,7 +69,8 @@ class JobSpec:
     make_step: builds the step inside a worker, given the device. settings: all that decides the
         bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: what a worker
         was measured to take, in words. weight_files: see `provenance`. compute: the arithmetic of
-        interpolating a pair, for jobs that do. data: see `sources`.
+        interpolating a pair, for jobs that do. device_counts: whether the device may decide bytes:
+        not where no network runs. data: see `sources`.
     """
 
     format: ShardFormat
@@ -83,6 +84,7 @@ class JobSpec:
     memory: str
     weight_files: dict[str, str] = field(default_factory=dict)
     compute: estimates.Compute | None = None
+    device_counts: bool = True
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -236,10 +238,12 @@ def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
                 f"{spec.folder} has shards but no {provenance.FILE}", "Give another --out"
             )
         return
-    splits = spec.data.get("splits", ())
-    sources.check_not_renamed(spec.folder, record, spec.shards, splits)
+    if device is None:  # once: it digests pairs
+        splits = spec.data.get("splits", ())
+        sources.check_not_renamed(spec.folder, record, spec.shards, splits)
     old = {**record["settings"], "weights": record.get("weights", {})}
-    device = device or record["settings"].get("device")
+    if device is None or not spec.device_counts:
+        device = record["settings"].get("device")
     new = {**spec.settings, "device": device, "weights": spec.weights}
     fingerprint.check_same_settings(spec.folder, old, new)
     sources.check_same(

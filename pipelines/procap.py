@@ -14,7 +14,7 @@ from cc_prep.formats import procap, provenance, scores, sequences
 from cc_prep.formats.procap import Names
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.inspect import verification
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import IMPORTED, Manifest
 from cc_prep.media.images import resize
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import CHANGE, NO_CHANGE, FrameSequence, ImagePair
@@ -86,6 +86,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
         memory="a few sequences",
         data=sources.of_pairs(manifest, shards),
+        device_counts=False,
     )
     return job.run(spec, request.options, request.console)
 
@@ -114,13 +115,14 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         bytes_a_pair=estimates.SCORE_BYTES,
         memory="the JSON file, read whole",
         data=sources.of_stored(manifest, folder),
+        device_counts=False,
     )
     return job.run(spec, request.options, request.console)
 
 
 def _with_imported_scores(manifest: Manifest) -> Manifest:
     """The manifest under which scores are taken in. Raises UserError for its keyframe rule."""
-    score_settings = manifest.score.model_copy(update={"weights": fingerprint.IMPORTED})
+    score_settings = manifest.score.model_copy(update={"weights": IMPORTED})
     manifest = manifest.model_copy(update={"score": score_settings})
     fingerprint.check_keyframes(manifest)
     return manifest
@@ -156,7 +158,7 @@ class ImportFrames:
                 f"{len(frames)} frames, not {2**settings.depth + 1} as the first sequence has",
             )
         frames = np.stack([resize(frame, self.manifest.image_size) for frame in frames])
-        interpolator = {"method": fingerprint.IMPORTED, "depth": settings.depth}
+        interpolator = {"method": IMPORTED, "depth": settings.depth}
         sequence = FrameSequence(pair, frames)
         return sequences.encode(sequence, settings.codec, settings.quality, interpolator)
 
@@ -188,4 +190,4 @@ class ImportScores:
             return error
         penalty = confidence.penalties(frame_scores.bef_inter_sim, frame_scores.inter_aft_sim)
         keyframes = confidence.fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
-        return scores.encode(frame_scores, penalty, keyframes, fingerprint.IMPORTED, "")
+        return scores.encode(frame_scores, penalty, keyframes, IMPORTED, "")

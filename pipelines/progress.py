@@ -95,19 +95,19 @@ class Watcher:
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task("starting", total=self.first.planned)
             while not self.stop.wait(self.pause):
-                now = self._count()
-                bar.update(task, completed=now.finished, description=self._words(now))
+                now = self.counts()
+                bar.update(task, completed=now.finished, description=self.line(now))
 
     def _lines(self) -> None:
         shown, shown_at = self.first.finished, time.monotonic()
         while not self.stop.wait(self.pause):
             if time.monotonic() - shown_at < LINE_SECONDS:
                 continue
-            now, shown_at = self._count(), time.monotonic()
+            now, shown_at = self.counts(), time.monotonic()
             if now.finished == shown == self.first.finished and not now.under_way:
                 self._say_that_it_waits()
             if now.finished != shown:
-                self.console.print(self._words(now), highlight=False)
+                self.console.print(self.line(now), highlight=False)
                 shown = now.finished
 
     def _say_that_it_waits(self) -> None:
@@ -117,11 +117,8 @@ class Watcher:
             self.console.print(f"waiting for Ray to start {workers}", highlight=False)
             self.waited = True
 
-    def line(self) -> str:
-        """How far the job is now, in words."""
-        return self._words(self._count())
-
-    def _count(self) -> Counts:
+    def counts(self) -> Counts:
+        """What is done now, as the job's files say it."""
         began = time.monotonic()
         now = count(self.state, self.plan, self.finished)
         if now.finished < self.first.finished:
@@ -131,7 +128,8 @@ class Watcher:
         self.pause = max(POLL_SECONDS, 20 * (time.monotonic() - began))
         return now
 
-    def _words(self, now: Counts) -> str:
+    def line(self, now: Counts) -> str:
+        """How far the job is, in words."""
         new_pairs = now.finished - self.first.finished
         rate = new_pairs / (time.monotonic() - self.started)
         starting = "starting" if now.under_way else f"waiting for {counted(self.workers, 'worker')}"

@@ -139,11 +139,12 @@ def plan_from_sequences(
         shards.append(ShardFromSequences(split, name, count, digest, place, table, limited=limited))
     if not shards:
         rejected = _rejected(records, splits)
+        maker = sources.maker(provenance.read(folder) or {})
         if rejected:
             raise UserError(
                 f"{folder}: all pairs of {', '.join(rejected)} were rejected, as "
                 f"{rejects.FILE} there says",
-                "Mend them and run: cc-prep interpolate --retry-rejects",
+                f"Mend them and run {maker} --retry-rejects",
             )
         raise UserError(
             f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"

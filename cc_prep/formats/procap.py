@@ -223,5 +223,5 @@ def refuse_others(folder: str, names: Iterable[str]) -> None:
     if others:
         raise UserError(
             f"{folder} has {', '.join(others)} of another export, which this one would not replace",
-            "Remove them, or give another --to",
+            "Remove them, or give another --out",
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.records import CHANGE, ImagePair
+from cc_prep.words import counted
 
 FEW = 3  # pairs that a line names with what is wrong
 SHOWN = 5  # characters, or pairs, that a line names
@@ -65,9 +66,10 @@ def of_dark(references: Sequence[str]) -> Iterator[str]:
     """Images that are as good as black, as those of 12 bits in a file of 16 are."""
     if references:
         yield (
-            f"{len(references)} images are nearly black: {', '.join(references[:FEW])}"
-            f"{' …' if len(references) > FEW else ''}. If they have 10 to 14 bits in a file of 16, "
-            "scale them first"
+            f"{counted(len(references), 'image')} {'is' if len(references) == 1 else 'are'} nearly "
+            f"black: {', '.join(references[:FEW])}"
+            f"{' …' if len(references) > FEW else ''}. Scale images of 10 to 12 bits in a file "
+            "of 16 first"
         )
 
 

@@ -118,6 +118,7 @@ def notes(folder: str) -> list[str]:
     record = provenance.read(folder) or {}
     data = record.get("data")
     named = data.get("splits") if isinstance(data, dict) else None
+    named = named if isinstance(named, list) else []
     splits = sorted({str(name).rpartition("-")[0] for name in record.get("shards", ())})
     others = [split for split in splits if named and split not in named]
     if not others:

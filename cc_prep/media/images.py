@@ -193,25 +193,22 @@ def is_deep(image: Image.Image) -> bool:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     image.load()
-    file_format = image.format
     image = ImageOps.exif_transpose(image)
     if is_deep(image):  # Pillow clips these to 255: scale instead
         values = np.asarray(image).astype(np.float64)
-        top = _top(values, image.mode, file_format)
+        top = _top(values, image.mode)
         eight_bit = np.rint(values.clip(0, top) * (255 / top)).astype(np.uint8)
         image = Image.fromarray(eight_bit)
     return image.convert("RGB")
 
 
-def _top(values: np.ndarray, mode: str, file_format: str | None) -> float:
-    """The value of white in a deep image. Its file says it of 16 bits alone.
+def _top(values: np.ndarray, mode: str) -> float:
+    """The value of white in a deep image: 65535, but of floats what the image's own values suggest.
 
-    Floats go to 1, 255 or 65535, integers of 32 bits to 255 or 65535: the smallest of these that
-    the image passes by half at most, as resampling does. Raises ValueError for what is no number.
+    Floats go to 1, 255 or 65535: the smallest of these that they pass by half at most, as
+    resampling does. Raises ValueError for what is no number.
     """
     if not np.isfinite(values).all():
         raise ValueError("a pixel that is no finite number")
-    tops = {"F": (1.0, 255.0), "I": (255.0,)}.get(mode, ())
-    if file_format == "PPM":  # Pillow has scaled it to 16 bits
-        tops = ()
+    tops = (1.0, 255.0) if mode == "F" else ()
     return next((top for top in tops if values.max() <= 1.5 * top), 65535.0)

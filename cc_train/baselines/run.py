@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 from cc_prep import __version__, settings, storage
+from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
 from cc_train.baselines import local, prompts, server
@@ -77,7 +78,7 @@ def baseline(options: Options) -> None:
         subset = signature.PREDICTED
     if options.protocol is not None:
         protocols.checked(options.protocol, items)  # before anything is asked
-    console, out = Console(stderr=True), Path(options.out)
+    console, out = on_stderr(), Path(options.out)
     model = _local(options) if options.url is None else _server(options)
     record = _record(model, wordings)
     _require_same(out, record)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cc_prep import storage
+from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
 from cc_train.captioner import CaptionModel
@@ -65,7 +66,7 @@ class Validation:
             raise UserError(
                 "no sample to validate on has a caption", "Give --valid a captioned split"
             )
-        console = console or Console(stderr=True)
+        console = console or on_stderr()
         note = _too_weak(list(self.references.values()))
         if note and ranks.first:
             console.print(note, highlight=False, soft_wrap=True)

@@ -12,10 +12,11 @@ from rich.table import Table as RichTable
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.inspect import pages
 from cc_train.evaluation.comparing import published_rows, scored_rows, several_runs, side_by_side
 from cc_train.evaluation.comparing.side_by_side import Interval, Table
 from cc_train.report.latex import render
-from cc_train.report.page import environment
+from cc_train.report.page import FOLDER
 
 SHOWN = "CIDEr"  # drawn as bars
 PIPE_WIDTH = 200  # characters; into a file or a pipe nothing is cut short
@@ -64,7 +65,7 @@ def write(
         for table in tables
     }
     page = (
-        environment()
+        pages.environment(FOLDER)
         .get_template("comparison.html.j2")
         .render(title=title, tables=tables, gains=gains, notes=notes, shown=SHOWN, ceiling=ceiling)
     )

@@ -6,18 +6,17 @@ the page runs no script.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.inspect import pages
+from cc_prep.inspect.pages import data_url
 from cc_prep.redaction import values_without_folders
 from cc_train import systems
 from cc_train.data import shard_index
@@ -29,6 +28,7 @@ from cc_train.sharing import hub
 from cc_train.training.metric_logger import PICTURES
 
 CAPTIONS_A_GROUP = 8
+FOLDER = Path(__file__).parent  # of the templates
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,16 @@ def write(
     )
     pictures = sorted((folder / PICTURES).glob("*.png"))
     page = (
-        environment()
+        pages.environment(FOLDER)
         .get_template("page.html.j2")
         .render(
             title=f"{settings.get('system', 'training')}: {Path(run).name}",
             curves=curves.draw(log),
             width=curves.WIDTH,
             height=curves.HEIGHT,
-            pictures=[(int(path.stem), _url(path.read_bytes(), "png")) for path in _some(pictures)],
+            pictures=[
+                (int(path.stem), data_url(path.read_bytes(), "png")) for path in _some(pictures)
+            ],
             pictures_show=systems.get(str(settings.get("system"))).pictures if pictures else "",
             facts=facts.tables(scores["facts"]) if scores and scores.get("facts") else None,
             scores=scores,
@@ -196,9 +198,11 @@ def _with_captions(
         words = () if heat is None else heat.words
         return replace(
             one,
-            masked=tuple(_url(data, "jpeg") for data in masked),
-            heat=() if heat is None else tuple(_url(data, "jpeg") for data in heat.before_after),
-            heat_words=tuple((word, _url(data, "jpeg")) for word, data in words),
+            masked=tuple(data_url(data, "jpeg") for data in masked),
+            heat=()
+            if heat is None
+            else tuple(data_url(data, "jpeg") for data in heat.before_after),
+            heat_words=tuple((word, data_url(data, "jpeg")) for word, data in words),
         )
 
     if captioned.reasons:
@@ -217,7 +221,9 @@ def _with_imagined(
     drawn = strips.of_samples(run, [samples[one.id] for one in shown])
 
     def with_frames(one: Shown) -> Shown:
-        return replace(one, imagined=tuple(_url(data, "jpeg") for data in drawn.get(one.id, ())))
+        return replace(
+            one, imagined=tuple(data_url(data, "jpeg") for data in drawn.get(one.id, ()))
+        )
 
     return _replaced(groups, with_frames)
 
@@ -241,7 +247,9 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
         except DamagedShard as error:
             raise UserError(f"{entry.shard}: {error}", shard_index.ADVICE) from None
         before_after = (0, len(sample.tokens) - 1)
-        pictures = tuple(_url(sample.images[i], "jpeg") for i in before_after if i in sample.images)
+        pictures = tuple(
+            data_url(sample.images[i], "jpeg") for i in before_after if i in sample.images
+        )
     return Shown(
         row["id"],
         row["caption"],
@@ -293,20 +301,3 @@ def _read(place: Path) -> Any:
         return storage.read_json(str(place))
     except ValueError as error:
         raise UserError(f"{place}: not JSON ({error})", "Make it anew") from None
-
-
-def _url(data: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def environment() -> jinja2.Environment:
-    """Templates that escape all they are given."""
-    here = Path(__file__).parent
-    style = here.parents[1] / "cc_prep" / "inspect" / "report"  # one look for all pages
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader([here, style]),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )

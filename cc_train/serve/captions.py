@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from typing import Any
 
@@ -10,6 +9,7 @@ import cv2
 import numpy as np
 
 from cc_prep.errors import UserError
+from cc_prep.inspect.pages import data_url
 from cc_prep.media import images
 from cc_train.captioner import Attention, Caption
 from cc_train.data import image_pairs
@@ -123,8 +123,3 @@ def _colour(class_id: int) -> tuple[int, int, int]:
 def url(image: np.ndarray) -> str:
     """An image uint8 [H, W, 3] RGB as a data URL."""
     return data_url(images.encode_image(image, "png", 0), "png")
-
-
-def data_url(data: bytes, kind: str) -> str:
-    """Encoded bytes as a data URL."""
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cc_prep import storage
+from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_train import captioner as captioners
@@ -108,7 +109,7 @@ def _network(stored: Run, recipe: Any, out: Path, details: Details) -> list[Path
         _write_model(tensors, stored.settings, small)
         about = recipe.card(small, samples)
         keys = [sample.key for sample in samples]
-        count = _say_trained_on(stored, keys, Console(stderr=True))
+        count = _say_trained_on(stored, keys, on_stderr())
         if count:
             about["measured_on"] += f" {evaluation.of_training(count, len(keys))}"
         text = model_card.of_network(stored, small, out.name, about, details.licence)
@@ -153,7 +154,7 @@ def _calibration(
     known = {"pairs": len(entries), "trained_on": count} if count else {}
     if count:
         note = calibrating.of_training(count, len(entries))
-        Console(stderr=True).print(note, highlight=False, soft_wrap=True)
+        on_stderr().print(note, highlight=False, soft_wrap=True)
     return {**calibrating.fit(captioner, details.calibrate).to_json(), **known}
 
 
@@ -170,7 +171,7 @@ def _measured(
             shutil.copytree(earlier, place)
         return model_card.measured(place)
     entries, items = protocol.items(details.shards)
-    console = Console(stderr=True)
+    console = on_stderr()
     scores, captions = protocol.score(captioner, entries, items, 1, console)
     scores.trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
     evaluation.write(place, scores, items, captions)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from cc_prep.console import on_stderr
 from cc_train.data.split import Split
 from cc_train.data.stream import Source, Stream, StreamSettings
 from cc_train.distributed import Ranks
@@ -32,7 +33,7 @@ class Request:
     run: Path
     init: Path | None = None
     resume: str = "auto"
-    console: Console = field(default_factory=lambda: Console(stderr=True))
+    console: Console = field(default_factory=on_stderr)
     ranks: Ranks = field(default_factory=Ranks)
     device: str = "cpu"
     init_name: str | None = None

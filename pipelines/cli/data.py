@@ -74,12 +74,12 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     Example:
       cc-prep synth data/synth --scenes 200 --truth
     """
-    from rich.console import Console
     from rich.progress import track
 
+    from cc_prep.console import on_stderr
     from cc_prep.synth import dataset
 
-    console = Console(stderr=True)
+    console = on_stderr()
     rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
     moved = dataset.redealt(out_dir, scenes, settings["seed"])  # before the first is rendered
     if moved:

@@ -15,10 +15,11 @@ from cc_prep.progress import Progress
 @contextmanager
 def progress_bar(description: str) -> Iterator[Progress]:
     """A callback (done, total) that moves a bar on a terminal, and is silent elsewhere."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    from cc_prep.console import on_stderr
+
+    console = on_stderr()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

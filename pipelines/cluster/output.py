@@ -20,7 +20,7 @@ _DIVERTED: dict[int, int] = {}
 
 def messages() -> Console:
     """A console on standard error that Ray's own chatter does not reach."""
-    return Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8"))
+    return Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8"), markup=False)
 
 
 def divert_output() -> None:

@@ -24,10 +24,11 @@ from cc_prep import storage
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import IMPORTED, Manifest
 from pipelines.plan import ShardPlan, plan
 
 KEY = "data"
+MOST_COMPARED = 10_000  # pairs: reading their captions anew takes a second or two
 SECTIONS = ("captions", "masks")  # of the manifest: the pairs have what they say
 
 
@@ -48,9 +49,30 @@ def of_stored(manifest: Manifest, folder: str) -> dict[str, Any]:
 
 
 def recorded_in(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a provenance has of it; empty where there is none."""
-    recorded = (record or {}).get(KEY)
-    return recorded if isinstance(recorded, dict) else {}
+    """What a provenance has of it; empty where there is none. Raises UserError if it is damaged."""
+    recorded = (record or {}).get(KEY, {})
+    if recorded and not _is_whole(recorded):
+        raise UserError(
+            f"{provenance.FILE} has a damaged section {KEY!r}",
+            "Remove the section: then nothing is compared with it",
+        )
+    return dict(recorded)
+
+
+def _is_whole(recorded: Any) -> bool:
+    """Whether a section has all that `of_pairs` writes, in its form."""
+    if not isinstance(recorded, dict):
+        return False
+    for name in ("roots", "splits"):
+        values = recorded.get(name)
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            return False
+    counts, sections = recorded.get("pairs"), recorded.get("settings")
+    if not isinstance(counts, dict) or not isinstance(sections, dict):
+        return False
+    return all(isinstance(count, int) for count in counts.values()) and all(
+        isinstance(sections.get(name), dict) for name in (*SECTIONS, "split_file")
+    )
 
 
 def settings(manifest: Manifest) -> dict[str, Any]:
@@ -92,7 +114,7 @@ def check_same(
     if changed:
         raise UserError(
             f"the split file has other pairs in {', '.join(changed)} than when {folder} was made",
-            "Use the split file as it was, or another --out for all steps",
+            "Use the split file as it was, run all splits in one job, or give another --out",
         )
 
 
@@ -101,7 +123,8 @@ def check_not_renamed(
 ) -> None:
     """Raises UserError if `folder` holds the pairs of a planned shard under another split's name.
 
-    splits: the manifest's; shards of these are others.
+    splits: the manifest's; shards of these are others. A shard that is there under its own name is
+    no renamed one.
     """
     digests = {
         name: (one.get("input_digest"), record.get("planned", {}).get(name, 0))
@@ -112,6 +135,8 @@ def check_not_renamed(
         for name, (digest, count) in digests.items():
             old_split, _, number = name.rpartition("-")
             if not isinstance(shard, ShardPlan) or int(number) != shard.index:
+                continue
+            if shard.name in record.get("shards", {}):
                 continue
             pairs = tuple(replace(pair, split=old_split) for pair in shard.pairs)
             if 0 < count <= len(pairs) and replace(shard, pairs=pairs).digest(count) == digest:
@@ -176,8 +201,8 @@ def note_missing(folder: str, splits: Sequence[str], limit: int | None, console:
             _print(
                 console,
                 f"{folder} has sequences of {there[split]:,} of {total:,} pairs of {split}, made "
-                "with --limit: the other pairs are left out. To take them too, run cc-prep "
-                "interpolate without --limit first",
+                "with --limit: the other pairs are left out. To take them too, run "
+                f"{maker(record)} without --limit first",
             )
 
 
@@ -185,10 +210,14 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
     """Says which pairs of the data are no longer those that `folder` was made from.
 
     Only where the data lies where it lay: elsewhere it may be anything. And not where it takes long
-    to list: in an object store, and of videos, each of which has to be opened.
+    to list: of more than MOST_COMPARED pairs, in an object store, and of videos, each of which has
+    to be opened.
     """
     record = provenance.read(folder) or {}
-    if storage.absolute(manifest.root) not in recorded_in(record).get("roots", []):
+    recorded = recorded_in(record)
+    if storage.absolute(manifest.root) not in recorded.get("roots", []):
+        return
+    if sum(recorded.get("pairs", {}).get(split, 0) for split in splits) > MOST_COMPARED:
         return
     if storage.is_remote(manifest.root) or manifest.layout == "video":
         return
@@ -210,6 +239,24 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
             f"{manifest.root} changed since {folder} was made (names, captions, labels or masks): "
             "the pairs as they were are taken. To take the change, interpolate into another --out",
         )
+        return
+    now = Counter[str]()
+    for shard in shards:
+        now[shard.split] += shard.count
+    for split, before in recorded.get("pairs", {}).items():
+        if now[split] > before:
+            _print(
+                console,
+                f"{manifest.root} now has {now[split]:,} pairs of {split}, and had {before:,} when "
+                f"{folder} was made: the new ones are left out. To take them, run {maker(record)} "
+                "again",
+            )
+
+
+def maker(record: Mapping[str, Any]) -> str:
+    """The command that made the sequences of a provenance."""
+    weights = record.get("settings", {}).get("interpolate", {}).get("weights")
+    return "cc-prep import procap" if weights == IMPORTED else "cc-prep interpolate"
 
 
 def _print(console: Console, line: str) -> None:

@@ -41,6 +41,10 @@ KINDS = {
     **dict.fromkeys(("", "change", "changed", "1", "true", "yes"), CHANGE),
     **dict.fromkeys(("no_change", "no change", "nochange", "same", "0", "false", "no"), NO_CHANGE),
 }
+CSV_FORM = (
+    "Give each column a name of its own, and put values with separators or quotes into quotes, "
+    'with "" for each quote in them'
+)
 ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
 # What a pair has once: a row that says nothing of it leaves it to the others.
 ONCE = ("split", "kind", "change_type", *masks.NAMES)
@@ -239,7 +243,9 @@ def _rows(place: str) -> list[dict[str, Any]]:
             rows = csv_rows(storage.read_bytes(place).decode("utf-8-sig"))
     except DamagedShard as error:
         raise UserError(str(error), ROW_FILES) from None
-    except (OSError, ValueError, csv.Error, RecursionError) as error:
+    except csv.Error as error:
+        raise UserError(f"{place}: {error}", CSV_FORM) from None
+    except (OSError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{place}: {reason}", ROW_FILES) from None
     if not rows:
@@ -248,11 +254,13 @@ def _rows(place: str) -> list[dict[str, Any]]:
     if bad is not None:
         what = f"no columns before and after in every row, but {columns_of(bad)}"
         raise UserError(f"{place}: {what}", REMEDY)
-    for name in sorted({str(name) for row in rows for name in row} - KNOWN):
-        if name.strip().lower() in KNOWN:
+    names = {str(name) for row in rows for name in row}
+    for name in sorted(names - KNOWN):
+        usual = name.strip().lower()
+        if usual in KNOWN - names:
             raise UserError(
-                f"{place}: no column is called {name!r}",
-                f"Call it {name.strip().lower()}, or otherwise if it is something else",
+                f"{place}: a column is called {name!r}, which is not read as {usual!r}",
+                f"Call it {usual}, or something else if it means something else",
             )
     return rows
 
@@ -275,7 +283,7 @@ def csv_rows(text: str) -> list[dict[str, Any]]:
     try:
         for row in reader:
             beyond: Any = row.pop(None, ())
-            if any(beyond):
+            if any(value.strip() for value in beyond):
                 raise csv.Error(f"more values than columns; one with {mark!r} in it needs quotes")
             rows.append(row)
     except csv.Error as error:

@@ -61,9 +61,9 @@ def test_a_resumed_job_has_no_negative_rate(tmp_path: Path) -> None:
     there = state(tmp_path)
     watcher = progress.Watcher(there, PLAN, Console(file=io.StringIO()), there.done())
     there.write_journal(Journal("train-000001", "run 2", "host", [], done=0, rejected=0))
-    assert watcher.line().endswith(" 0.00 pairs/s, starting")
+    assert watcher.line(watcher.counts()).endswith(" 0.00 pairs/s, starting")
     there.write_journal(Journal("train-000001", "run 2", "host", [], done=2, rejected=0))
-    words = watcher.line()
+    words = watcher.line(watcher.counts())
     assert words.endswith("left"), "two pairs are more than at the new start"
     assert " -" not in words
 

@@ -85,7 +85,7 @@ def test_images_that_are_as_good_as_black_are_noted(tmp_path: Path) -> None:
             Image.fromarray(ramp).save(tmp_path / side / f"{name}.png")
     notes = inspect(own(tmp_path), ["train"]).notes
     [line] = [note for note in notes if "black" in note]
-    assert line.startswith("2 images are nearly black: after/dark.png, before/dark.png. If they")
+    assert line.startswith("2 images are nearly black: after/dark.png, before/dark.png. Scale")
 
 
 def test_ids_of_a_split_file_that_no_pair_has_are_noted(tmp_path: Path) -> None:

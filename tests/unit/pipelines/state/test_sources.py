@@ -195,3 +195,21 @@ def test_folders_of_an_older_version_are_continued(job: Job, tmp_path: Path) -> 
     assert job(build_from_out, "captions.normalise=[lowercase]") == ""
     job(interpolate)
     assert sources.recorded_in(json.loads(place.read_text()))["pairs"] == {"train": 3, "val": 2}
+
+
+def test_pairs_that_came_later_are_named(job: Job, tmp_path: Path) -> None:
+    """Keeps away: new rows of a table that no later step takes in, without a word."""
+    in_order = ("split_file=null", "shards.shuffle_seed=null")
+    job(interpolate, *in_order, splits=("train",))
+    assert "now has" not in job(build_from_out, *in_order, splits=("train",))
+    with (tmp_path / "data/pairs.csv").open("a") as table:
+        table.write("5,a1.png,b2.png,The car came back.\n")
+    text = job(build_from_out, *in_order, splits=("train",))
+    assert "now has 6 pairs of train, and had 5" in text
+
+
+@pytest.mark.parametrize("damaged", [{"splits": 5}, {"roots": 5}, [1], {"pairs": {"train": "3"}}])
+def test_a_damaged_section_is_one_line(damaged: object) -> None:
+    """Keeps away: a traceback of a provenance that somebody edited."""
+    with pytest.raises(UserError, match=r"provenance\.json has a damaged section 'data'"):
+        sources.recorded_in({"data": damaged})

@@ -1,0 +1,14 @@
+"""Where commands print what is no result: notes, progress and warnings."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+
+def on_stderr() -> Console:
+    """A console on stderr that prints text as it is.
+
+    With rich's markup a path such as `data[v2]` would lose its brackets, and `x[/v2]` would be an
+    error.
+    """
+    return Console(stderr=True, markup=False, highlight=False)
