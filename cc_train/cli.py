@@ -137,8 +137,8 @@ VALID = click.Option(
     ["--valid"],
     multiple=True,
     metavar="SHARDS",
-    help=f"Shards to validate on: {SHARDS}. Default: a share of the scenes in --shards "
-    "(validation_split.share).",
+    help=f"Shards to validate on: {SHARDS}. Default: some of the scenes in --shards "
+    "(validation_split.share and validation_split.scenes).",
 )
 
 DRY_RUN = click.Option(

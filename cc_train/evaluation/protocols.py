@@ -33,9 +33,9 @@ class Protocol(Section):
     pairs: how many are scored. groups: how many of them are in each group of the results.
     references_a_pair: least and most. references: how many in all; None where they are not known.
     digest: SHA-256 of the references, see `signature.digest`; None where the official captions were
-    not at hand. pairs_digest: SHA-256 of the ids of the pairs and of the groups above that each is
-    in, see `pairs_digest`; None where `digest` says it too. left_open: what papers do not say, or
-    do in different ways, and what holds here.
+    not available. pairs_digest: SHA-256 of the ids of the pairs and of the groups above that each
+    is in, see `pairs_digest`; None where `digest` says it too. left_open: what papers do not say,
+    or do in different ways, and what holds here.
     """
 
     revision: int = Field(ge=1)

@@ -25,7 +25,7 @@ from cc_train.evaluation.unreadable import Unreadable
 
 MEASURES = ("CIDEr", "BLEU-4")
 BEST = (MEASURES[0], True, MEASURES[1])
-MORE = "Give --valid more pairs, or hold out more with validation_split.share"
+MORE = "Give --valid more pairs, or hold out more (validation_split.share, scenes and pairs)"
 FEW = 10  # pairs: with fewer, the best checkpoint hangs on a word or two
 
 

@@ -28,7 +28,7 @@ class Config:
 
     words: in the vocabulary. width, hidden: channels of a token and within the feed-forward layers.
     length: positions of a caption, its begin and end marks included.
-    reference_quirks: two slips of the reference, which its published weights need: scores are
+    reference_quirks: two deviations of the reference, which its published weights need: scores are
         divided by the root of the model's width and not of a head's, which makes attention flatter,
         and the layer norm divides by the unbiased deviation plus epsilon.
     """

@@ -62,14 +62,16 @@ class BackboneSpec:
         return value if self.precision == HALF else {**value, "precision": self.precision}
 
     def matches(self, other: BackboneSpec) -> bool:
-        """Whether both are one network with features of one shape. An unknown digest fits any."""
-        if (self.name, self.grid) != (other.name, other.grid):
+        """Whether both have one network, shape and precision; a digest of None fits any."""
+        if (self.name, self.grid, self.precision) != (other.name, other.grid, other.precision):
             return False
         return None in (self.sha256, other.sha256) or self.sha256 == other.sha256
 
     def __str__(self) -> str:
         shape = " × ".join(map(str, self.grid))
-        return f"{self.name} (SHA-256 {(self.sha256 or 'not known')[:12]}…, {shape})"
+        known = self.sha256 not in (None, UNKNOWN)
+        digest = f"SHA-256 {(self.sha256 or '')[:12]}…" if known else "SHA-256 not known"
+        return f"{self.name} ({digest}, {shape}, {self.precision})"
 
 
 class FrozenBackbone(nn.Module):

@@ -50,7 +50,7 @@ def scored_step(folder: Path) -> int | None:
 def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     """What an evaluation's folder says; nothing where there is none. Raises UserError.
 
-    entries: the samples that were evaluated, where they are at hand.
+    entries: the samples that were evaluated, where they are known.
     """
     if not (folder / evaluation.SCORES).exists():
         return Measured()

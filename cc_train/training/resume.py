@@ -79,13 +79,15 @@ def check_same(
 
 def _remedy(old: Mapping[str, Any], new: Mapping[str, Any], changed: Sequence[str]) -> str:
     """How a run goes on whose settings differ. Runs from before `validation_split.scenes` held out
-    one scene at least, so small data were divided otherwise.
+    one scene at least, so small data were divided otherwise: the same samples, in other parts.
     """
-    before, now = (settings.get("validation_split", {}) for settings in (old, new))
-    divided = any(line.startswith("samples.") for line in changed)
-    if divided and "scenes" not in before and now.get("scenes", 1) != 1:
+    is_older = "scenes" not in old.get("validation_split", {})
+    only_parts = all(line.startswith("samples.") for line in changed)
+    before, now = (settings.get("samples", {}) for settings in (old, new))
+    totals = [parts.get("train", 0) + parts.get("valid", 0) for parts in (before, now)]
+    if is_older and only_parts and totals[0] == totals[1]:
         return "Set validation_split.scenes=1, which the run was begun with, or give another --out"
-    return "Use the same settings, or another --out"
+    return "Use the same settings and shards, or another --out"
 
 
 def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path) -> None:

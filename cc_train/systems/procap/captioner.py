@@ -49,9 +49,9 @@ class ProCap(EncoderDecoder):
     queries: `shared` takes the encoder's mask vector for every query, told apart by their positions
         (the reference's code); `independent` gives every query a vector of its own that starts from
         it (the paper). Their number is that of the encoder's frames less two.
-    reference_quirks: with two slips of the reference's second stage, which its published weights
-        need: paddings take the ids of words, and the attention mask is one row off. The decoder's
-        are in its own configuration.
+    reference_quirks: with two deviations of the reference's second stage, which its published
+        weights need: paddings take the ids of words, and the attention mask is one row off. The
+        decoder's are in its own configuration.
     comparison: the decoder attends to explicit differences between the states of both ends, and to
         those of the queries; without it, as in the paper, to all states alike.
     """

@@ -195,7 +195,7 @@ def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
 
 def read_features(run: Path, trained: Mapping[str, Any], cache_mb: int = 0) -> FrameFeatures:
     """The frozen networks of a stage-1 run with these settings. Raises UserError."""
-    # Before it had a switch of its own, the range of the images went with the losses' slips.
+    # Before it had a switch of its own, the range of the images went with the losses' deviations.
     range_quirk = trained.get("reference_quirks", trained["losses"]["reference_quirks"])
     return frozen_networks.read(run, trained, trained["frames"], bool(range_quirk), cache_mb)
 

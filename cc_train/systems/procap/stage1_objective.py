@@ -38,9 +38,9 @@ class Losses(Section):
     """Weights of the three losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1.
 
     ignore_fully_masked: samples of which nothing is seen say nothing about caption and order.
-    reference_quirks: two slips of the reference: its consistency sums over all samples and divides
-        by those that are not fully masked, and its captions of other pairs may be true of this one
-        as well.
+    reference_quirks: two deviations of the reference: its consistency sums over all samples and
+        divides by those that are not fully masked, and its captions of other pairs may be true of
+        this one as well.
     """
 
     msm: float = Field(7.0, ge=0)

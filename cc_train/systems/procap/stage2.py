@@ -49,7 +49,7 @@ class QuerySettings(Section):
 class Decoder(Section):
     """Sizes of the caption decoder. length: words of a caption and two marks.
 
-    reference_quirks: two slips of the reference, see `caption_decoder.Config`.
+    reference_quirks: two deviations of the reference, see `caption_decoder.Config`.
     """
 
     width: int = Field(512, ge=8)
@@ -76,8 +76,9 @@ class Settings(Section):
     the encoder's share of the learning rate. freeze: the encoder learns nothing. vocabulary: a file
     to use in place of the words of the training captions.
     min_word_count: rarer words become [UNK].
-    decay_norms: weight decay falls on norms too, as in the reference. reference_quirks: two slips
-    of the reference's encoder in stage 2, see `ProCap`; the range of the images is stage 1's.
+    decay_norms: weight decay falls on norms too, as in the reference. reference_quirks: two
+    deviations of the reference's encoder in stage 2, see `ProCap`; the range of the images is that
+    of stage 1.
     comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
     pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, for
     `frames: features`; null takes before and after as they come. facts: what a renderer knows is

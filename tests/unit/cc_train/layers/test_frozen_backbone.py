@@ -89,4 +89,4 @@ def test_a_spec_in_a_run_s_settings_is_read_as_it_was_written() -> None:
     assert spec.matches(replace(spec, sha256=None))
     assert not spec.matches(replace(spec, sha256="cd" * 32))
     assert not spec.matches(replace(spec, grid=(8, 5, 5)))
-    assert str(spec) == "vqgan (SHA-256 abababababab…, 8 × 4 × 4)"
+    assert str(spec) == "vqgan (SHA-256 abababababab…, 8 × 4 × 4, float16)"

@@ -78,14 +78,15 @@ def test_runs_from_before_scenes_were_held_out_at_least_go_on() -> None:
     """Keeps away: runs that a new release refuses, and a refusal that does not say the way out."""
 
     def of(train: int, **split: Any) -> dict[str, Any]:
-        return {**config(), "samples": {"train": train}, "validation_split": {**split, "pairs": 9}}
+        samples = {"train": train, "valid": 26 - train if train < 26 else 9}
+        return {**config(), "samples": samples, "validation_split": {**split, "pairs": 9}}
 
     resume.check_same(of(90), of(90, scenes=5), RUN, {})  # large data are divided as before
     with pytest.raises(UserError, match=r"Set validation_split\.scenes=1, which the run was begun"):
         resume.check_same(of(24), of(20, scenes=5), RUN, {})
-    for before in (of(24), of(24, scenes=5)):
-        with pytest.raises(UserError, match="Use the same settings"):
-            resume.check_same(before, of(20, scenes=1), RUN, {})
+    for before, now in ((of(24, scenes=5), of(20, scenes=1)), (of(90), of(80, scenes=5))):
+        with pytest.raises(UserError, match="Use the same settings and shards"):
+            resume.check_same(before, now, RUN, {})
 
 
 def test_another_start_is_refused() -> None:
