@@ -84,7 +84,7 @@ def test_a_lost_shard_is_made_again(tmp_path: Path) -> None:
 
 
 def test_more_workers_than_cpus_and_gpus_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Ray has 2 free"):
+    with pytest.raises(UserError, match="Ray has 2 CPUs free"):
         job.run(spec(tmp_path), job.Options(workers=1000), messages())
     with pytest.raises(UserError, match="no free GPU"):
         job.run(spec(tmp_path), job.Options(device="gpu"), messages())

@@ -81,8 +81,8 @@ def test_what_a_run_leaves(undisturbed: tuple[str, Path]) -> None:
     pictures = ["pictures"] if kind == "vqgan" else []
     settings = ["settings.json", "tensorboard", "training_keys.txt"]
     assert there == ["checkpoints", "log.jsonl", *pictures, *settings]
-    best = max(
-        (line for line in log(run) if line["part"] == "validation"),
+    best = max(  # of equal ones the last
+        reversed([line for line in log(run) if line["part"] == "validation"]),
         key=lambda line: line["psnr" if kind == "vqgan" else "recall"],
     )
     steps = [int(path.name) for path in sorted((run / "checkpoints").iterdir())]

@@ -106,7 +106,7 @@ def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "small/README.md").read_text()
     assert f"| started from | run, SHA-256 `{digest}` |" in card
-    assert "It was trained on mine, from the weights of run." in card
+    assert "It was trained on mine, starting from the weights of run." in card
     assert str(out) not in card
     done = cc_train("pair", *shards, "--out", tmp_path / "run", *changes, *at_rest)
     assert (done.returncode, "Give the same --init" in done.stderr) == (2, True), done.stderr

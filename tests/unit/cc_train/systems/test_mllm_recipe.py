@@ -370,5 +370,5 @@ def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.Monkey
     from cc_train.systems.mllm import loading
 
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError, match=r"needs transformers and peft .*toolkit\[mllm\]"):
+    with pytest.raises(UserError, match=r"needs transformers and peft .*'\.\[mllm\]'"):
         loading.require()

@@ -143,7 +143,7 @@ def test_one_that_is_not_installed_or_refuses_is_one_line(
     name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=rf"{name} is not installed .*toolkit\[{name}\]"):
+    with pytest.raises(UserError, match=rf"{name} is not installed .*'\.\[{name}\]'"):
         experiment_loggers.open_loggers((name,), tmp_path, CONFIG)
 
     def refuse(*_: Any, **__: Any) -> None:

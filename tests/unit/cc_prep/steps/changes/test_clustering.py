@@ -82,5 +82,5 @@ def test_without_scikit_learn_one_line_says_what_to_install(
 ) -> None:
     """Keeps away: an ImportError in a worker for an extra that was not installed."""
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UserError, match=r"toolkit\[mllm\]"):
+    with pytest.raises(UserError, match=r"pip install '\.\[mllm\]'"):
         labels(np.zeros((1, 2)), 1.0, 1)

@@ -53,5 +53,5 @@ def test_a_phrase_counts_once_a_pair() -> None:
 def test_without_spacy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: an ImportError for an extra that was not installed."""
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(UserError, match=r"toolkit\[mllm\]"):
+    with pytest.raises(UserError, match=r"pip install '\.\[mllm\]'"):
         NounPhrases()

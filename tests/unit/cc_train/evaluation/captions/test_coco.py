@@ -238,7 +238,7 @@ def test_captions_of_shards_whose_pairs_have_no_caption(
     done = cc_train("evaluate", "--predictions", tmp_path / "theirs.json",
                     "--shards", shards, "--out", tmp_path / "out")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 predictions of pairs without captions left out" in done.stderr
+    assert "left out: 1 prediction of pairs without captions" in done.stderr
     again = coco.read_uncaptioned(str(tmp_path / "out/references.json"))
     assert [item.name for item in again] == [second.key]
 
