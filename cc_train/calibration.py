@@ -99,3 +99,14 @@ def calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> fl
         if (bins == one).any()
     ]
     return float(sum(gaps))
+
+
+def of_training(count: int, pairs: int) -> str:
+    """What is said of a calibration on `pairs`, of which `count` have the keys of training pairs.
+
+    Captions of training pairs are right more often than others of the same probability.
+    """
+    return (
+        f"{count:,} of the {pairs:,} pairs that it was calibrated on have the keys of pairs that "
+        "it was trained on: if they are the same images, its confidence is too high."
+    )

@@ -92,7 +92,14 @@ def _plan(
     shards = plan_from_sequences(
         sequence_folder, splits, limit, score_folder if has_scores else None
     )
-    note_what_is_missing(shards, request, sequence_folder)
+    note_what_is_missing(
+        shards,
+        sequence_folder,
+        manifest=request.manifest,
+        splits=request.splits,
+        limit=request.limit,
+        console=request.console,
+    )
     return manifest, frozenset() if has_scores else scored, shards
 
 

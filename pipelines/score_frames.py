@@ -23,7 +23,14 @@ def score_frames(request: job.Request) -> job.Summary | None:
     folder = storage.join(out, sequences.FORMAT.folder)
     shards = plan_from_sequences(folder, request.splits, request.limit)
     manifest = fingerprint.continue_from(request.manifest, folder)
-    note_what_is_missing(shards, request, folder)
+    note_what_is_missing(
+        shards,
+        folder,
+        manifest=request.manifest,
+        splits=request.splits,
+        limit=request.limit,
+        console=request.console,
+    )
     fingerprint.check_keyframes(manifest)
     digests = find_weights(manifest)
     spec = job.JobSpec(

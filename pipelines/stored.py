@@ -8,20 +8,20 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from rich.console import Console
 
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects, scores, sequences
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import StoredSequence
+from cc_prep.manifest import Manifest
 from pipelines.plan import larger_already
 from pipelines.state import sources
 from pipelines.state.journal import Done
 from pipelines.step import Item, Shard
-
-if TYPE_CHECKING:
-    from pipelines.job import Request
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,19 @@ def plan_from_sequences(
 
 
 def note_what_is_missing(
-    shards: Sequence[ShardFromSequences], request: Request, folder: str
+    shards: Sequence[ShardFromSequences],
+    folder: str,
+    *,
+    manifest: Manifest,
+    splits: Sequence[str],
+    limit: int | None,
+    console: Console,
 ) -> None:
     """Says of which splits and pairs there are no sequences, so that nothing is made of them.
 
-    And which pairs the data no longer has as they were interpolated.
+    And which pairs the data no longer has as they were interpolated. limit: as in
+    `plan_from_sequences`.
     """
-    splits, console = request.splits, request.console
     records = finished_shards(folder, sequences.FORMAT, "interpolate")
     missing = [split for split in splits if split not in {shard.split for shard in shards}]
     rejected = _rejected(records, missing)
@@ -170,8 +176,8 @@ def note_what_is_missing(
         if names:
             line = what.format(", ".join(names), folder)
             console.print(f"{line}: nothing is made of them", highlight=False, soft_wrap=True)
-    sources.note_missing(folder, splits, request.limit, console)
-    sources.note_changed(request.manifest, folder, splits, console)
+    sources.note_missing(folder, splits, limit, console)
+    sources.note_changed(manifest, folder, splits, console)
 
 
 def _rejected(records: Mapping[str, Mapping[str, Any]], splits: Sequence[str]) -> list[str]:

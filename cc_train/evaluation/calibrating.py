@@ -56,14 +56,3 @@ def error(captioner: CaptionModel, shards: Sequence[str]) -> float:
     if len(confidences) < len(measured.captions):
         raise UserError("this captioner shows no confidence", "Leave out --calibrate")
     return calibration.calibration_error(confidences, measured.right)
-
-
-def of_training(count: int, pairs: int) -> str:
-    """What is said of a calibration on `pairs`, of which `count` have the keys of training pairs.
-
-    Captions of training pairs are right more often than others of the same probability.
-    """
-    return (
-        f"{count:,} of the {pairs:,} pairs that it was calibrated on have the keys of pairs that "
-        "it was trained on: if they are the same images, its confidence is too high."
-    )

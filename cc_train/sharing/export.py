@@ -30,8 +30,8 @@ from cc_prep import storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_train import calibration, systems
 from cc_train import captioner as captioners
-from cc_train import systems
 from cc_train.data import shard_index
 from cc_train.data.sequence_index import expand, read_index
 from cc_train.data.shard_index import Entry
@@ -153,7 +153,7 @@ def _calibration(
     count = runs.trained_on(stored.folder, [entry.key for entry in entries])
     known = {"pairs": len(entries), "trained_on": count} if count else {}
     if count:
-        note = calibrating.of_training(count, len(entries))
+        note = calibration.of_training(count, len(entries))
         on_stderr().print(note, highlight=False, soft_wrap=True)
     return {**calibrating.fit(captioner, details.calibrate).to_json(), **known}
 

@@ -16,8 +16,9 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.redaction import values_without_folders
+from cc_train import calibration
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import calibrating, evaluation, fact_scores
+from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
 from cc_train.training import checkpoints, resume, runs
@@ -161,7 +162,7 @@ def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
         trained_on = stored.settings["calibration"].get("trained_on", 0)
         if trained_on:
             pairs = stored.settings["calibration"]["pairs"]
-            limits.append(calibrating.of_training(trained_on, pairs))
+            limits.append(calibration.of_training(trained_on, pairs))
     else:
         limits.append("It gives no confidence: nothing shows when a caption is wrong.")
     return limits

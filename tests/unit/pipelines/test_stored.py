@@ -18,7 +18,6 @@ from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
 from cc_prep.formats.tar import write_shard
 from cc_prep.records import FrameScores, FrameSequence
-from pipelines.job import Options, Request
 from pipelines.state.journal import Done
 from pipelines.step import remaining
 from pipelines.stored import (
@@ -102,10 +101,14 @@ def test_splits_without_sequences_are_named(sequences_folder: str) -> None:
 def notes(folder: str, splits: list[str]) -> str:
     """What a job on these sequences says before it starts."""
     out = io.StringIO()
-    settings = manifest.load("synth")
-    console = Console(file=out, width=500)
-    request = Request(settings, "out", splits, None, Options(), console)
-    note_what_is_missing(plan_from_sequences(folder, splits, None), request, folder)
+    note_what_is_missing(
+        plan_from_sequences(folder, splits, None),
+        folder,
+        manifest=manifest.load("synth"),
+        splits=splits,
+        limit=None,
+        console=Console(file=out, width=500),
+    )
     return out.getvalue()
 
 
