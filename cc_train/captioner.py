@@ -22,7 +22,7 @@ from cc_train.decoding.search import beam, scored_greedy
 from cc_train.text import TextCodec
 
 if TYPE_CHECKING:
-    from cc_train.training.runs import Run
+    from cc_train.runs.stored_run import Run
 
 
 @dataclass(frozen=True)
@@ -278,10 +278,10 @@ def load(place: str | Path, device: str = "cpu", revision: str | None = None) ->
 
     Raises UserError for a folder that is no run, is damaged, or is no captioner's.
     """
+    from cc_train.runs import stored_run
     from cc_train.sharing import hub
-    from cc_train.training import runs
 
-    return of_run(runs.read(hub.locate(str(place), revision)), place, device)
+    return of_run(stored_run.read(hub.locate(str(place), revision)), place, device)
 
 
 def of_run(run: Run, place: object, device: str = "cpu") -> CaptionModel:

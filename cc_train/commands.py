@@ -29,9 +29,9 @@ from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.predict import BATCH, predict
 from cc_train.pretrained import Captioner
 from cc_train.report import overlays
+from cc_train.runs import run_folder, stored_run
 from cc_train.sharing import hub
 from cc_train.systems import System
-from cc_train.training import runs
 from cc_train.training.settings import pick_device
 from cc_train.training.task import Request
 
@@ -183,13 +183,13 @@ def _run_to_score(
 
 def _captioner_and_step(run: str, device: str) -> tuple[CaptionModel, int]:
     """The captioner of a run, and the step of its checkpoint, 0 of an exported one."""
-    stored = runs.read(hub.locate(run))
+    stored = stored_run.read(hub.locate(run))
     return captioners.of_run(stored, run, pick_device(device)), stored.step
 
 
 def _trained_on(run: str, entries: Sequence[Entry]) -> int:
     """How many of the samples the run was trained on, as far as its folder says."""
-    return runs.trained_on(hub.locate(run), [entry.key for entry in entries])
+    return run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
 
 
 def _say_left_out(pairs: int, predictions: int) -> None:
@@ -300,14 +300,14 @@ def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | Non
         len(places) == 1 and Path(places[0]).is_file()
     ):
         raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
-    run = runs.SHIPPED if len(places) in (0, 2) else places[0]
+    run = run_folder.SHIPPED if len(places) in (0, 2) else places[0]
     return run, (places[-2], places[-1]) if len(places) > 1 else None
 
 
 def _names_a_captioner(place: str) -> bool:
     """Whether a place can be no image: a folder, a captioner of the package, an id on the hub."""
     may_be_id = hub.is_id(place) and not place.lower().endswith(ENDINGS)
-    return Path(place).is_dir() or runs.is_shipped(place) or may_be_id
+    return Path(place).is_dir() or run_folder.is_shipped(place) or may_be_id
 
 
 def _caption_samples(

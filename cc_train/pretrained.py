@@ -16,8 +16,8 @@ from cc_train import captioner
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
+from cc_train.runs import stored_run
 from cc_train.sharing import export, hub
-from cc_train.training import runs
 from cc_train.training.settings import pick_device
 
 Pair = tuple[Image, Image]
@@ -48,7 +48,7 @@ class Captioner:
         for an id without a network unless it was fetched before.
         """
         folder = hub.locate(os.fspath(place), revision)
-        return cls(captioner.of_run(runs.read(folder), place, pick_device(device)), folder)
+        return cls(captioner.of_run(stored_run.read(folder), place, pick_device(device)), folder)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the captioner as `cc-train export` does, without measuring it; the folder.

@@ -10,7 +10,7 @@ import torch
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import distributed, systems
-from cc_train.training import runs
+from cc_train.runs import origin, run_folder
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop, computed_in, pick_device
 from cc_train.training.task import Request
@@ -40,17 +40,17 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)
         loop = loop.lasting(task.items, ranks.world)
-        start = runs.started_from(request.init, request.init_name)
+        start = origin.started_from(request.init, request.init_name)
         if start is not None:  # other machines may have it elsewhere
             start["place"] = ranks.decided(lambda: start["place"])
-        about = {"system": system, "files": sorted(task.files), runs.INIT: start, **task.about}
+        about = {"system": system, "files": sorted(task.files), origin.INIT: start, **task.about}
         values = settings.model_copy(update={"loop": loop}).model_dump(mode="json")
         assert not about.keys() & values.keys(), "a key of `about` is also a setting"
         config = {**about, **values}
         if loop.precision == "bfloat16" and computed_in(loop.precision, device) == torch.float32:
             console.print("This processor only emulates bfloat16: layers compute in float32")
         if ranks.first:
-            runs.write_files(request.run, task.files)
+            run_folder.write_files(request.run, task.files)
         return fit(
             task.objective,
             task.source,

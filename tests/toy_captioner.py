@@ -11,9 +11,9 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import collate, split
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
-from cc_train.training import runs
+from cc_train.runs import stored_run
+from cc_train.runs.stored_run import Run
 from cc_train.training.caption_objective import CaptionObjective
-from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
@@ -54,7 +54,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 def load(run: Run, device: str) -> Toy:
     size, words = run.settings["size"], text.load(run.folder, run.settings["text"])
     width = run.settings["width"]
-    return runs.network_of(run, lambda _: Toy(tuple(size), words, width), device)
+    return stored_run.network_of(run, lambda _: Toy(tuple(size), words, width), device)
 
 
 systems.register(systems.System("toy", __name__, "Trains a toy captioner.", ranks=False))

@@ -33,7 +33,7 @@ from cc_train.evaluation.faithfulness import Faithfulness
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.masks.segmentation import MaskScores
 from cc_train.evaluation.signature import Signature
-from cc_train.training import runs
+from cc_train.runs import run_folder
 
 TOTAL = "total"
 FOLDER = "evaluation"  # of a run
@@ -48,7 +48,7 @@ def default_folder(run: str) -> str:
     """Where an evaluation of a run goes: RUN/evaluation, or NAME.evaluation in the current folder
     for a captioner that comes with the package, or from the hub.
     """
-    if runs.is_shipped(run) or not Path(run).is_dir():
+    if run_folder.is_shipped(run) or not Path(run).is_dir():
         return f"{Path(run).name}.{FOLDER}"
     return f"{run}/{FOLDER}"
 

@@ -20,8 +20,8 @@ from cc_train.data.shard_index import Entry
 from cc_train.pretrained import Captioner
 from cc_train.report import pictures
 from cc_train.report.pictures import CODECS
+from cc_train.runs import stored_run
 from cc_train.sharing import hub
-from cc_train.training import runs
 
 GAP = 4  # px between pictures
 SIDE = 160  # px that each picture is high at least
@@ -79,7 +79,7 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
 
 def _by_encoder(place: str, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     folder = hub.locate(place)
-    name = runs.read(folder).system
+    name = stored_run.read(folder).system
     recipe = systems.recipe(name)
     if not hasattr(recipe, "imagine"):
         raise UserError(f"--stage1 {place}: a run of {name}", "Give a run of stage 1")

@@ -14,7 +14,7 @@ from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.comparing import published_rows
 from cc_train.report import zoo_rows
 from cc_train.report.zoo_rows import Entry, ZooRow
-from cc_train.training import runs
+from cc_train.runs import run_folder
 
 # Of the systems that we train: what published.yaml calls them, and the settings that we have.
 SYSTEMS = {"ProCap": "procap", "SCORER+CBR": "scorer"}
@@ -72,7 +72,7 @@ def add(
         command=command,
         note=note,
     )
-    trained = None if run is None else runs.locate(run)
+    trained = None if run is None else run_folder.locate(run)
     return zoo_rows.add(
         Path(folder),
         name,

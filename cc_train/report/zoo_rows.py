@@ -25,7 +25,7 @@ from cc_prep.settings import Section
 from cc_train.evaluation import evaluation, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.signature import Signature
-from cc_train.training import runs
+from cc_train.runs import run_folder
 
 ROW, SCORES, PREDICTIONS, REFERENCES = "row.yaml", "scores.json", "predictions.json", "references"
 LOG = "log.jsonl"
@@ -119,10 +119,10 @@ def add(
         rescored(theirs, evaluated / "references.json", scores, str(theirs), CHECKED)
         row = row.model_copy(update={"captions": Captions(place=published, sha256=digest)})
     if run is not None:
-        model = runs.best_model(run)[0]
+        model = run_folder.best_model(run)[0]
         about = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=weights)
         row = row.model_copy(update={"weights": about})
-        files["settings.json"] = values_without_folders(_json(run / runs.SETTINGS))
+        files["settings.json"] = values_without_folders(_json(run / run_folder.SETTINGS))
     references = (evaluated / "references.json").read_bytes() if with_references else b""
     # Nothing is refused from here on. Under its final name a row is whole.
     staging = zoo / f".{name}.tmp"

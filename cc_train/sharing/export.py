@@ -37,9 +37,9 @@ from cc_train.data.sequence_index import expand, read_index
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import calibrating, evaluation, protocol
 from cc_train.layers import frozen_backbone, named_weights
+from cc_train.runs import checkpoints, run_folder, stored_run
+from cc_train.runs.stored_run import Run
 from cc_train.sharing import hub, model_card
-from cc_train.training import checkpoints, runs
-from cc_train.training.runs import Run
 
 COMPARED = 10  # pairs of one key in two lists of shards, which are read to see if they are the same
 
@@ -63,7 +63,7 @@ class Details:
 
 def export(run: str | Path, out: Path, details: Details = Details()) -> list[Path]:
     """Exports the best network of a run; the folder, or the file and its card. Raises UserError."""
-    stored = runs.read(hub.locate(str(run)))
+    stored = stored_run.read(hub.locate(str(run)))
     recipe = systems.recipe(stored.system)
     if hasattr(recipe, "load"):
         if details == Details():
@@ -86,12 +86,12 @@ def save(folder: Path, out: Path) -> Path:
     An exported folder keeps its card, whose examples name the new one. Raises UserError if `out` is
     there already.
     """
-    stored = runs.read(folder)
+    stored = stored_run.read(folder)
     card = folder / model_card.NAME
     if stored.step or not card.is_file():
         return _captioner(stored, out, Details())
     with _folder(out) as target:
-        for file in (checkpoints.MODEL, runs.SETTINGS, *_files(stored)):
+        for file in (checkpoints.MODEL, run_folder.SETTINGS, *_files(stored)):
             shutil.copyfile(folder / file, target / file)
         text = model_card.with_place(card.read_text(encoding="utf-8"), out.name)
         storage.write_bytes(str(target / model_card.NAME), text.encode())
@@ -150,7 +150,7 @@ def _calibration(
     if details.shards:
         _check_apart(details.shards, details.calibrate)
         _check_other_pairs(shard_index.read(details.shards), entries)
-    count = runs.trained_on(stored.folder, [entry.key for entry in entries])
+    count = run_folder.trained_on(stored.folder, [entry.key for entry in entries])
     known = {"pairs": len(entries), "trained_on": count} if count else {}
     if count:
         note = calibration.of_training(count, len(entries))
@@ -184,7 +184,7 @@ def _measured(
 
 def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
     """How many of the samples that an export is measured on the run was trained on."""
-    count = runs.trained_on(stored.folder, keys)
+    count = run_folder.trained_on(stored.folder, keys)
     if count:
         console.print(evaluation.of_training(count, len(keys)), highlight=False, soft_wrap=True)
     return count
@@ -283,7 +283,7 @@ def _stored(entry: Entry) -> tuple[dict[int, bytes], bytes, bytes]:
 def _loaded(stored: Run, settings: Mapping[str, Any], folder: Path) -> captioners.CaptionModel:
     """The captioner that a folder holds, with these settings."""
     _write_model(stored.tensors, settings, folder / checkpoints.MODEL)
-    storage.write_json(str(folder / runs.SETTINGS), settings)
+    storage.write_json(str(folder / run_folder.SETTINGS), settings)
     return captioners.load(folder)
 
 

@@ -15,8 +15,8 @@ from types import ModuleType
 
 from cc_prep import extras
 from cc_prep.errors import UserError
+from cc_train.runs import checkpoints, run_folder
 from cc_train.sharing import model_card
-from cc_train.training import checkpoints, runs
 
 ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 SUFFIXES = (".safetensors", ".json", ".jsonl", ".txt", ".md")
@@ -45,7 +45,7 @@ def locate(place: str, revision: str | None = None) -> Path:
     be reached, or does not have it.
     """
     if not is_id(place):
-        return runs.locate(place)
+        return run_folder.locate(place)
     match = ID.fullmatch(place)
     assert match is not None
     with _errors(f"{place}: no folder here"):

@@ -21,8 +21,9 @@ from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
-from cc_train.training import checkpoints, resume, runs
-from cc_train.training.runs import Run
+from cc_train.runs import checkpoints, origin
+from cc_train.runs.stored_run import Run
+from cc_train.training import resume
 
 NAME = "README.md"
 MASK_MEASURES = ("mIoU", "mIoU-change", "F1")
@@ -144,7 +145,7 @@ def with_place(card: str, place: str) -> str:
 
 def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
     """What the captioner cannot do, as far as the run knows."""
-    start = stored.settings.get(runs.INIT)
+    start = stored.settings.get(origin.INIT)
     before = "" if start is None else f", starting from the weights of {start['name']}"
     trained = f"It was trained on {data}{before}. " if data else ""
     limits = [
@@ -230,7 +231,7 @@ def _settings(stored: Run) -> str:
 
 def _origin(stored: Run) -> str:
     """Who trained it, in a sentence."""
-    imported = stored.settings.get(runs.IMPORTED)
+    imported = stored.settings.get(origin.IMPORTED)
     if imported is None:
         return f"It was trained by `cc-train {stored.system}` of the change captioning toolkit."
     return (
@@ -250,11 +251,11 @@ def _base(stored: Run) -> str:
 
 def _start(stored: Run) -> str:
     """What the training started from; other data and another licence may come with it."""
-    if runs.IMPORTED in stored.settings:
+    if origin.IMPORTED in stored.settings:
         return "what others trained, see above"
-    if runs.INIT not in stored.settings:
+    if origin.INIT not in stored.settings:
         return "not stated"
-    start = stored.settings[runs.INIT]
+    start = stored.settings[origin.INIT]
     return "random weights" if start is None else f"{start['name']}, SHA-256 `{start['sha256']}`"
 
 
@@ -268,7 +269,7 @@ def _pairs(stored: Run) -> str:
 
 def _steps(stored: Run) -> str:
     loop = stored.settings.get("loop", {})
-    if not loop or runs.IMPORTED in stored.settings:
+    if not loop or origin.IMPORTED in stored.settings:
         return "a number of steps that the run does not state"
     items = loop.get(resume.ITEMS) or loop["batch_size"]  # of all processes and micro-batches
     if not stored.step:  # exported before: the step is not known any more

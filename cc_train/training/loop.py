@@ -18,7 +18,8 @@ from rich.console import Console
 from cc_prep.errors import JobFailed
 from cc_train.data.stream import SKIPPED, Source
 from cc_train.distributed import ALONE, Ranks
-from cc_train.training import loader, runs
+from cc_train.runs import run_folder
+from cc_train.training import loader
 from cc_train.training.experiment_loggers import open_loggers
 from cc_train.training.metric_logger import MetricLogger
 from cc_train.training.settings import Loop
@@ -48,7 +49,7 @@ def fit(
     start = trainer.prepare(resume, source)
     logger = None
     if ranks.first:
-        runs.write_keys(run, source.keys, anew=start == 0)
+        run_folder.write_keys(run, source.keys, anew=start == 0)
         if start:
             _say_that_it_goes_on(trainer, start, console)
         others = open_loggers(settings.loggers, run, config)

@@ -10,7 +10,7 @@ from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
 from cc_train.data.split import VALID_DIGEST
-from cc_train.training import checkpoints, runs
+from cc_train.runs import checkpoints, origin, run_folder
 
 # What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
 # step's batch is divided is free as well: `global_batch_size` is what counts.
@@ -58,7 +58,7 @@ def check_same(
     them.
     """
     _check_start(before, now, run)
-    old, new = runs.without_start(before), runs.without_start(now)
+    old, new = origin.without_start(before), origin.without_start(now)
     if "loop" in old and "loop" in new and old["loop"].get(ITEMS) is None:
         loop, own = dict(old["loop"]), new["loop"]
         batch = loop.get("batch_size", own["batch_size"])
@@ -102,9 +102,9 @@ def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path)
 
 def check_begun(run: Path) -> None:
     """Raises UserError for checkpoints without the settings that they were made with."""
-    if checkpoints.steps(run) and not (run / runs.SETTINGS).exists():
+    if checkpoints.steps(run) and not (run / run_folder.SETTINGS).exists():
         raise UserError(
-            f"{run}: checkpoints without {runs.SETTINGS}, which says what they are of",
+            f"{run}: checkpoints without {run_folder.SETTINGS}, which says what they are of",
             "Restore that file, or give another --out",
         )
 
@@ -125,9 +125,9 @@ def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -
     They are not read again, so a run that was trained on meanwhile is as good. Runs from before the
     start was noted go on with any.
     """
-    if runs.INIT not in before:
+    if origin.INIT not in before:
         return
-    old, new = before[runs.INIT], now.get(runs.INIT)
+    old, new = before[origin.INIT], now.get(origin.INIT)
     if old is None or new is None:
         differ = old != new
     else:
@@ -135,8 +135,8 @@ def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -
         place = "place" if "place" in old else "name"
         differ = all(old[key] != new[key] for key in (place, "sha256"))
     if differ:
-        what = f"{run} started from {runs.start_in_words(old)}"
+        what = f"{run} started from {origin.start_in_words(old)}"
         raise UserError(
-            f"{what}, and this training from {runs.start_in_words(new)}",
+            f"{what}, and this training from {origin.start_in_words(new)}",
             "Give the same --init, or another --out",
         )

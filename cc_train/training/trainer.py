@@ -20,10 +20,11 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.provenance import differences
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
-from cc_train.training import checkpoints, optim, resume, runs
-from cc_train.training.checkpoints import Best, Checkpoint, better
+from cc_train.runs import checkpoints, origin
+from cc_train.runs.checkpoints import Best, Checkpoint, better
+from cc_train.runs.run_folder import SETTINGS
+from cc_train.training import optim, resume
 from cc_train.training.interval import IntervalMeans
-from cc_train.training.runs import SETTINGS
 from cc_train.training.settings import Loop, computed_in
 
 
@@ -181,7 +182,7 @@ class Trainer:
             )
         if checkpoint is None:
             return 0
-        self.config = runs.with_start_of(before, self.config)
+        self.config = origin.with_start_of(before, self.config)
         tensors = self.ranks.broadcast_tensors(checkpoint.training, self.device)
         self._restore(checkpoint, tensors)
         source.restore(checkpoint.state.get("stream", {}))
@@ -206,7 +207,7 @@ class Trainer:
         config = self.config
         if checkpoint is not None:
             resume.check_steps(checkpoint.step, self.settings.steps, self.run)
-            config = runs.with_start_of(before, config)
+            config = origin.with_start_of(before, config)
         storage.write_json(str(place), config)
         return checkpoint, before
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
-from cc_train.training import checkpoints
+from cc_train.runs import checkpoints
 from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command
 from tests.faults import processes

@@ -14,7 +14,7 @@ import torch
 from cc_prep.errors import UserError
 from cc_train import captioner as captioners
 from cc_train import start, systems
-from cc_train.training import runs
+from cc_train.runs import stored_run
 from cc_train.training.task import Request
 from tests.commands import cc_train
 from tests.conftest import Command
@@ -118,7 +118,7 @@ def test_it_starts_from_a_pair_captioner_and_from_itself(out: Path, tmp_path: Pa
     """Keeps away: a trunk that is not taken over, or changes although it is frozen."""
     train(out, tmp_path / "pair", system="pair", regions=None)
     train(out, tmp_path / "run", tmp_path / "pair", trunk_rate=0.0)
-    pair, run = (runs.read(tmp_path / name) for name in ("pair", "run"))
+    pair, run = (stored_run.read(tmp_path / name) for name in ("pair", "run"))
     taken = [name for name in pair.tensors if name in run.tensors]
     assert len(taken) == len(pair.tensors)
     for name in taken:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cc_prep.formats import training_shards
-from cc_train.training import runs
+from cc_train.runs import stored_run
 from tests import small_mllm
 from tests.conftest import ROOT, outside_make
 
@@ -57,7 +57,7 @@ def test_from_rendered_pairs_to_a_captioner_with_all_three_parts(
     assert done.returncode == 0, done.stderr
     samples = list(training_shards.read(str(out / "shards/train-000000.tar")))
     assert all("entities" in sample.meta and sample.features is not None for sample in samples)
-    run = runs.read(out / "mllm", "mllm")
+    run = stored_run.read(out / "mllm", "mllm")
     assert run.settings["attention"]["where"] == "vision"
     assert run.settings["entity"]["source"] == "retrieved"
     logged = [json.loads(line) for line in (out / "mllm/log.jsonl").read_text().splitlines()]

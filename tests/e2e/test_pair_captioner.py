@@ -13,8 +13,8 @@ import torch
 from cc_prep import storage
 from cc_prep.formats import training_shards
 from cc_train import captioner as captioners
+from cc_train.runs import run_folder, stored_run
 from cc_train.text import MARKS
-from cc_train.training import runs
 from tests.commands import cc_train
 from tests.conftest import Command
 
@@ -96,10 +96,10 @@ def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
     done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "run", *changes,
                     *at_rest)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    start, again = (runs.read(folder).tensors for folder in (out / "run", tmp_path / "run"))
+    start, again = (stored_run.read(folder).tensors for folder in (out / "run", tmp_path / "run"))
     assert all(torch.allclose(start[name], again[name], atol=1e-6) for name in start)
     # Its settings and its card name the start, and it goes on with no other one.
-    digest = storage.sha256(runs.best_model(out / "run")[0])
+    digest = storage.sha256(run_folder.best_model(out / "run")[0])
     started = json.loads((tmp_path / "run/settings.json").read_text())["init"]
     assert (started["name"], started["sha256"]) == ("run", digest)
     done = cc_train("export", tmp_path / "run", tmp_path / "small", "--data", "mine")
@@ -119,7 +119,7 @@ def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
     done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "words", *changes,
                     *at_rest, *words)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    moved = runs.read(tmp_path / "words").tensors["decoder.out.weight"]
+    moved = stored_run.read(tmp_path / "words").tensors["decoder.out.weight"]
     rows = [other.index(word) for word in known]
     assert torch.allclose(moved[rows], start["decoder.out.weight"], atol=1e-6)
     changes = [*changes, "--set", "encoder.width=16"]

@@ -12,7 +12,7 @@ import pytest
 from cc_prep.formats import training_shards
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import captioner as captioners
-from cc_train.training import runs
+from cc_train.runs import stored_run
 from tests.commands import cc_train
 from tests.conftest import Command
 
@@ -75,7 +75,7 @@ def test_a_stopped_run_ends_with_the_same_bytes(out: Path, tmp_path: Path) -> No
 
 def test_the_public_codes_way_keeps_cbr_and_draws(out: Path, tmp_path: Path) -> None:
     train(out, tmp_path / "run", "reference_quirks=true", steps=2)
-    run = runs.read(tmp_path / "run")
+    run = stored_run.read(tmp_path / "run")
     assert run.settings["ways"] == {
         "per_head": False, "trained_cbr": False, "slots": True, "sampled": True,
     }  # fmt: skip
@@ -92,7 +92,7 @@ def test_another_run_is_a_start(out: Path, tmp_path: Path) -> None:
                     out / "shards/val-*.tar", "--out", tmp_path / "run", "--init", out / "run",
                     "--steps", 1, *changes)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    start, again = (runs.read(folder) for folder in (out / "run", tmp_path / "run"))
+    start, again = (stored_run.read(folder) for folder in (out / "run", tmp_path / "run"))
     known = json.loads((out / "run/vocabulary.json").read_text())
     words = json.loads((tmp_path / "run/vocab.json").read_text())
     shared = [word for word in known if word in words]

@@ -15,7 +15,7 @@ from cc_prep.storage import sha256
 from cc_prep.synth import dataset
 from cc_train import captioner as captioners
 from cc_train.evaluation import facts
-from cc_train.training import runs
+from cc_train.runs import run_folder
 from tests.commands import cc_train
 
 NAME, CHAIN = "captioner-mini", "chain-mini"
@@ -42,7 +42,7 @@ def captioned(folder: Path, pairs: list[tuple[str, str]]) -> list[dict[str, obje
 
 @pytest.mark.parametrize("name", [NAME, CHAIN])
 def test_the_card_belongs_to_the_file(name: str) -> None:
-    folder = runs.locate(name)
+    folder = run_folder.locate(name)
     model = folder / "model.safetensors"
     assert sha256(model) in (folder / "README.md").read_text()
     assert model.stat().st_size < 20e6

@@ -29,9 +29,9 @@ from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.records import ImagePair
 from cc_train.evaluation.captions import coco
+from cc_train.runs import checkpoints
 from cc_train.systems.procap import import_checkpoint
 from cc_train.text import VOCABULARY, Vocabulary
-from cc_train.training import checkpoints
 from pipelines.state.journal import State
 from tests import miniatures
 from tests.conftest import golden

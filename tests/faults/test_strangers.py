@@ -24,7 +24,7 @@ from cc_prep.formats import sequences, tar, training_shards
 from cc_prep.records import LONGEST_CAPTION
 from cc_prep.storage import sha256
 from cc_train.data import sequence_index, shard_index
-from cc_train.training import checkpoints
+from cc_train.runs import checkpoints
 from tests import fakes, miniatures, planted
 from tests.commands import cc_train
 from tests.conftest import Command

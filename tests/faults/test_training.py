@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from cc_prep.formats import training_shards
-from cc_train.training import checkpoints
+from cc_train.runs import checkpoints
 from tests import stages
 from tests.conftest import BIN
 from tests.faults import processes, tries

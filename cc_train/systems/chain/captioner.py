@@ -14,10 +14,10 @@ from cc_train.decoding.search import greedy
 from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_bridge, change_tokens
-from cc_train.layers.pair_trunk import PairTrunk
 from cc_train.systems.chain import regions as region_layers
 from cc_train.systems.chain.masks import LEAST, classes_of
 from cc_train.systems.chain.regions import UP, RegionHead, RegionInputs, Regions
+from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.text import TextCodec
 
 Feedback = Literal["text", "constant", "none"]

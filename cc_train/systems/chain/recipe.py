@@ -13,16 +13,17 @@ from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
-from cc_train.layers import caption_decoder, frozen_backbone, pair_trunk
+from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
-from cc_train.layers.pair_trunk import PairSettings, PairTraining
+from cc_train.runs import stored_run, transfer
+from cc_train.runs.stored_run import Run
+from cc_train.systems import pair_training
 from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
 from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.systems.pair_training import PairSettings, PairTraining
 from cc_train.text import TextCodec, Vocabulary
-from cc_train.training import runs
-from cc_train.training.runs import Run
 from cc_train.training.task import Request, Task, over_samples, validation
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
@@ -155,7 +156,7 @@ def _start_from(
 
     What a pair captioner has not, the regions, begins as in a new run.
     """
-    run = runs.read(init)
+    run = stored_run.read(init)
     if run.system not in STARTS:
         raise UserError(f"{init}: a run of {run.system}", f"Give one of {' or '.join(STARTS)}")
     if run.system == "chain" and run.settings["mask_classes"] != about["mask_classes"]:
@@ -164,18 +165,18 @@ def _start_from(
             f"{init} tells {before} apart, and these shards have masks of {now}",
             "Give shards with the same classes in the same order, or leave out --init",
         )
-    tensors = pair_trunk.learned(run, settings, network, vocabulary)
+    tensors = pair_training.learned(run, settings, network, vocabulary)
     if run.system == "pair":
         tensors = {**network.state_dict(), **tensors}
-    runs.take_over(network, tensors, init)
+    transfer.take_over(network, tensors, init)
 
 
 def load(run: Run, device: str) -> ChainCaptioner:
     """The captioner of a run. Raises UserError."""
-    return runs.network_of(run, _untrained, device)
+    return stored_run.network_of(run, _untrained, device)
 
 
 def _untrained(run: Run) -> ChainCaptioner:
-    settings = runs.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
     codec = text.load(run.folder, run.settings["text"])
-    return make(settings, run.settings, codec, pair_trunk.backbone_of(run))
+    return make(settings, run.settings, codec, pair_training.backbone_of(run))

@@ -21,12 +21,12 @@ from cc_train.data import order, shard_index
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import Ranks
+from cc_train.runs import run_folder
 from cc_train.systems.clip4idc import known_facts, variation
 from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
 from cc_train.systems.clip4idc.card import card, compact
 from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
 from cc_train.systems.clip4idc.variation import Data
-from cc_train.training import runs
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
@@ -72,7 +72,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _forget_unseen_words(network, train, settings.data)
     if request.init is not None:
         network = from_clip(
-            read_tensors(runs.weights_file(request.init)), settings.network.intra_layers
+            read_tensors(run_folder.weights_file(request.init)), settings.network.intra_layers
         )
         scale = settings.clip_lr_scale
     objective = Clip4idcObjective(

@@ -22,6 +22,8 @@ from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.runs import run_folder, stored_run, transfer
+from cc_train.runs.stored_run import Run
 from cc_train.systems.mllm import adapters, batches, families, images, loading
 from cc_train.systems.mllm.adapters import Lora
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
@@ -31,8 +33,6 @@ from cc_train.systems.mllm.images import Geometry, ImageLayout
 from cc_train.systems.mllm.loading import Base
 from cc_train.systems.mllm.objective import MllmObjective
 from cc_train.systems.mllm.prompts import PASTED, SIDES, Prompt, PromptTokenizer, Sizes
-from cc_train.training import runs
-from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples, validation
 from cc_train.transformers_models import Precision, dtype_of, image_token
@@ -194,14 +194,14 @@ def make(
 def load(run: Run, device: str) -> MllmCaptioner:
     """The captioner of a run. Raises UserError."""
     loading.require()
-    captioner = runs.network_of(run, partial(_untrained, device=device), device)
+    captioner = stored_run.network_of(run, partial(_untrained, device=device), device)
     if dtype_of(run.settings["model"]["precision"], device) == torch.float32:
         adapters.merge(captioner.model)  # in fewer bits the sum would be another one
     return captioner
 
 
 def _untrained(run: Run, device: str) -> MllmCaptioner:
-    settings, known = runs.settings_of(run, Settings), run.settings["base"]
+    settings, known = stored_run.settings_of(run, Settings), run.settings["base"]
     place = loading.place_of(settings.model.weights)
     base = loading.read(place, settings.model.family, settings.model.precision, device)
     if base.fingerprint != known["fingerprint"]:
@@ -311,10 +311,10 @@ def _init_connector(
         connector.mean.copy_(statistics.mean)
         connector.std.copy_(statistics.std)
         return
-    run = runs.read(runs.locate(request.init), "pair")
+    run = stored_run.read(run_folder.locate(request.init), "pair")
     if BackboneSpec.of_json(run.settings["backbone"]) != spec:
         raise frozen_backbone.other_than_shards(request.init)
-    runs.require_same(run, "encoder.heads", settings.connector.heads, "connector.heads")
+    transfer.require_same(run, "encoder.heads", settings.connector.heads, "connector.heads")
     own = connector.state_dict()
     encoder = {
         name.removeprefix(ENCODER): tensor

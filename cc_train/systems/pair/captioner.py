@@ -7,7 +7,7 @@ from torch import Tensor
 from cc_train.layers import caption_decoder, pair_encoder
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_tokens
-from cc_train.layers.pair_trunk import PairTrunk
+from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.text import TextCodec
 
 

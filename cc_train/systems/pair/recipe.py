@@ -9,18 +9,19 @@ from typing import Any
 from cc_train import text
 from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.layers import caption_decoder, frozen_backbone, pair_trunk
+from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
-from cc_train.layers.pair_trunk import PairSettings, PairTraining
+from cc_train.runs import stored_run, transfer
+from cc_train.runs.stored_run import Run
+from cc_train.systems import pair_training
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
+from cc_train.systems.pair_training import PairSettings, PairTraining
 from cc_train.text import TextCodec, Vocabulary
-from cc_train.training import runs
-from cc_train.training.runs import Run
 from cc_train.training.task import Request, Task, over_samples, validation
 
 
-class Decoder(pair_trunk.Decoder):
+class Decoder(pair_training.Decoder):
     """As of all captioners of pairs. attend_grid: it sees the differences at every place besides
     their summaries.
     """
@@ -64,19 +65,19 @@ def _start_from(
     network: PairCaptioner, init: Path, settings: Settings, vocabulary: Vocabulary
 ) -> None:
     """Takes over what another run of this system learned. Raises UserError."""
-    run = runs.read(init, "pair")
-    runs.take_over(network, pair_trunk.learned(run, settings, network, vocabulary), init)
+    run = stored_run.read(init, "pair")
+    transfer.take_over(network, pair_training.learned(run, settings, network, vocabulary), init)
 
 
 def load(run: Run, device: str) -> PairCaptioner:
     """The captioner of a run. Raises UserError."""
-    return runs.network_of(run, _untrained, device)
+    return stored_run.network_of(run, _untrained, device)
 
 
 def _untrained(run: Run) -> PairCaptioner:
-    settings = runs.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
     codec = text.load(run.folder, run.settings["text"])
-    return _network(settings, run.settings, codec, pair_trunk.backbone_of(run))
+    return _network(settings, run.settings, codec, pair_training.backbone_of(run))
 
 
 def _network(

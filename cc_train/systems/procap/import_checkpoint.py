@@ -19,12 +19,12 @@ from cc_prep.models.vqgan import VQGAN
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers import caption_decoder
+from cc_train.runs import checkpoints, origin, run_folder
 from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.text import Vocabulary
-from cc_train.training import checkpoints, runs
 
 ENCODER, BRIDGE, DECODER = "intermediate_generator.", "mlp.", "text_decoder.decoder."
 VQGAN_PREFIX = "vae.model."
@@ -112,7 +112,7 @@ def make_run(
         "network": {"width": encoder.config.width, "layers": encoder.config.layers},
         "reference_quirks": True,
         "losses": {"reference_quirks": True},
-        runs.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
+        origin.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
     files = frozen_networks.files(vqgan)
     if parts.decoder:
@@ -126,8 +126,8 @@ def make_run(
     else:
         tensors, settings = encoder.state_dict(), {"system": "stage1", **settings}
     settings["files"] = sorted(files)
-    runs.write_files(run, files)
-    storage.write_json(str(run / runs.SETTINGS), settings)
+    run_folder.write_files(run, files)
+    storage.write_json(str(run / run_folder.SETTINGS), settings)
     checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
     yield f"{settings['system']}: {len(tensors)} tensors of {file} are in {run}"
     yield f"VQGAN: {len(parts.vqgan) - len(unused)} tensors"

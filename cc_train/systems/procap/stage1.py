@@ -28,14 +28,14 @@ from cc_train.distributed import Ranks
 from cc_train.evaluation.unreadable import Unreadable
 from cc_train.layers import mimetic
 from cc_train.layers.feature_grid import Pooling
+from cc_train.runs import stored_run
+from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches, other_scenes, text_ids
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
-from cc_train.training import runs
-from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
@@ -183,14 +183,14 @@ def untrained(
 
 def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
     """The encoder of a stage-1 run and its settings. Raises UserError."""
-    stored = runs.read(run, "stage1")
+    stored = stored_run.read(run, "stage1")
 
     def untrained_encoder(run: Run) -> ProcedureEncoder:
         return ProcedureEncoder(
             Config.of({name: tuple(t.shape) for name, t in run.tensors.items()})
         )
 
-    return runs.network_of(stored, untrained_encoder, "cpu").train(), stored.settings
+    return stored_run.network_of(stored, untrained_encoder, "cpu").train(), stored.settings
 
 
 def read_features(run: Path, trained: Mapping[str, Any], cache_mb: int = 0) -> FrameFeatures:

@@ -23,6 +23,8 @@ from cc_train.data.stream import StreamSettings
 from cc_train.layers import caption_decoder
 from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
+from cc_train.runs import stored_run
+from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ComparisonConfig, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
@@ -30,9 +32,7 @@ from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_
 from cc_train.systems.procap.stage1 import Network, read_encoder, read_features, untrained
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import TextCodec
-from cc_train.training import runs
 from cc_train.training.fact_losses import FactLosses
-from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples, validation
 
@@ -227,7 +227,7 @@ def by_name(run: Run) -> dict[str, dict[str, str]]:
 
 def load(run: Run, device: str) -> ProCap:
     """The captioner of a run. Raises UserError."""
-    return runs.network_of(run, _untrained, device)
+    return stored_run.network_of(run, _untrained, device)
 
 
 def _untrained(run: Run) -> ProCap:
@@ -302,7 +302,7 @@ def _check_sizes(settings: Settings, trained: Mapping[str, Any], init: Path) -> 
 def _made_with(settings: Settings, data: Split, init: Path | None) -> Mapping[str, Any]:
     """What names the VQGAN: stage 1; without it the samples, or for features the settings."""
     if init is not None:
-        return runs.read(init, "stage1").settings
+        return stored_run.read(init, "stage1").settings
     if settings.frames != "features" or settings.vqgan is None:
         return data.first
     located = weights.locate(settings.vqgan)

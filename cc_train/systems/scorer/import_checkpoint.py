@@ -18,10 +18,10 @@ from cc_prep.errors import UserError
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.runs import checkpoints, origin, run_folder
 from cc_train.systems.scorer import recipe
 from cc_train.systems.scorer.encoder import POSITIONS
 from cc_train.systems.scorer.words import ScorerWords
-from cc_train.training import checkpoints, runs
 
 CLASS = "utils.attr_dict.AttrDict"
 ENCODER, DECODER, SIZES = "change_detector_state", "speaker_state", "model_cfg"
@@ -161,9 +161,9 @@ def _write(
         "files": sorted(files),
         **about,
         **settings.model_dump(mode="json"),
-        runs.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
+        origin.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
-    runs.write_files(run, files)
-    storage.write_json(str(run / runs.SETTINGS), config)
+    run_folder.write_files(run, files)
+    storage.write_json(str(run / run_folder.SETTINGS), config)
     best = {"figures": {}, "best": {"step": 0}}
     checkpoints.write(run, 0, network.state_dict(), config, {}, best)

@@ -20,6 +20,8 @@ from cc_train.data.stream import StreamSettings
 from cc_train.distributed import ALONE
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.runs import stored_run, transfer
+from cc_train.runs.stored_run import Run
 from cc_train.systems.scorer import decoder, encoder, words
 from cc_train.systems.scorer.batches import HALVES, Half, ScorerBatches, half_of
 from cc_train.systems.scorer.captioner import ScorerCaptioner
@@ -28,8 +30,6 @@ from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import TextCodec
-from cc_train.training import runs
-from cc_train.training.runs import Run
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples, validation
 
@@ -270,17 +270,17 @@ def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec:
 
     Of the words, those that both know; others begin as in a new run.
     """
-    run = runs.read(init, "scorer")
+    run = stored_run.read(init, "scorer")
     if not BackboneSpec.of_json(run.settings["backbone"]).matches(network.backbone.spec):
         raise frozen_backbone.other_than_shards(init)
     for part, key in UNSHOWN:
-        runs.require_same(run, f"{part}.{key}", getattr(getattr(settings, part), key))
+        transfer.require_same(run, f"{part}.{key}", getattr(getattr(settings, part), key))
     of_run = text.load(init, run.settings["text"])
     tensors = run.tensors
     if of_run.describe() != codec.describe():
         rows = _rows(of_run, codec)
-        tensors = runs.with_rows(tensors, network.state_dict(), WORD_TENSORS, rows)
-    runs.take_over(network, tensors, init)
+        tensors = transfer.with_rows(tensors, network.state_dict(), WORD_TENSORS, rows)
+    transfer.take_over(network, tensors, init)
 
 
 def _rows(other: TextCodec, codec: TextCodec) -> list[int | None]:
@@ -293,11 +293,11 @@ def _rows(other: TextCodec, codec: TextCodec) -> list[int | None]:
 
 def load(run: Run, device: str) -> ScorerCaptioner:
     """The captioner of a run. Raises UserError."""
-    return runs.network_of(run, _untrained, device)
+    return stored_run.network_of(run, _untrained, device)
 
 
 def _untrained(run: Run) -> ScorerCaptioner:
-    settings = runs.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
     codec = text.load(run.folder, run.settings["text"])
     spec = BackboneSpec.of_json(run.settings["backbone"])
     stored = frozen_backbone.FILE in run.settings["files"]

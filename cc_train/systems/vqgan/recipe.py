@@ -21,8 +21,8 @@ from cc_prep.weights import networks, read_tensors
 from cc_train.data import order
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
+from cc_train.runs import run_folder
 from cc_train.systems.vqgan.objective import Network, VqganObjective, Weights, measure
-from cc_train.training import runs
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
@@ -103,7 +103,7 @@ class HeldOut:
 
 
 def _start_from(objective: VqganObjective, init: Path) -> None:
-    other, _ = VQGAN.from_tensors(read_tensors(runs.weights_file(init)))
+    other, _ = VQGAN.from_tensors(read_tensors(run_folder.weights_file(init)))
     if other.config != objective.network.config:
         raise UserError(
             f"{init}: another network, {other.config}", "Give its sizes with --set network.…"

@@ -12,18 +12,18 @@ import pytest
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_train import commands, start, systems
-from cc_train.training import runs
+from cc_train.runs import run_folder
 from cc_train.training.task import Request, Task
 from tests import toy_captioner
 
 
 def test_files_of_a_run_that_never_began_are_replaced(tmp_path: Path) -> None:
     """Keeps away: a captioner that is trained with other words than those in its folder."""
-    runs.write_files(tmp_path, {"words.json": b"old"})
-    runs.write_files(tmp_path, {"words.json": b"new"})
+    run_folder.write_files(tmp_path, {"words.json": b"old"})
+    run_folder.write_files(tmp_path, {"words.json": b"new"})
     assert (tmp_path / "words.json").read_bytes() == b"new"
-    (tmp_path / runs.SETTINGS).write_text("{}")
-    runs.write_files(tmp_path, {"words.json": b"newer", "more.json": b"1"})
+    (tmp_path / run_folder.SETTINGS).write_text("{}")
+    run_folder.write_files(tmp_path, {"words.json": b"newer", "more.json": b"1"})
     assert (tmp_path / "words.json").read_bytes() == b"new", "a run that goes on has its own"
     assert (tmp_path / "more.json").read_bytes() == b"1"
 

@@ -75,7 +75,7 @@ def test_the_evaluation_of_a_captioner_by_name(
     """`compare NAME` reads what `evaluate NAME` wrote, in the current folder."""
     (tmp_path / "assets/named").mkdir(parents=True)
     (tmp_path / "assets/named/model.safetensors").touch()
-    monkeypatch.setattr("cc_train.training.runs.ASSETS", tmp_path / "assets")
+    monkeypatch.setattr("cc_train.runs.run_folder.ASSETS", tmp_path / "assets")
     monkeypatch.chdir(tmp_path)
     Path(evaluated(tmp_path / "other", GOOD), "evaluation").rename(
         evaluation.default_folder("named")

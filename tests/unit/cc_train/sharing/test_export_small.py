@@ -14,10 +14,10 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import shard_index
 from cc_train.evaluation import calibrating
 from cc_train.layers import frozen_backbone
+from cc_train.runs.stored_run import Run
 from cc_train.sharing import export
 from cc_train.sharing.export import Details
 from cc_train.text import Vocabulary
-from cc_train.training.runs import Run
 from tests import token_shards
 from tests.small_captioner import Talkative
 

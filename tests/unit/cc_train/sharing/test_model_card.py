@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from cc_train.runs.stored_run import Run
 from cc_train.sharing import model_card
-from cc_train.training.runs import Run
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from torch import nn
 from cc_prep.errors import UserError
 from cc_train.data.shard_index import Entry
 from cc_train.layers.frozen_backbone import FrozenBackbone
+from cc_train.runs import stored_run
+from cc_train.runs.stored_run import Run
 from cc_train.systems.chain import recipe
-from cc_train.training import runs
-from cc_train.training.runs import Run
 from cc_train.training.task import Request
 from tests import pair_samples, small_chain
 
@@ -39,7 +39,7 @@ def test_a_run_with_other_classes_is_no_start(
 ) -> None:
     """Keeps away: roads and buildings that change places, which no shape of a tensor shows."""
     settings = {"mask_classes": ["road", "building"], "backbone": {}}
-    monkeypatch.setattr(runs, "read", lambda place: Run(place, "chain", settings, {}, 1))
+    monkeypatch.setattr(stored_run, "read", lambda place: Run(place, "chain", settings, {}, 1))
     about = {"mask_classes": ["building", "road"], "backbone": {}}
     with pytest.raises(UserError, match="tells road, building apart"):
         recipe._start_from(
@@ -52,7 +52,7 @@ def test_a_run_with_other_heads_is_no_start(
 ) -> None:
     """Keeps away: attention that reads its weights in other parts, which no shape shows."""
     sections = {"encoder": {"heads": 2}, "decoder": {"heads": 4}, "backbone": {}}
-    monkeypatch.setattr(runs, "read", lambda place: Run(place, "pair", sections, {}, 1))
+    monkeypatch.setattr(stored_run, "read", lambda place: Run(place, "pair", sections, {}, 1))
     with pytest.raises(UserError, match=r"encoder\.heads=2, not 4\. Set encoder\.heads=2"):
         recipe._start_from(
             small_chain.network(), tmp_path, recipe.Settings(), {"backbone": {}}, small_chain.WORDS
@@ -68,7 +68,7 @@ def test_a_contrast_over_micro_batches_is_refused_by_its_name() -> None:
 def test_a_run_of_another_system_is_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "read", lambda place: Run(place, "scorer", {}, {}, 1))
+    monkeypatch.setattr(stored_run, "read", lambda place: Run(place, "scorer", {}, {}, 1))
     with pytest.raises(UserError, match="a run of scorer") as raised:
         recipe._start_from(
             small_chain.network(), tmp_path, recipe.Settings(), {}, small_chain.WORDS

@@ -22,10 +22,10 @@ from cc_train.data import found_entities, shard_index
 from cc_train.evaluation.predict import predict
 from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.report import pictures
+from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.sharing import export
 from cc_train.systems.mllm import batches, recipe
 from cc_train.systems.mllm.grid_features import Connector, GridConnector
-from cc_train.training import checkpoints, runs
 from cc_train.training.task import Request
 from tests import small_mllm, small_weights
 from tests.arrays import npy
@@ -297,7 +297,7 @@ def test_what_is_damaged_in_a_sample_is_told_in_a_line(
 
 def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) -> None:
     """Keeps away: a connector that begins anew although a run was named; one of other features."""
-    mini = runs.read(runs.locate("captioner-mini"))
+    mini = stored_run.read(run_folder.locate("captioner-mini"))
     spec = BackboneSpec.of_json(mini.settings["backbone"])
     one = Request([], [], Path("none"), Path("captioner-mini"), console=QUIET)
     connector, chosen = GridConnector(Connector(), spec.grid, 48, 1.0), recipe.Settings()

@@ -19,10 +19,10 @@ from cc_prep.settings import build
 from cc_train.data import shard_index, split
 from cc_train.data.split import Split
 from cc_train.evaluation.predict import predict
+from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
-from cc_train.training import checkpoints, runs
 from cc_train.training.task import Request, Task
 from tests import small_weights, token_shards
 
@@ -49,8 +49,8 @@ def prepared(folder: Path, system: str, init: Path | None = None, **values: obje
     task: Task = recipe.prepare(settings, request)
     stored = {**settings.model_dump(mode="json"), "system": system, "files": sorted(task.files)}
     stored |= task.about
-    runs.write_files(request.run, task.files)
-    storage.write_json(str(request.run / runs.SETTINGS), stored)
+    run_folder.write_files(request.run, task.files)
+    storage.write_json(str(request.run / run_folder.SETTINGS), stored)
     tensors = task.objective.network.state_dict()
     checkpoints.write(request.run, 0, tensors, stored, {}, {"figures": {}, "best": {"step": 0}})
     return task
@@ -97,7 +97,7 @@ def test_stage_2_takes_kind_networks_and_statistics_of_stage_1(tmp_path: Path) -
     digest = storage.sha256(tmp_path / "a/backbone.safetensors")
     for network in (
         task.objective.network,
-        stage2.load(runs.read(tmp_path / "b/stage2"), "cpu"),
+        stage2.load(stored_run.read(tmp_path / "b/stage2"), "cpu"),
     ):
         assert isinstance(network, ProCap)
         assert (network.inputs.reads, network.inputs.backbone) == ("features", digest)
@@ -120,7 +120,7 @@ def test_stage_2_without_stage_1(tmp_path: Path) -> None:
     expected = features_of(tmp_path).mean((0, 2, 3)).float()
     means = built.encoder.standardise.mean.view(8, 4).mean(1)
     assert torch.allclose(means, expected, atol=0.2)
-    captioner = stage2.load(runs.read(tmp_path / "stage2"), "cpu")
+    captioner = stage2.load(stored_run.read(tmp_path / "stage2"), "cpu")
     images = torch.randint(0, 256, (3, 2, 8, 8, 3), dtype=torch.uint8)
     pixels = images.flatten(0, 1).permute(0, 3, 1, 2).float() / 255
     backbone = captioner.features.backbone
@@ -139,7 +139,7 @@ def test_stage_2_needs_no_tokens_where_stage_1_saw_features(
     """Frames in between and tokens are made for stage 1 alone; the run names its VQGAN."""
     prepared(tmp_path / "a", "stage1", frames="features")
     network, names = VALUES["stage1"]["network"], ("tokenizer", "tokenizer_sha256")
-    expected = runs.read(tmp_path / "a/stage1").settings
+    expected = stored_run.read(tmp_path / "a/stage1").settings
 
     def without_tokens(*arguments: Any) -> Split:
         data = read(*arguments)
@@ -149,12 +149,12 @@ def test_stage_2_needs_no_tokens_where_stage_1_saw_features(
     read = split.read
     monkeypatch.setattr(split, "read", without_tokens)
     prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
-    stored = runs.read(tmp_path / "b/stage2").settings
+    stored = stored_run.read(tmp_path / "b/stage2").settings
     assert [stored[name] for name in names] == [expected[name] for name in names]
     with pytest.raises(UserError, match="the shards hold no tokens"):
         prepared(tmp_path / "c", "stage2", frames="features", network=network, vqgan=None)
     prepared(tmp_path / "d", "stage2", frames="features", network=network)
-    digest = runs.read(tmp_path / "d/stage2").settings["tokenizer_sha256"]
+    digest = stored_run.read(tmp_path / "d/stage2").settings["tokenizer_sha256"]
     assert digest == expected["tokenizer_sha256"]
 
 
@@ -205,7 +205,7 @@ def test_a_run_without_its_backbone_says_so(tmp_path: Path) -> None:
     prepared(tmp_path, "stage2", frames="features", network=VALUES["stage1"]["network"])
     (tmp_path / "stage2/backbone.safetensors").unlink()
     with pytest.raises(UserError, match=r"backbone\.safetensors: not there"):
-        stage2.load(runs.read(tmp_path / "stage2"), "cpu")
+        stage2.load(stored_run.read(tmp_path / "stage2"), "cpu")
 
 
 def test_the_run_names_its_backbone(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path) -> None:
     task = prepared(tmp_path, "stage2", frames="features", network=network, **COMPARING)
     trained = task.objective.network
     assert isinstance(trained, ProCap)
-    loaded = stage2.load(runs.read(tmp_path / "stage2"), "cpu")
+    loaded = stage2.load(stored_run.read(tmp_path / "stage2"), "cpu")
     assert loaded.comparison is not None
     batch = task.source(0)
     pairs = batch["features"][torch.stack((batch["first"], batch["second"]), dim=1)]

@@ -10,9 +10,9 @@ from rich.console import Console
 from cc_prep import manifest, storage
 from cc_prep.settings import build
 from cc_train import configs
+from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
-from cc_train.training import checkpoints, runs
 from cc_train.training.task import Request, Task
 from tests import token_shards
 
@@ -43,12 +43,12 @@ def test_an_epoch_has_as_many_items_as_the_stream(
     assert task.items == items
 
 
-def stored_run(folder: Path, system: str, task: Task, settings: dict[str, object]) -> Path:
+def write_run(folder: Path, system: str, task: Task, settings: dict[str, object]) -> Path:
     """A run with a task's network as it is."""
     run = folder / "run"
-    runs.write_files(run, task.files)
+    run_folder.write_files(run, task.files)
     settings = {"system": system, "files": sorted(task.files), **task.about, **settings}
-    storage.write_json(str(run / runs.SETTINGS), settings)
+    storage.write_json(str(run / run_folder.SETTINGS), settings)
     tensors = task.objective.network.state_dict()
     checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
     return run
@@ -65,13 +65,13 @@ def test_each_stage_has_its_own_slips(
     losses = {"reference_quirks": not first}
     stage1_settings = {"frames": "tokens", "network": NETWORK, "losses": losses}
     stage1_settings |= {"reference_quirks": first}
-    init = stored_run(tmp_path / "a", "stage1", task, stage1_settings)
+    init = write_run(tmp_path / "a", "stage1", task, stage1_settings)
     sizes = {"width": 16, "heads": 2, "hidden": 16, "length": 8, "reference_quirks": decoder}
     values = {"reference_quirks": second, "decoder": sizes}
     task = prepared(tmp_path / "b", "stage2", init, **values)
     more = {**values, "queries": {"kind": "shared"}}
-    run = stored_run(tmp_path / "b", "stage2", task, more)
-    for network in (task.objective.network, stage2.load(runs.read(run), "cpu")):
+    run = write_run(tmp_path / "b", "stage2", task, more)
+    for network in (task.objective.network, stage2.load(stored_run.read(run), "cpu")):
         assert isinstance(network, ProCap)
         assert network.features.reference_quirks is first
         assert network.reference_quirks is second
@@ -85,13 +85,13 @@ def test_runs_from_before_the_switches_stay_as_they_were(tmp_path: Path, first: 
     task = prepared(tmp_path / "a", "stage1", network=NETWORK)
     losses = {"reference_quirks": first}
     older: dict[str, object] = {"frames": "tokens", "network": NETWORK, "losses": losses}
-    init = stored_run(tmp_path / "a", "stage1", task, older)
+    init = write_run(tmp_path / "a", "stage1", task, older)
     sizes = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
     task = prepared(tmp_path / "b", "stage2", init, decoder=sizes, network=NETWORK)
-    run = stored_run(
+    run = write_run(
         tmp_path / "b", "stage2", task, {"decoder": sizes, "queries": {"kind": "shared"}}
     )
-    network = stage2.load(runs.read(run), "cpu")
+    network = stage2.load(stored_run.read(run), "cpu")
     assert network.features.reference_quirks is network.reference_quirks is first
     assert network.decoder.config.reference_quirks is True
 

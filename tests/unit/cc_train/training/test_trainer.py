@@ -14,9 +14,9 @@ from torch import Tensor
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.evaluation.validation import BEST
+from cc_train.runs import run_folder
+from cc_train.runs.checkpoints import better
 from cc_train.systems.vqgan import objective as vqgan
-from cc_train.training import runs
-from cc_train.training.checkpoints import better
 from cc_train.training.loop import Loop, Trainer
 from cc_train.training.settings import computed_in, pick_device
 
@@ -99,7 +99,7 @@ def test_checkpoints_without_settings_are_refused(tmp_path: Path, how: str) -> N
     Trainer(objective(), settings, {}, tmp_path).prepare("never", source)
     Trainer(objective(), settings, {}, tmp_path).save(2, source)
     (tmp_path / "settings.json").unlink()
-    runs.write_files(tmp_path, {"vocabulary.json": b"[]"})
+    run_folder.write_files(tmp_path, {"vocabulary.json": b"[]"})
     with pytest.raises(UserError, match=r"checkpoints without settings\.json"):
         Trainer(objective(), settings, {}, tmp_path).prepare(how, source)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_train.data.stream import StatelessSource
-from cc_train.training import checkpoints
+from cc_train.runs import checkpoints
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop
 

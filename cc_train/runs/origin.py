@@ -1,0 +1,56 @@
+"""What a training started from, as the settings of its run say it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cc_prep.storage import sha256
+from cc_train.runs import checkpoints, run_folder
+
+IMPORTED = "imported"  # the key of the file of others that the weights of a run were taken from
+INIT = "init"  # the key of what a training started from, see `started_from`
+
+
+def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
+    """What a run's settings say of the weights that --init names; None where there are none.
+
+    init: a run, a packed captioner or a file of weights. name: what the user calls it, which stands
+    where it is no place on this machine. `place` is a digest of the whole path, which tells two
+    folders of one name apart and is nobody else's concern. Raises UserError for a folder without a
+    network.
+    """
+    if init is None:
+        return None
+    shown = _without_folders(init) if name is None or Path(name) == init else name
+    place = name if name is not None and Path(name) != init else str(init.resolve())
+    digest = hashlib.sha256(place.encode()).hexdigest()[:16]
+    return {"name": shown, "place": digest, "sha256": sha256(run_folder.weights_file(init))}
+
+
+def _without_folders(place: Path) -> str:
+    """What cards call a place on this machine: `run`, `ViT-B-32.pt`, or
+    `run/checkpoints/001000/model.safetensors`.
+    """
+    parts = place.resolve().parts
+    if place.name != checkpoints.MODEL:
+        return parts[-1]
+    return "/".join(parts[-4:] if parts[-3] == checkpoints.FOLDER else parts[-2:])
+
+
+def start_in_words(start: Mapping[str, str] | None) -> str:
+    """What a training started from, as messages and cards have it."""
+    return "new weights" if start is None else f"{start['name']} (SHA-256 {start['sha256'][:12]})"
+
+
+def with_start_of(before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that say of a run's start what its earlier ones did, which may be nothing."""
+    start = {INIT: before[INIT]} if INIT in before else {}
+    return {**without_start(settings), **start}
+
+
+def without_start(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that do not say what the training started from."""
+    return {name: value for name, value in settings.items() if name != INIT}

@@ -1,0 +1,104 @@
+"""What lies in the folder of a run, or of a packed one, and which run a name stands for.
+
+RUN/settings.json                 all settings, and what identifies the training
+RUN/training_keys.txt             keys of the samples that it was trained on, one a line
+RUN/<file> …                      what the network needs besides, named in settings["files"]
+RUN/checkpoints/000500/           see `cc_train.runs.checkpoints`
+PACKED/model.safetensors          in place of the checkpoints; settings in the file's metadata
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.storage import sha256
+from cc_train.runs import checkpoints
+
+SETTINGS = "settings.json"
+KEYS = "training_keys.txt"
+ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
+SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named
+
+
+def shipped() -> list[str]:
+    """Names of the captioners that come with the package, which stand for a run's folder."""
+    return sorted(path.parent.name for path in ASSETS.glob(f"*/{checkpoints.MODEL}"))
+
+
+def is_shipped(place: str | Path) -> bool:
+    """Whether this is the name of such a captioner, and no folder here."""
+    return str(place) in shipped() and not Path(place).exists()
+
+
+def locate(place: str | Path) -> Path:
+    """The folder of a run, or of a captioner that comes with the package, by its name."""
+    return ASSETS / str(place) if is_shipped(place) else Path(place)
+
+
+def weights_file(place: Path) -> Path:
+    """The file of a run's best network, or of a packed one; a file of weights as it is.
+
+    Raises UserError for a folder without a network.
+    """
+    folder = locate(place)
+    return best_model(folder)[0] if folder.is_dir() else folder
+
+
+def best_model(folder: Path) -> tuple[Path, int]:
+    """The file of a run's best network, and its step; 0 for a packed one.
+
+    Raises UserError if there is none, or it is damaged.
+    """
+    packed = folder / checkpoints.MODEL
+    if packed.is_file():
+        return packed, 0
+    if not checkpoints.steps(folder):
+        raise UserError(f"{folder}: no checkpoint of a run", _likely(folder))
+    step = checkpoints.best_step(folder)
+    model = folder / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
+    state = checkpoints.read_state(folder, step)
+    if sha256(model) != state["sha256"][checkpoints.MODEL]:
+        raise UserError(f"{model}: damaged", "Restore it, or train on from the one before")
+    return model, step
+
+
+def _likely(folder: Path) -> str:
+    """What may be meant in place of a folder that is no run: a name of ours, or a run in it."""
+    near = [] if folder.exists() else difflib.get_close_matches(str(folder), shipped(), 1)
+    parts = (checkpoints.FOLDER, checkpoints.MODEL)
+    inside = [str(place.parent) for part in parts for place in sorted(folder.glob(f"*/{part}"))]
+    likely = [*near, *inside]
+    return f'Did you mean "{likely[0]}"?' if likely else "Give the --out of a training"
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes the files of a run. Those of a run that goes on are there already, and stay.
+
+    Without settings.json and checkpoints a run never began: what lies in the folder is replaced.
+    """
+    begun = (folder / SETTINGS).exists() or bool(checkpoints.steps(folder))
+    for name, content in files.items():
+        if not begun or not (folder / name).exists():
+            storage.write_bytes(str(folder / name), content)
+
+
+def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
+    """Writes the keys of the samples that a run is trained on; `anew` also where they are there."""
+    if keys and (anew or not (folder / KEYS).exists()):
+        storage.write_bytes(str(folder / KEYS), ("\n".join(keys) + "\n").encode())
+
+
+def trained_on(folder: Path, keys: Collection[str]) -> int:
+    """How many of these samples the run in a folder was trained on; 0 where it does not say.
+
+    An exported folder, and a run from before its keys were kept, do not say it.
+    """
+    try:
+        content = storage.read_bytes(str(folder / KEYS))
+    except FileNotFoundError:
+        return 0
+    return len(set(keys) & set(content.decode(errors="replace").split()))

@@ -1,0 +1,90 @@
+"""A run read back from its folder, or from a packed one: its settings and its trained network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from cc_prep.errors import UserError
+from cc_prep.settings import S
+from cc_prep.weights.folders import first_line
+from cc_train.runs import run_folder
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The best network of a training, read from its folder or from a packed one.
+
+    system: its name in the table of systems. settings: the content of settings.json. tensors: the
+    network's, by name, float32 where they are floating point. step: the step of the checkpoint; 0
+    for a packed network.
+    """
+
+    folder: Path
+    system: str
+    settings: dict[str, Any]
+    tensors: dict[str, Tensor]
+    step: int
+
+
+def read(folder: Path, system: str | None = None) -> Run:
+    """The best network of a run, or a packed one.
+
+    system: the name that the run's system must have; None for any. Raises UserError for a folder
+    that is no run, is damaged, is of another system or names files outside itself.
+    """
+    model, step = run_folder.best_model(folder)
+    try:
+        with safe_open(model, "pt") as file:
+            settings = json.loads((file.metadata() or {}).get("settings", "{}"))
+        if not isinstance(settings, dict):
+            raise ValueError("its settings are no object")
+        stored = load_file(model)
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{model}: damaged ({error})", "Restore it, or train anew") from None
+    tensors = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
+    name = str(settings.get("system"))
+    if system is not None and name != system:
+        raise UserError(f"{folder}: a run of {name}, not of {system}", f"Give one of {system}")
+    files = settings.get("files", [])
+    if not isinstance(files, list) or any(Path(str(file)).name != file for file in files):
+        raise UserError(f"{model}: its settings name files elsewhere", "Do not trust this run")
+    return Run(folder, name, settings, tensors, step)
+
+
+def settings_of(run: Run, model: type[S], without: Collection[str] = ()) -> S:
+    """The settings of a run's system.
+
+    without: keys that runs of an older version lack, and that have their default here. Raises
+    KeyError for another key that is not there, and ValueError for values that are no settings.
+    """
+    names = [name for name in model.model_fields if name not in without]
+    return model.model_validate({name: run.settings[name] for name in names})
+
+
+def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Network:
+    """The trained network of a run, in evaluation.
+
+    build: makes the network of a run's settings and files, with nothing learned. Raises UserError
+    where that fails, or its tensors are not the run's.
+    """
+    try:
+        network = build(run)
+        network.load_state_dict(run.tensors)
+    except KeyError as error:
+        reason = f"no {error.args[0]} in it"
+    except (IndexError, TypeError, ValueError, RuntimeError) as error:
+        reason = first_line(error)
+    else:
+        return network.to(device).eval()
+    what = "encoder" if run.system == "stage1" else "captioner"
+    raise UserError(f"{run.folder}: no {what} ({reason})", "Train it anew")
