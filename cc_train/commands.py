@@ -22,7 +22,7 @@ from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation, protocol, protocols, signature
+from cc_train.evaluation import evaluation, protocols, score_captioner, shard_items, signature
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.masks import files as mask_files
 from cc_train.evaluation.masks import segmentation
@@ -136,10 +136,10 @@ def evaluate(
             run, shards, references is not None or types is not None, predicted_only
         )
         place = Path(out or evaluation.default_folder(run))
-        entries, items = protocol.items(shards)
+        entries, items = shard_items.captioned(shards)
         items = coco.with_facts(items, facts) if facts else items
         captioner, step = _captioner_and_step(run, device)
-        scores, captions = protocol.score(
+        scores, captions = score_captioner.score(
             captioner, entries, items, beams, on_stderr(), place, protocol_name
         )
         scores.step, scores.trained_on = step, _trained_on(run, entries)
@@ -154,7 +154,7 @@ def _items(
     """The pairs that have captions, and those that have none. Raises UserError."""
     if references is not None:
         return coco.read_references(references), coco.read_uncaptioned(references)
-    _, captioned, without = protocol.all_items(shards)
+    _, captioned, without = shard_items.with_uncaptioned(shards)
     return captioned, without
 
 

@@ -35,7 +35,7 @@ from cc_train import captioner as captioners
 from cc_train.data import shard_index
 from cc_train.data.sequence_index import expand, read_index
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import calibrating, evaluation, protocol
+from cc_train.evaluation import calibrating, evaluation, score_captioner, shard_items
 from cc_train.layers import frozen_backbone, named_weights
 from cc_train.sharing import hub, model_card
 from cc_train.training import checkpoints, runs
@@ -170,9 +170,9 @@ def _measured(
                 _require_step(earlier, stored.step)
             shutil.copytree(earlier, place)
         return model_card.measured(place)
-    entries, items = protocol.items(details.shards)
+    entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
-    scores, captions = protocol.score(captioner, entries, items, 1, console)
+    scores, captions = score_captioner.score(captioner, entries, items, 1, console)
     scores.trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
     evaluation.write(place, scores, items, captions)
     words = model_card.measured(place, entries)

@@ -13,7 +13,7 @@ from cc_prep.media import images
 from cc_prep.settings import build
 from cc_train import captioner
 from cc_train.data import image_pairs
-from cc_train.evaluation import evaluation, protocol
+from cc_train.evaluation import evaluation, shard_items
 from cc_train.evaluation.captions import metrics
 from cc_train.report import page
 from cc_train.systems.procap import stage1, stage2
@@ -132,7 +132,7 @@ def test_mistakes_are_one_line(
 def test_the_report_shows_them(folder: Path, tmp_path: Path) -> None:
     run = folder / "2/run"
     shards = f"{folder}/train-*.tar"
-    items = protocol.items([shards])[1]
+    items = shard_items.captioned([shards])[1]
     captions = {item.id: "a caption" for item in items}
     scores = evaluation.evaluate(items, captions, metrics.PLAIN)
     evaluation.write(tmp_path / "evaluation", scores, items, captions)
