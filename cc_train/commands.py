@@ -16,8 +16,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco as reference_files
 from cc_prep.media.images import ENDINGS
 from cc_prep.words import counted
-from cc_train import captioner as captioners
-from cc_train import configs, start, systems
+from cc_train import configs, loading, start, systems
 from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
@@ -184,7 +183,7 @@ def _run_to_score(
 def _captioner_and_step(run: str, device: str) -> tuple[CaptionModel, int]:
     """The captioner of a run, and the step of its checkpoint, 0 of an exported one."""
     stored = runs.read(hub.locate(run))
-    return captioners.of_run(stored, run, pick_device(device)), stored.step
+    return loading.of_run(stored, run, pick_device(device)), stored.step
 
 
 def _trained_on(run: str, entries: Sequence[Entry]) -> int:
@@ -250,7 +249,7 @@ def caption(
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
-        _caption_samples(captioners.load(run, pick_device(device)), shards, limit, beams, as_json)
+        _caption_samples(loading.load(run, pick_device(device)), shards, limit, beams, as_json)
         return
     if limit is not None:
         raise UserError("--limit without --shards", "Give --shards too")

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from cc_train import Captioner
-from cc_train import captioner as captioners
+from cc_train import Captioner, loading
 from cc_train.captioner import Inputs
 from cc_train.data import shard_index
 from cc_train.evaluation import score_captioner, shard_items
@@ -203,7 +202,7 @@ def test_what_is_of_predictions_alone_is_refused(run: Path, shards: str, option:
 
 
 def test_load(run: Path) -> None:
-    captioner = captioners.load(run)
+    captioner = loading.load(run)
     assert captioner.inputs == Inputs((32, 32))
     pair = torch.zeros(3, 2, 32, 32, 3, dtype=torch.uint8)
     greedy, searched = captioner.caption(pair), captioner.caption(pair, beams=1)
