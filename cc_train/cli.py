@@ -154,13 +154,13 @@ def _training(system: systems.System) -> click.Command:
     options += [DRY_RUN] if system.dry_run else []
 
     def run(dry_run: bool = False, **options: Any) -> None:
-        from cc_train import commands
+        from cc_train.commands import train
 
         if dry_run:
             names = ("config", "steps", "overrides")
-            commands.dry_run(system, **{name: options[name] for name in names})
+            train.dry_run(system, **{name: options[name] for name in names})
         else:
-            commands.train(system, **options)
+            train.train(system, **options)
 
     return click.Command(
         system.name, params=options, help=inspect.cleandoc(system.help), callback=run
@@ -186,7 +186,6 @@ def _training(system: systems.System) -> click.Command:
 )
 @click.option(
     "--protocol",
-    "protocol_name",
     metavar="NAME",
     help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
 )
@@ -232,9 +231,10 @@ def evaluate(**options: Any) -> None:
       cc-train evaluate --predictions theirs.json --references spot.json --protocol spot-single
       cc-train evaluate --mask-predictions theirs --mask-references labels --classes 3
     """
-    from cc_train.commands import evaluate
+    from cc_train.commands.evaluate import Options
+    from cc_train.commands.evaluate import evaluate as run
 
-    evaluate(**options)
+    run(Options(**options))
 
 
 @cli.command()
@@ -277,9 +277,10 @@ def caption(**options: Any) -> None:
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
       cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
     """
-    from cc_train.commands import caption
+    from cc_train.commands.caption import Options
+    from cc_train.commands.caption import caption as run
 
-    caption(**options)
+    run(Options(**options))
 
 
 for _command in (*page_commands.COMMANDS, sharing_commands.export, baseline_commands.baseline):
