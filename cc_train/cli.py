@@ -15,7 +15,14 @@ from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import page_commands, systems
 from cc_train.baselines import commands as baseline_commands
-from cc_train.options import SHARDS, beams_option, device_option, shards_option
+from cc_train.options import (
+    SHARDS,
+    beams_option,
+    device_option,
+    json_scores_option,
+    protocol_option,
+    shards_option,
+)
 from cc_train.sharing import commands as sharing_commands
 
 
@@ -184,11 +191,7 @@ def _training(system: systems.System) -> click.Command:
 @click.option(
     "--predicted-only", is_flag=True, help="Leave out pairs without a prediction, as COCO does."
 )
-@click.option(
-    "--protocol",
-    metavar="NAME",
-    help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
-)
+@protocol_option
 @click.option(
     "--mask-predictions",
     metavar="DIR",
@@ -209,7 +212,7 @@ def _training(system: systems.System) -> click.Command:
 )
 @beams_option
 @device_option
-@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@json_scores_option
 def evaluate(**options: Any) -> None:
     """Scores RUN's captions, or any system's, against references.
 
