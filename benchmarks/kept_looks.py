@@ -26,7 +26,7 @@ from cc_prep.records import CHANGE, ImagePair, Looks
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.synth import dataset
 from cc_prep.weights import networks
-from cc_train import captioner as captioners
+from cc_train import loading
 from cc_train.data.supervision import LOOK_CLASSES, LOOKS, look_classes
 from cc_train.systems.pair.captioner import PairCaptioner
 
@@ -46,7 +46,7 @@ def main(names: tuple[str, ...], captioner: str, scenes: int, size: int, out: st
     for done in dataset.make(root, scenes, settings, workers=2):
         print(f"\rscene {done + 1}", end="", flush=True)
     print()
-    reader = captioners.load(captioner)
+    reader = loading.load(captioner)
     assert isinstance(reader, PairCaptioner), "give a run of cc-train pair"
     pairs = list(changed(root))
     rows = {"renders": measure(reader, pairs, root, lambda image: image)}

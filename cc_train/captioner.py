@@ -1,15 +1,14 @@
 """What a captioner is: it takes two images and gives a sentence.
 
 `evaluate`, `caption`, `report`, `compare`, `export` and the validation during training know only
-what stands here. `load` finds the system of a run, or of an exported folder, by its settings.
+what stands here. `cc_train.loading` loads the captioner of a run, or of an exported folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,9 +19,6 @@ from cc_train.data.collate import Reads
 from cc_train.decoding.next_word import NextWord, Recomputing
 from cc_train.decoding.search import beam, scored_greedy
 from cc_train.text import TextCodec
-
-if TYPE_CHECKING:
-    from cc_train.runs.stored_run import Run
 
 
 @dataclass(frozen=True)
@@ -268,32 +264,3 @@ class EncoderDecoder(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self._next_word = None
         return super()._apply(fn, recurse)
-
-
-def load(place: str | Path, device: str = "cpu", revision: str | None = None) -> CaptionModel:
-    """The captioner of a run's folder (its best network) or of an exported one, in evaluation.
-
-    place: also the name of a captioner that comes with the package, or an id on the hub, of which
-    `revision` names a branch, tag or commit.
-
-    Raises UserError for a folder that is no run, is damaged, or is no captioner's.
-    """
-    from cc_train.runs import stored_run
-    from cc_train.sharing import hub
-
-    return of_run(stored_run.read(hub.locate(str(place), revision)), place, device)
-
-
-def of_run(run: Run, place: object, device: str = "cpu") -> CaptionModel:
-    """The captioner of a run, as `load` gives it. place: what messages call it."""
-    from cc_prep.errors import UserError
-    from cc_train import systems
-
-    recipe = systems.recipe(run.system)
-    if not hasattr(recipe, "load"):
-        raise UserError(f"{place}: a run of {run.system} is no captioner", "Give a captioner's run")
-    captioner: CaptionModel = recipe.load(run, device)
-    calibration = run.settings.get("calibration")
-    if calibration is not None and isinstance(captioner, EncoderDecoder):
-        captioner.calibration = Calibration.of(calibration, str(place))
-    return captioner

@@ -15,7 +15,14 @@ from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import page_commands, systems
 from cc_train.baselines import commands as baseline_commands
-from cc_train.options import SHARDS, beams_option, device_option, shards_option
+from cc_train.options import (
+    SHARDS,
+    beams_option,
+    device_option,
+    json_scores_option,
+    protocol_option,
+    shards_option,
+)
 from cc_train.sharing import commands as sharing_commands
 
 
@@ -154,13 +161,13 @@ def _training(system: systems.System) -> click.Command:
     options += [DRY_RUN] if system.dry_run else []
 
     def run(dry_run: bool = False, **options: Any) -> None:
-        from cc_train import commands
+        from cc_train.commands import train
 
         if dry_run:
             names = ("config", "steps", "overrides")
-            commands.dry_run(system, **{name: options[name] for name in names})
+            train.dry_run(system, **{name: options[name] for name in names})
         else:
-            commands.train(system, **options)
+            train.train(system, **options)
 
     return click.Command(
         system.name, params=options, help=inspect.cleandoc(system.help), callback=run
@@ -184,12 +191,7 @@ def _training(system: systems.System) -> click.Command:
 @click.option(
     "--predicted-only", is_flag=True, help="Leave out pairs without a prediction, as COCO does."
 )
-@click.option(
-    "--protocol",
-    "protocol_name",
-    metavar="NAME",
-    help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
-)
+@protocol_option
 @click.option(
     "--mask-predictions",
     metavar="DIR",
@@ -210,7 +212,7 @@ def _training(system: systems.System) -> click.Command:
 )
 @beams_option
 @device_option
-@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@json_scores_option
 def evaluate(**options: Any) -> None:
     """Scores RUN's captions, or any system's, against references.
 
@@ -232,9 +234,10 @@ def evaluate(**options: Any) -> None:
       cc-train evaluate --predictions theirs.json --references spot.json --protocol spot-single
       cc-train evaluate --mask-predictions theirs --mask-references labels --classes 3
     """
-    from cc_train.commands import evaluate
+    from cc_train.commands.evaluate import Options
+    from cc_train.commands.evaluate import evaluate as run
 
-    evaluate(**options)
+    run(Options(**options))
 
 
 @cli.command()
@@ -277,9 +280,10 @@ def caption(**options: Any) -> None:
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
       cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
     """
-    from cc_train.commands import caption
+    from cc_train.commands.caption import Options
+    from cc_train.commands.caption import caption as run
 
-    caption(**options)
+    run(Options(**options))
 
 
 for _command in (*page_commands.COMMANDS, sharing_commands.export, baseline_commands.baseline):

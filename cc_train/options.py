@@ -25,6 +25,17 @@ beams_option = click.option(
     show_default=True,
     help="Width of the beam search; 1 is greedy decoding.",
 )
+run_folder_option = click.option(
+    "--out", "run", required=True, metavar="RUN", help="The run's folder."
+)
+protocol_option = click.option(
+    "--protocol",
+    metavar="NAME",
+    help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
+)
+json_scores_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the scores as JSON."
+)
 
 
 def shards_option(what: str, required: bool = False) -> Callable[[Command], Command]:

@@ -8,6 +8,10 @@ import click
 
 from cc_train.options import device_option, shards_option
 
+markdown_option = click.option(
+    "--out", metavar="FILE", required=True, help="The Markdown page that is written."
+)
+
 
 @click.command()
 @click.argument("places", nargs=-1, metavar="[RUN…]")
@@ -39,7 +43,7 @@ def compare(**options: Any) -> None:
 
 
 @click.command()
-@click.option("--out", metavar="FILE", required=True, help="The Markdown page that is written.")
+@markdown_option
 def published(out: str) -> None:
     """Writes a page with the protocols and the figures that papers report.
 
@@ -232,7 +236,7 @@ def zoo_check(name: str, captions: str, references: str | None, folder: str) -> 
 
 
 @zoo.command("page")
-@click.option("--out", metavar="FILE", required=True, help="The Markdown page that is written.")
+@markdown_option
 @zoo_option
 def zoo_page(out: str, folder: str) -> None:
     """Writes the page of all rows. Computes BLEU-4 and CIDEr again where references are stored.

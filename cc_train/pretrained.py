@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from cc_prep.errors import JobFailed, UserError
-from cc_train import captioner
+from cc_train import loading
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
@@ -48,7 +48,7 @@ class Captioner:
         for an id without a network unless it was fetched before.
         """
         folder = hub.locate(os.fspath(place), revision)
-        return cls(captioner.of_run(stored_run.read(folder), place, pick_device(device)), folder)
+        return cls(loading.of_run(stored_run.read(folder), place, pick_device(device)), folder)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the captioner as `cc-train export` does, without measuring it; the folder.

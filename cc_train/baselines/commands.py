@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cc_train.options import device_option, shards_option
+from cc_train.options import device_option, json_scores_option, protocol_option, shards_option
 
 
 @click.command()
@@ -78,12 +78,8 @@ from cc_train.options import device_option, shards_option
 @click.option(
     "--limit", type=click.IntRange(1), help="Ask about at most this many samples, for a trial."
 )
-@click.option(
-    "--protocol",
-    metavar="NAME",
-    help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@protocol_option
+@json_scores_option
 def baseline(**options: Any) -> None:
     """Asks a multi-modal LLM what changed, without any training, and scores its answers.
 

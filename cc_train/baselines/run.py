@@ -27,7 +27,7 @@ from cc_train.baselines.answers import LENGTH, Answer, Answers
 from cc_train.baselines.asking import Answered, Asking
 from cc_train.baselines.http_client import Endpoint
 from cc_train.baselines.pace import Pace
-from cc_train.evaluation import evaluation, protocol, protocols, signature
+from cc_train.evaluation import evaluation, protocols, shard_items, signature
 from cc_train.evaluation.captions import coco
 from cc_train.training.settings import pick_device
 
@@ -67,7 +67,7 @@ def baseline(options: Options) -> None:
     Raises UserError and JobFailed.
     """
     _check(options)
-    entries, items = protocol.items(options.shards)
+    entries, items = shard_items.captioned(options.shards)
     wordings = {  # also of data sets that a trial does not come to: the full run has the same
         dataset: prompts.of(dataset, options.prompt)
         for dataset in sorted({entry.dataset for entry in entries}, key=str)

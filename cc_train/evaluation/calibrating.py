@@ -9,7 +9,7 @@ from cc_prep.errors import UserError
 from cc_train import calibration
 from cc_train.calibration import Calibration
 from cc_train.captioner import Caption, CaptionModel
-from cc_train.evaluation import protocol
+from cc_train.evaluation import shard_items
 from cc_train.evaluation.facts import judge
 from cc_train.evaluation.predict import predict
 
@@ -24,7 +24,7 @@ class Judged:
 
 def judged(captioner: CaptionModel, shards: Sequence[str]) -> Judged:
     """Greedy captions of the samples of training shards with facts. Raises UserError."""
-    entries, items = protocol.items(shards)
+    entries, items = shard_items.captioned(shards)
     known = [pair for pair in zip(entries, items, strict=True) if pair[1].facts is not None]
     if not known:
         raise UserError(

@@ -10,7 +10,7 @@ import numpy as np
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media import images
-from cc_train import captioner as captioners
+from cc_train import loading
 from cc_train.captioner import Caption
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation.predict import predict
@@ -30,7 +30,7 @@ def captioned(run: str, entries: Sequence[Entry]) -> Captioned:
     """What the captioner of a run says of samples, each by itself: one that it cannot read keeps
     none of the others from being captioned. Raises UserError for a run that is no captioner.
     """
-    captioner = captioners.load(run)
+    captioner = loading.load(run)
     samples, reasons = {}, []
     for entry in entries:
         try:

@@ -12,7 +12,7 @@ import torch
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.media import images
-from cc_train import captioner, systems
+from cc_train import loading, systems
 from cc_train.captioner import CaptionModel
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
@@ -65,7 +65,7 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
     Samples without images of before and after are left out, and all are for a captioner that
     imagines none. Raises UserError for a run that is no captioner.
     """
-    model = captioner.load(run)
+    model = loading.load(run)
     drawn = {}
     for entry in entries:
         pair = pictures.ends(entry.read())

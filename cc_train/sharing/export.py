@@ -30,12 +30,12 @@ from cc_prep import storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
-from cc_train import calibration, systems
-from cc_train import captioner as captioners
+from cc_train import calibration, loading, systems
+from cc_train.captioner import CaptionModel, EncoderDecoder
 from cc_train.data import shard_index
 from cc_train.data.sequence_index import expand, read_index
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import calibrating, evaluation, protocol
+from cc_train.evaluation import calibrating, evaluation, score_captioner, shard_items
 from cc_train.layers import frozen_backbone, named_weights
 from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.runs.stored_run import Run
@@ -137,11 +137,9 @@ def _captioner(stored: Run, out: Path, details: Details) -> Path:
     return out
 
 
-def _calibration(
-    stored: Run, captioner: captioners.CaptionModel, details: Details
-) -> dict[str, Any]:
+def _calibration(stored: Run, captioner: CaptionModel, details: Details) -> dict[str, Any]:
     """What the settings of an exported captioner say of its confidence. Raises UserError."""
-    if not isinstance(captioner, captioners.EncoderDecoder):
+    if not isinstance(captioner, EncoderDecoder):
         raise UserError(
             f"{stored.folder}: a captioner of {stored.system} shows no confidence",
             "Leave out --calibrate",
@@ -159,7 +157,7 @@ def _calibration(
 
 
 def _measured(
-    stored: Run, captioner: captioners.CaptionModel, folder: Path, details: Details
+    stored: Run, captioner: CaptionModel, folder: Path, details: Details
 ) -> model_card.Measured:
     """Scores on the shards, or without any those of an earlier `cc-train evaluate RUN`."""
     place = folder / evaluation.FOLDER
@@ -170,9 +168,9 @@ def _measured(
                 _require_step(earlier, stored.step)
             shutil.copytree(earlier, place)
         return model_card.measured(place)
-    entries, items = protocol.items(details.shards)
+    entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
-    scores, captions = protocol.score(captioner, entries, items, 1, console)
+    scores, captions = score_captioner.score(captioner, entries, items, 1, console)
     scores.trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
     evaluation.write(place, scores, items, captions)
     words = model_card.measured(place, entries)
@@ -280,11 +278,11 @@ def _stored(entry: Entry) -> tuple[dict[int, bytes], bytes, bytes]:
     return sample.images, sample.tokens.tobytes(), features
 
 
-def _loaded(stored: Run, settings: Mapping[str, Any], folder: Path) -> captioners.CaptionModel:
+def _loaded(stored: Run, settings: Mapping[str, Any], folder: Path) -> CaptionModel:
     """The captioner that a folder holds, with these settings."""
     _write_model(stored.tensors, settings, folder / checkpoints.MODEL)
     storage.write_json(str(folder / run_folder.SETTINGS), settings)
-    return captioners.load(folder)
+    return loading.load(folder)
 
 
 def _write_model(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path) -> None:

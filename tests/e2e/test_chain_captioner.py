@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from cc_prep.errors import UserError
-from cc_train import captioner as captioners
-from cc_train import start, systems
+from cc_train import loading, start, systems
 from cc_train.runs import stored_run
 from cc_train.training.task import Request
 from tests.commands import cc_train
@@ -125,7 +124,7 @@ def test_it_starts_from_a_pair_captioner_and_from_itself(out: Path, tmp_path: Pa
         assert torch.equal(run.tensors[name], pair.tensors[name]), name
     train(out, tmp_path / "again", tmp_path / "run")
     images = torch.zeros(1, 2, 64, 64, 3, dtype=torch.uint8)
-    [caption] = captioners.load(tmp_path / "again").caption(images, beams=2)
+    [caption] = loading.load(tmp_path / "again").caption(images, beams=2)
     assert caption.mask is not None
     assert len(caption.beams) == 2
     with pytest.raises(UserError, match="has other sizes"):

@@ -12,7 +12,7 @@ import torch
 
 from cc_prep import storage
 from cc_prep.formats import training_shards
-from cc_train import captioner as captioners
+from cc_train import loading
 from cc_train.runs import run_folder, stored_run
 from cc_train.text import MARKS
 from tests.commands import cc_train
@@ -169,7 +169,7 @@ def test_shards_without_features_are_captioned_from_their_images(out: Path, shar
     """The demo's shards have none: the captioner's own backbone computes them."""
     done = cc_train("evaluate", out / "run", "--shards", shards, "--json")
     assert done.returncode == 0, done.stderr
-    inputs = captioners.load(out / "run").inputs
+    inputs = loading.load(out / "run").inputs
     assert (inputs.reads, inputs.size) == ("features", (64, 64))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cc_prep.formats import tar, training_shards
-from cc_train import captioner as captioners
+from cc_train import loading
 from tests import small_weights, stages
 from tests.commands import cc_train
 from tests.conftest import Command
@@ -69,7 +69,7 @@ def test_stored_features_and_images_give_the_same_captions(
         # The sentences of so short a training are much alike; their probabilities are not.
         for one, other in zip(row["beams"], stored["beams"], strict=True):
             assert one["score"] == pytest.approx(other["score"], abs=0.02)
-    assert captioners.load(tmp_path / "mini").inputs.reads == "features"
+    assert loading.load(tmp_path / "mini").inputs.reads == "features"
 
 
 def test_shards_without_features_are_captioned_from_their_images(

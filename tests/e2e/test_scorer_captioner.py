@@ -11,7 +11,7 @@ import pytest
 
 from cc_prep.formats import training_shards
 from cc_prep.steps.imported_features import UNKNOWN
-from cc_train import captioner as captioners
+from cc_train import loading
 from cc_train.runs import stored_run
 from tests.commands import cc_train
 from tests.conftest import Command
@@ -58,7 +58,7 @@ def test_it_is_evaluated_reported_and_captions_images(out: Path, synth_root: Pat
     images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
     done = cc_train("caption", out / "run", *images, "--json")
     assert done.returncode == 0, done.stderr
-    stored = captioners.load(out / "run").inputs
+    stored = loading.load(out / "run").inputs
     assert (stored.reads, stored.size) == ("features", (64, 64))
 
 
@@ -81,7 +81,7 @@ def test_the_public_codes_way_keeps_cbr_and_draws(out: Path, tmp_path: Path) -> 
     }  # fmt: skip
     assert (tmp_path / "run/vocab.json").exists()
     assert "<START>" in (tmp_path / "run/vocab.json").read_text()
-    assert captioners.load(tmp_path / "run").inputs.backbone
+    assert loading.load(tmp_path / "run").inputs.backbone
 
 
 def test_another_run_is_a_start(out: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from cc_prep import datasets, manifest
 from cc_prep.storage import sha256
 from cc_prep.synth import dataset
-from cc_train import captioner as captioners
+from cc_train import loading
 from cc_train.evaluation import facts
 from cc_train.runs import run_folder
 from tests.commands import cc_train
@@ -69,7 +69,7 @@ def test_its_captions_of_new_scenes_are_right(root: Path, tmp_path: Path) -> Non
 def test_masks_of_new_scenes_are_right(root: Path) -> None:
     """The card's figure is over 250 scenes; of 12 the masks have to overlap the truth by 0.6."""
     shared = union = false_alarms = 0
-    captioner = captioners.load(CHAIN)
+    captioner = loading.load(CHAIN)
     for split in ("train", "val", "test"):
         for pair in datasets.open("pairs", root=str(root), split=split):
             before_after = torch.from_numpy(np.stack((pair.before, pair.after)))

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from cc_train import Captioner
-from cc_train import captioner as captioners
+from cc_train import Captioner, loading
 from cc_train.captioner import Inputs
 from cc_train.data import shard_index
-from cc_train.evaluation import protocol
+from cc_train.evaluation import score_captioner, shard_items
 from tests import toy_captioner
 from tests.commands import cc_train
 from tests.conftest import ROOT
@@ -86,7 +85,7 @@ def test_its_captions_are_right_or_wrong(
 
 def test_references_as_predictions_are_all_right(tmp_path: Path, shards: str) -> None:
     """Keeps away: a grammar, facts and shards that do not mean the same."""
-    items = protocol.items([shards])[1]
+    items = shard_items.captioned([shards])[1]
     assert all(item.facts is not None for item in items)
     predictions = {item.name: item.references[-1] for item in items}
     (tmp_path / "all.json").write_text(json.dumps(predictions))
@@ -163,13 +162,13 @@ def test_the_step_is_that_of_the_weights_that_captioned(
     where they cannot be read a second time.
     """
     shutil.copytree(run, tmp_path / "run")
-    score = protocol.score
+    score = score_captioner.score
 
     def while_it_trains_on(*arguments: Any) -> Any:
         shutil.rmtree(tmp_path / "run/checkpoints")
         return score(*arguments)
 
-    monkeypatch.setattr(protocol, "score", while_it_trains_on)
+    monkeypatch.setattr(score_captioner, "score", while_it_trains_on)
     done = cc_train("evaluate", tmp_path / "run", "--shards", shards)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run/evaluation/scores.json").read_text())["step"] == 2
@@ -203,7 +202,7 @@ def test_what_is_of_predictions_alone_is_refused(run: Path, shards: str, option:
 
 
 def test_load(run: Path) -> None:
-    captioner = captioners.load(run)
+    captioner = loading.load(run)
     assert captioner.inputs == Inputs((32, 32))
     pair = torch.zeros(3, 2, 32, 32, 3, dtype=torch.uint8)
     greedy, searched = captioner.caption(pair), captioner.caption(pair, beams=1)

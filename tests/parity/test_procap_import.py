@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from cc_prep.errors import UserError
 from cc_prep.models import vqgan
-from cc_train import captioner as captioners
+from cc_train import loading
 from cc_train.cli import cli
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
@@ -77,7 +77,7 @@ def test_a_captioner_says_what_it_said(folder: Path, tmp_path: Path) -> None:
              "--heads", sizes["num_attention_heads"], "--length", sizes["max_t_len"]]  # fmt: skip
     cli.main([str(part) for part in arguments], standalone_mode=False)
     assert not (tmp_path / "ran").exists(), "a payload ran"
-    captioner = captioners.load(tmp_path / "run")
+    captioner = loading.load(tmp_path / "run")
     assert isinstance(captioner, ProCap)
     with np.load(folder / "io.npz") as io:
         pairs = torch.from_numpy(np.stack((io["before"], io["after"]), axis=1))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cc_prep.errors import UserError
-from cc_train import captioner as captioners
+from cc_train import loading
 from cc_train.cli import cli
 from cc_train.decoding.search import greedy
 from cc_train.systems.scorer import recipe
@@ -83,7 +83,7 @@ def test_a_captioner_says_what_it_said(
 ) -> None:
     file = save(tmp_path / "scorer.pt", monkeypatch, legacy)
     run_import(file, "--vocabulary", vocabulary(tmp_path), "--out", tmp_path / "run")
-    captioner = captioners.load(tmp_path / "run")
+    captioner = loading.load(tmp_path / "run")
     assert isinstance(captioner, ScorerCaptioner)
     settings = json.loads((tmp_path / "run/settings.json").read_text())
     assert settings["reference_quirks"] is True

@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
+from cc_train.options import run_folder_option
+
 
 @click.command("import-procap")
 @click.argument("file")
-@click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
+@run_folder_option
 @click.option("--word2idx", metavar="FILE", help="Its word2idx.json, for a stage-2 checkpoint.")
 @click.option(
     "--heads",

@@ -6,11 +6,13 @@ from typing import Any
 
 import click
 
+from cc_train.options import run_folder_option
+
 
 @click.command("import-scorer")
 @click.argument("file")
 @click.option("--vocabulary", required=True, metavar="FILE", help="Its vocab.json: {word: id}.")
-@click.option("--out", "run", required=True, metavar="RUN", help="The run's folder.")
+@run_folder_option
 @click.option(
     "--heads",
     type=click.IntRange(1),

@@ -11,7 +11,8 @@ import pytest
 
 from cc_prep import weights
 from cc_prep.errors import UserError
-from cc_train import commands, start, systems
+from cc_train import start, systems
+from cc_train.commands import train
 from cc_train.runs import run_folder
 from cc_train.training.task import Request, Task
 from tests import toy_captioner
@@ -66,6 +67,6 @@ print([name for name in ("torch._dynamo", "nltk", "scipy.stats") if name in sys.
 
 def test_a_training_starts_from_weights_by_name() -> None:
     """Keeps away: "no such file" for a name that every other option takes."""
-    assert commands._start("clip4idc-mini") == weights.verify("clip4idc-mini").path
+    assert train._start("clip4idc-mini") == weights.verify("clip4idc-mini").path
     with pytest.raises(UserError, match="--init clip4idc-min: no such file or folder"):
-        commands._start("clip4idc-min")
+        train._start("clip4idc-min")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cc_prep import storage
-from cc_train import captioner
+from cc_train import loading
 from cc_train.captioner import Attention, Caption, Inputs
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
@@ -43,7 +43,7 @@ def shards(tmp_path: Path) -> str:
 
 
 def of_captioner(monkeypatch: pytest.MonkeyPatch, tokenizer: str) -> None:
-    monkeypatch.setattr(captioner, "load", lambda place: Sees(tokenizer))
+    monkeypatch.setattr(loading, "load", lambda place: Sees(tokenizer))
 
 
 def test_one_sample_keeps_no_other_from_its_caption(

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from cc_prep.media import images
 from cc_prep.settings import build
-from cc_train import captioner
+from cc_train import loading
 from cc_train.data import image_pairs
-from cc_train.evaluation import evaluation, protocol
+from cc_train.evaluation import evaluation, shard_items
 from cc_train.evaluation.captions import metrics
 from cc_train.report import page
 from cc_train.systems.procap import stage1, stage2
@@ -70,7 +70,7 @@ def pixels(folder: Path) -> torch.Tensor:
 
 def test_frames_come_from_the_head_and_the_vqgan(folder: Path) -> None:
     """Both ends are the images' tokens, and all between them is what the head says."""
-    model = captioner.load(folder / "2/run")
+    model = loading.load(folder / "2/run")
     drawn = model.imagine(pixels(folder))  # type: ignore[attr-defined]
     assert drawn.shape == (1, K + 2, SIDE, SIDE, 3)
     vqgan = model.features.vqgan  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def test_frames_come_from_the_head_and_the_vqgan(folder: Path) -> None:
 def test_stage1_imagines_by_itself(folder: Path) -> None:
     drawn = stage1.imagine(folder / "1/run", (folder / "before.png", folder / "after.png"), "a b")
     assert drawn.shape == (4, SIDE, SIDE, 3)
-    of_stage2 = captioner.load(folder / "2/run").imagine(pixels(folder))  # type: ignore[attr-defined]
+    of_stage2 = loading.load(folder / "2/run").imagine(pixels(folder))  # type: ignore[attr-defined]
     assert np.array_equal(drawn[[0, 1, 3]], of_stage2[0, [0, 1, -1]].numpy())
 
 
@@ -132,7 +132,7 @@ def test_mistakes_are_one_line(
 def test_the_report_shows_them(folder: Path, tmp_path: Path) -> None:
     run = folder / "2/run"
     shards = f"{folder}/train-*.tar"
-    items = protocol.items([shards])[1]
+    items = shard_items.captioned([shards])[1]
     captions = {item.id: "a caption" for item in items}
     scores = evaluation.evaluate(items, captions, metrics.PLAIN)
     evaluation.write(tmp_path / "evaluation", scores, items, captions)

@@ -16,8 +16,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
 from cc_prep.media.images import encode_image
 from cc_prep.storage import sha256
-from cc_train import captioner as captioners
-from cc_train import configs, start
+from cc_train import configs, loading, start
 from cc_train.data import found_entities, shard_index
 from cc_train.evaluation.predict import predict
 from cc_train.layers.frozen_backbone import BackboneSpec
@@ -107,7 +106,7 @@ def test_a_run_resumes_and_holds_adapters_alone(
     trained = ("lora_", ".connector.")
     assert network
     assert all(any(mark in name for mark in trained) for name in network)
-    captioner: Any = captioners.load(whole)
+    captioner: Any = loading.load(whole)
     assert captioner.inputs.entities == 1
     entries = shard_index.read([str(shards / "train-*.tar")])
     spoken = {sample.key: one for sample, one in predict(captioner, entries[:2])}
@@ -120,7 +119,7 @@ def test_a_run_resumes_and_holds_adapters_alone(
     height, width = captioner.inputs.size
     images = torch.zeros(1, 2, height, width, 3, dtype=torch.uint8)
     assert len(captioner.caption(images, beams=2)[0].beams) == 2
-    packed: Any = captioners.load(export.save(whole, tmp_path / "packed"))
+    packed: Any = loading.load(export.save(whole, tmp_path / "packed"))
     (original,), (again,) = captioner.caption(images), packed.caption(images)
     assert again.score == pytest.approx(original.score, abs=0.1)  # its adapters are in float16
     captioned = pictures.captioned(str(whole), entries[:2])
@@ -131,7 +130,7 @@ def test_a_run_of_pasted_pictures(folder: Path, shards: Path, tmp_path: Path) ->
     """Keeps away: a captioner that is loaded with two pictures after a training with one."""
     chosen = settings(folder, "smolvlm", shards, 1, model={"images": "pasted"})
     start.train("mllm", chosen, request(shards, tmp_path / "run"))
-    captioner: Any = captioners.load(tmp_path / "run")
+    captioner: Any = loading.load(tmp_path / "run")
     assert captioner.inputs.size == (56, 28)
     entries = shard_index.read([str(shards / "train-*.tar")])
     ((_, caption),) = predict(captioner, entries[:1])
@@ -146,7 +145,7 @@ def test_entities_that_were_found_are_asked_about(
 ) -> None:
     """Keeps away: evaluation without the entities that training named."""
     start.train("mllm", settings(folder, "smolvlm", shards, 1), request(shards, tmp_path))
-    captioner: Any = captioners.load(tmp_path)
+    captioner: Any = loading.load(tmp_path)
     entries = shard_index.read([str(shards / "train-*.tar")])
     asked: list[Any] = []
     plain = captioner.prompt_tokenizer.question
@@ -222,11 +221,11 @@ def test_another_model_than_the_run_was_trained_with_is_refused(
     start.train("mllm", settings(folder, "smolvlm", shards, 1), request(shards, tmp_path / "run"))
     other = small_mllm.save(tmp_path, "smolvlm")
     monkeypatch.setenv("CC_TRAIN_MLLM_WEIGHTS", str(other))
-    assert captioners.load(tmp_path / "run")
+    assert loading.load(tmp_path / "run")
     values = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(values | {"pad_token_id": 1}))
     with pytest.raises(UserError, match=r"another model than .* was trained with"):
-        captioners.load(tmp_path / "run")
+        loading.load(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["synth", "pairs"])

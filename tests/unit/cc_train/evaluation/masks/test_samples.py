@@ -16,7 +16,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
 from cc_prep.records import FrameSequence, ImagePair
 from cc_train.captioner import Caption, Inputs
-from cc_train.evaluation import evaluation, protocol
+from cc_train.evaluation import evaluation, score_captioner, shard_items
 from cc_train.evaluation.masks import files
 from cc_train.evaluation.validation import Validation
 
@@ -42,7 +42,7 @@ class Points:
 def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """One measure of captions: the others start Java, which takes most of a minute."""
     quick = partial(evaluation.evaluate, measures=("CIDEr",))
-    monkeypatch.setattr(protocol.evaluation, "evaluate", quick)
+    monkeypatch.setattr(evaluation, "evaluate", quick)
 
 
 def write(folder: Path, *masks: tuple[np.ndarray | None, tuple[str, ...]]) -> str:
@@ -75,8 +75,8 @@ def test_masks_of_samples_are_scored(tmp_path: Path) -> None:
     pattern = write(
         tmp_path, (band(0, 32), one), (band(0, 0), one), (None, one), (band(8, 16), one)
     )
-    entries, items = protocol.items([pattern])
-    scores, captions = protocol.score(Points(), entries, items, 1, QUIET)
+    entries, items = shard_items.captioned([pattern])
+    scores, captions = score_captioner.score(Points(), entries, items, 1, QUIET)
     assert scores.masks is not None
     figures = scores.figures()["masks"]
     assert (figures["pairs"], figures["unchanged pairs"], figures["false alarms"]) == (3, 1, 100)
@@ -89,7 +89,7 @@ def test_each_sample_is_read_once_for_its_caption_and_mask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: twice the requests on an object store, in every validation."""
-    entries, items = protocol.items([write(tmp_path, *[(band(0, 8), ("change",))] * 3)])
+    entries, items = shard_items.captioned([write(tmp_path, *[(band(0, 8), ("change",))] * 3)])
     reads: list[str] = []
     plain = training_shards.read_at
 
@@ -103,13 +103,13 @@ def test_each_sample_is_read_once_for_its_caption_and_mask(
     assert "mIoU_change" in validation(Points())
     assert len(reads) == 3
     reads.clear()
-    protocol.score(Points(), entries, items, 1, QUIET)
+    score_captioner.score(Points(), entries, items, 1, QUIET)
     assert len(reads) == 2 * 3, "in order and swapped"
 
 
 def test_a_captioner_or_shards_without_masks(tmp_path: Path) -> None:
-    entries, items = protocol.items([write(tmp_path, (None, ("change",)))])
-    scores, _ = protocol.score(Points(), entries, items, 1, QUIET)
+    entries, items = shard_items.captioned([write(tmp_path, (None, ("change",)))])
+    scores, _ = score_captioner.score(Points(), entries, items, 1, QUIET)
     assert scores.masks is None
     assert "masks" not in scores.figures()
 
@@ -118,9 +118,11 @@ def test_masks_of_other_classes_are_left_out(tmp_path: Path) -> None:
     """Keeps away: road counted as building, because both are class 1 of their data."""
     roads, buildings = ("road", "building"), ("building",)
     pattern = write(tmp_path, (band(0, 16), roads), (band(0, 16), buildings))
-    entries, items = protocol.items([pattern])
+    entries, items = shard_items.captioned([pattern])
     captioner, screen = Points(1, roads), io.StringIO()
-    scores, captions = protocol.score(captioner, entries, items, 1, Console(file=screen, width=200))
+    scores, captions = score_captioner.score(
+        captioner, entries, items, 1, Console(file=screen, width=200)
+    )
     assert scores.masks is not None
     assert (scores.masks.pairs, scores.masks.classes) == (1, roads)
     assert len(captions) == 2
@@ -132,10 +134,10 @@ def test_masks_are_written_as_anybody_s_are_scored(tmp_path: Path) -> None:
     """Keeps away: masks that are counted and gone, or lie beside those of an earlier evaluation."""
     one = ("change",)
     pattern = write(tmp_path, (band(0, 32), one), (band(8, 16), one), (None, one))
-    entries, items = protocol.items([pattern])
+    entries, items = shard_items.captioned([pattern])
     out = tmp_path / "out"
-    protocol.score(Points(), entries, items, 1, QUIET, out)
-    scores, _ = protocol.score(Points(), entries[1:], items[1:], 1, QUIET, out)
+    score_captioner.score(Points(), entries, items, 1, QUIET, out)
+    scores, _ = score_captioner.score(Points(), entries[1:], items[1:], 1, QUIET, out)
     predicted, true = out / "predicted_masks", out / "true_masks"
     keys = [entry.key for entry in entries]
     assert [file.stem for file in sorted(predicted.iterdir())] == keys[1:]
@@ -147,21 +149,21 @@ def test_masks_are_written_as_anybody_s_are_scored(tmp_path: Path) -> None:
 
 def test_masks_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     """Keeps away: a folder emptied that no evaluation wrote."""
-    entries, items = protocol.items([write(tmp_path, (band(0, 32), ("change",)))])
+    entries, items = shard_items.captioned([write(tmp_path, (band(0, 32), ("change",)))])
     own = tmp_path / "out/true_masks/own.png"
     own.parent.mkdir(parents=True)
     own.write_bytes(b"own")
     with pytest.raises(UserError, match="true_masks: masks of no evaluation"):
-        protocol.score(Points(), entries, items, 1, QUIET, tmp_path / "out")
+        score_captioner.score(Points(), entries, items, 1, QUIET, tmp_path / "out")
     assert own.read_bytes() == b"own"
 
 
 def test_classes_that_do_not_fit(tmp_path: Path) -> None:
     """Keeps away: two data sets in one matrix, and an index beyond it."""
-    entries, items = protocol.items(
+    entries, items = shard_items.captioned(
         [write(tmp_path, (band(0, 8), ("change",)), (band(0, 8), ("road", "building")))]
     )
     with pytest.raises(UserError, match=r"other classes \(change and road, building\)"):
-        protocol.score(Points(), entries, items, 1, QUIET)
+        score_captioner.score(Points(), entries, items, 1, QUIET)
     with pytest.raises(UserError, match="class 2 is predicted, of 1"):
-        protocol.score(Points(2), entries[:1], items[:1], 1, QUIET)
+        score_captioner.score(Points(2), entries[:1], items[:1], 1, QUIET)

@@ -1,4 +1,4 @@
-"""A captioner on the samples of training shards: captions, their scores, the check of the order."""
+"""Scores a captioner on samples of training shards: captions, masks, the check of the order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from cc_prep.errors import UserError
 from cc_train.captioner import CaptionModel
-from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, faithfulness, protocols
 from cc_train.evaluation.captions import coco
@@ -19,27 +17,6 @@ from cc_train.evaluation.evaluation import Evaluation
 from cc_train.evaluation.masks import written
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.predict import predict
-
-
-def items(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
-    """The samples that have captions, and the same as items. Raises UserError."""
-    entries, captioned, _ = all_items(shards)
-    return entries, captioned
-
-
-def all_items(shards: Sequence[str]) -> tuple[list[Entry], list[Item], list[Item]]:
-    """The samples that have captions, the same as items, and the items that have no captions.
-
-    Raises UserError where no sample has a caption.
-    """
-    entries = shard_index.read(shards)
-    metas = zip(shard_index.metas(entries), shard_index.facts(entries), strict=True)
-    listed = coco.items([{**meta, "facts": facts} for meta, facts in metas])
-    captioned = [pair for pair in zip(entries, listed, strict=True) if pair[1].references]
-    if not captioned:
-        raise UserError("no sample of these shards has a caption", "Give a captioned split")
-    without = [item for item in listed if not item.references]
-    return [entry for entry, _ in captioned], [item for _, item in captioned], without
 
 
 def score(

@@ -1,0 +1,1 @@
+"""What the commands of `cc-train` do that train, evaluate and caption."""

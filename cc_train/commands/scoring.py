@@ -1,0 +1,168 @@
+"""Scores a run, predictions or masks, prints the scores and writes them into a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from cc_prep import storage
+from cc_prep.console import on_stderr
+from cc_prep.errors import UserError
+from cc_prep.words import counted
+from cc_train import loading
+from cc_train.captioner import CaptionModel
+from cc_train.evaluation import evaluation, score_captioner, shard_items, signature
+from cc_train.evaluation.captions import coco
+from cc_train.evaluation.captions.coco import Item
+from cc_train.evaluation.evaluation import Evaluation
+from cc_train.evaluation.masks import files as mask_files
+from cc_train.evaluation.masks import segmentation
+from cc_train.runs import run_folder, stored_run
+from cc_train.sharing import hub
+from cc_train.training.settings import pick_device
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where scores go. folder: that they are written into; None for the default of what is scored.
+    as_json: print them as JSON, not as a table.
+    """
+
+    folder: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class References:
+    """What predictions are scored against.
+
+    file: references; None where they are those of `shards`. types: a file of types of change.
+    facts: a file of what truly changed.
+    """
+
+    file: str | None
+    shards: tuple[str, ...]
+    types: str | None
+    facts: str | None
+
+    def read(self) -> tuple[list[Item], list[Item]]:
+        """The pairs that have captions, and those that have none. Raises UserError."""
+        if self.file is not None:
+            items, uncaptioned = coco.read_references(self.file), coco.read_uncaptioned(self.file)
+        else:
+            _, items, uncaptioned = shard_items.with_uncaptioned(self.shards)
+        items = _with_types(items, self.types) if self.types else items
+        items = coco.with_facts(items, self.facts) if self.facts else items
+        return items, uncaptioned
+
+
+def score_run(
+    run: str,
+    shards: tuple[str, ...],
+    output: Output,
+    *,
+    facts: str | None,
+    protocol: str | None,
+    beams: int,
+    device: str,
+) -> None:
+    """Captions the samples of shards and scores the captions; writes RUN/evaluation by default.
+
+    facts, protocol: see `References` and `evaluation.evaluate`. beams: 1 is greedy. Raises
+    UserError.
+    """
+    place = Path(output.folder or evaluation.default_folder(run))
+    entries, items = shard_items.captioned(shards)
+    items = coco.with_facts(items, facts) if facts else items
+    captioner, step = _captioner_and_step(run, device)
+    scores, captions = score_captioner.score(
+        captioner, entries, items, beams, on_stderr(), place, protocol
+    )
+    scores.step = step
+    scores.trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
+    evaluation.write(place, scores, items, captions)
+    _print(scores, place, output.as_json)
+
+
+def score_predictions(
+    files: tuple[str, ...],
+    references: References,
+    output: Output,
+    *,
+    predicted_only: bool,
+    protocol: str | None,
+) -> None:
+    """Scores the predictions in files; writes NAME.evaluation, of the first one, by default.
+
+    predicted_only: leave out pairs without a prediction. protocol: see `evaluation.evaluate`.
+    Raises UserError.
+    """
+    place = Path(output.folder or f"{files[0].rstrip('/')}.evaluation")
+    coco.check_apart(place, [*files, *filter(None, [references.file])])
+    predicted = coco.read_predictions(files)
+    items, uncaptioned = references.read()
+    count = len(items)
+    captions, items = coco.matched(predicted, items, predicted_only, uncaptioned)
+    _say_left_out(count - len(items), len(predicted) - len(captions))
+    subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
+    scores = evaluation.evaluate(items, captions, protocol=protocol, subset=subset)
+    evaluation.write(place, scores, items, captions, uncaptioned)
+    _print(scores, place, output.as_json)
+
+
+def score_masks(predictions: str, references: str, output: Output, *, classes: int | None) -> None:
+    """Scores the masks in a folder against those in another; writes nothing by default.
+
+    classes: see `cc_train.evaluation.masks.files.score`. Raises UserError.
+    """
+    place = None
+    if output.folder is not None:
+        place = str(Path(output.folder) / evaluation.SCORES)
+        if storage.exists(place) and not _holds_masks_alone(place):
+            raise UserError(f"{place}: not the scores of masks", "Give another --out")
+    figures = mask_files.score(predictions, references, classes).figures()
+    if place is not None:
+        storage.write_json(place, {"masks": figures})
+    click.echo(json.dumps(figures, indent=2) if output.as_json else segmentation.table(figures))
+
+
+def _print(scores: Evaluation, place: Path, as_json: bool) -> None:
+    click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
+    click.echo(f"files: {place}", err=True)
+
+
+def _with_types(items: Sequence[Item], place: str) -> list[Item]:
+    """The items in the groups of a type mapping; a note says how many changed pairs it lacks."""
+    typed = coco.with_types(items, place)
+    without = sum(item.groups == (coco.CHANGE,) for item in typed)
+    if without:
+        click.echo(f"{place}: no type of {without} changed pairs", err=True)
+    return typed
+
+
+def _captioner_and_step(run: str, device: str) -> tuple[CaptionModel, int]:
+    """The captioner of a run, and the step of its checkpoint, 0 of an exported one."""
+    stored = stored_run.read(hub.locate(run))
+    return loading.of_run(stored, run, pick_device(device)), stored.step
+
+
+def _say_left_out(pairs: int, predictions: int) -> None:
+    """pairs: how many have no prediction. predictions: how many are of pairs without captions."""
+    if pairs:
+        click.echo(f"left out: {counted(pairs, 'pair')} without a prediction", err=True)
+    if predictions:
+        count = counted(predictions, "prediction")
+        click.echo(f"left out: {count} of pairs without captions", err=True)
+
+
+def _holds_masks_alone(place: str) -> bool:
+    """Whether a file of scores may be replaced by those of masks: it has none of captions."""
+    try:
+        scores = storage.read_json(place)
+    except ValueError:
+        return False
+    return isinstance(scores, dict) and scores.keys() == {"masks"}

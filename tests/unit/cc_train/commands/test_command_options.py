@@ -1,0 +1,65 @@
+"""The options of `cc-train evaluate` and `cc-train caption`, and which do not go together."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import click
+import pytest
+
+from cc_prep.errors import UserError
+from cc_train import cli
+from cc_train.commands import caption, evaluate
+
+SHARDS: Any = ("test-000000.tar",)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [(cli.evaluate, evaluate.Options), (cli.caption, caption.Options)]
+)
+def test_the_command_line_and_the_command_have_the_same_options(
+    command: click.Command, options: type
+) -> None:
+    """Keeps away: an option that the help lists and that ends in a TypeError."""
+    assert {one.name for one in command.params} == {one.name for one in fields(options)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 2, "predicted_only": True}, "masks and captions are both"),
+        ({"mask_predictions": "x", "shards": SHARDS}, "masks and captions are both"),
+        ({"mask_references": "x"}, "--mask-predictions and --mask-references belong together"),
+        ({"predictions": ("x",), "protocol": "coco"}, "no protocol is named coco"),
+        ({"predictions": ("x",)}, "--predictions stand against"),
+        ({"predictions": ("x",), "references": "y", "shards": SHARDS}, "stand against"),
+        ({"predictions": ("x",), "references": "y", "run": "z"}, "stand against"),
+        ({}, "nothing is given to score"),
+        ({"shards": SHARDS, "types": "x"}, "nothing is given to score"),
+        ({"run": "x", "shards": SHARDS, "types": "y"}, "are of --predictions"),
+        ({"run": "x", "shards": SHARDS, "predicted_only": True}, "are of --predictions"),
+    ],
+)
+def test_what_evaluate_refuses(options: dict[str, Any], message: str) -> None:
+    """Keeps away: a file that is read, or a captioner that is loaded, before a mistake is named."""
+    with pytest.raises(UserError, match=message):
+        evaluate.evaluate(evaluate.Options(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask": "m.png", "pairs": "x.csv"}, "--mask and --overlay are of one pair"),
+        ({"places": ("r", "a", "b"), "mask": "m.jpg"}, "m.jpg"),
+        ({"places": ("r", "a", "b"), "shards": SHARDS}, "--shards and other pairs"),
+        ({"pairs": "x.csv", "shards": SHARDS}, "--shards and other pairs"),
+        ({"places": ("r", "a", "b"), "limit": 1}, "--limit without --shards"),
+        ({"places": ("r",)}, "no images given"),
+        ({"places": ("r", "a", "b"), "pairs": "x.csv"}, "images and --pairs"),
+    ],
+)
+def test_what_caption_refuses(options: dict[str, Any], message: str) -> None:
+    """Keeps away: a captioner that is loaded before a mistake is named."""
+    with pytest.raises(UserError, match=message):
+        caption.caption(caption.Options(**options))
