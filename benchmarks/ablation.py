@@ -18,40 +18,39 @@ With --share or --steps it is a trial: folders of its own below OUT, its results
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import click
 import yaml
-from lib import ablation_tables
+from lib import curves, tables
 from lib.ablation_rows import FEATURES, TABLES, Row, Stage1
-from lib.trainings import Results, append, figures, read, replace, run, sets
+from lib.lab import Lab, place_of_results
+from lib.results import Results, digest
+from lib.trainings import render, run, sets
 from rich.console import Console
 
 from cc_prep import manifest
 from cc_train import configs
 from cc_train.systems.procap.stage1 import Settings
 
-SIZE = 112
 CONFIG = "synth_features"
+FIGURES = ("exact", "told apart", "type", "color", "shape", "CIDEr")
 RESULTS = "benchmarks/results/ablation.jsonl"
 PICTURES = "docs/images"
 # The frames in between are for stage 1 alone, so fewer scenes have them.
 SCENES, FRAME_SCENES = 4000, 1000
 # Stage 2 sees half of the scenes mirrored.
 BUILD, STAGE2 = ("features.mirrored=true",), ("mirror=0.5",)
-WRITING = Lock()
 
 
 @click.command()
 @click.option("--out", required=True, help="For scenes, shards and trainings.")
 @click.option(
-    "--table", "tables", multiple=True, type=click.Choice([*TABLES]), help="Default: all."
+    "--table", "tables_asked", multiple=True, type=click.Choice([*TABLES]), help="Default: all."
 )
 @click.option("--row", "names", multiple=True, help="Trains these rows alone, by their names.")
 @click.option("--seeds", default=3, show_default=True)
@@ -62,7 +61,7 @@ WRITING = Lock()
 @click.option("--docs", help="A page whose tables and pictures are replaced; not by a trial.")
 def main(
     out: str,
-    tables: tuple[str, ...],
+    tables_asked: tuple[str, ...],
     names: tuple[str, ...],
     seeds: int,
     jobs: int,
@@ -72,38 +71,43 @@ def main(
     docs: str | None,
 ) -> None:
     """Trains what has no result yet, and writes the tables."""
-    rows = [row for table in tables or TABLES for row in TABLES[table]]
+    rows = [row for table in tables_asked or TABLES for row in TABLES[table]]
     if unknown := {*names} - {row.name for row in rows}:
         raise click.UsageError(f"--row: no table has {', '.join(sorted(unknown))}")
     rows = [row for row in rows if not names or row.name in names]
     trial = share != 100 or steps is not None
-    file = Path(results or (f"{out}/trial.jsonl" if trial else RESULTS))
-    lab = Lab(Path(out), share, steps, file)
-    missing = [(row, seed) for seed in range(seeds) for row in lab.without_result(rows, seed)]
-    if missing:
-        lab.prepare([row for row, _ in missing])
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            for future in [pool.submit(lab.result, row, seed) for row, seed in missing]:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    lab = Ablation(Path(out), share, steps, place_of_results(results, out, RESULTS, trial))
+    lab.work(rows, seeds, jobs)
     known = lab.known(row for table in TABLES.values() for row in table)
-    for table in tables or TABLES:
+    for table in tables_asked or TABLES:
         if sum(bool(known[row.training]) for row in TABLES[table]) < 2:
             continue  # one row compares nothing
-        text = ablation_tables.markdown(table, known)
+        text = table_of(table, known)
         print(f"\n{table}\n{text}")
         if docs and not trial:
-            replace(Path(docs), f"ablation {table}", text)
-            ablation_tables.draw(table, known, Path(PICTURES) / f"ablation-{table}.png")
+            tables.replace(Path(docs), f"ablation {table}", text)
+            draw(table, known, Path(PICTURES) / f"ablation-{table}.png")
     if docs and trial:
         print(f"\n{docs} stays as it is: --share or --steps makes this a trial")
 
 
-class Lab:
-    """The folder of an ablation: scenes, shards and trainings.
+def table_of(table: str, known: Results) -> str:
+    """A table, and the paper's CIDEr where it has any."""
+    rows = {row.name: known[row.training] for row in TABLES[table]}
+    papers = {row.name: f"{row.paper}" for row in TABLES[table] if row.paper is not None}
+    return tables.table_of(rows, FIGURES, {"paper's CIDEr": papers} if papers else {})
+
+
+def draw(table: str, known: Results, path: Path) -> None:
+    """A picture of the validations of a table's rows."""
+    rows = {
+        row.name: [line["curve"] for line in known[row.training].values()] for row in TABLES[table]
+    }
+    curves.draw(rows, path)
+
+
+class Ablation(Lab[Row]):
+    """The rows of the tables.
 
     share: of the scenes, in %. steps: of either stage, None for the manifest's. Both are in the
     folders' names where they are not the usual, since a training that is started with other steps
@@ -111,78 +115,58 @@ class Lab:
     """
 
     def __init__(self, folder: Path, share: int, steps: int | None, results: Path) -> None:
-        self.share, self.steps, self.results = share, steps, results
-        self.folder = folder if share == 100 else folder / f"share-{share}"
+        super().__init__(folder if share == 100 else folder / f"share-{share}", results)
+        self.share, self.steps = share, steps
         self.runs = self.folder / ("runs" if steps is None else f"runs-of-{steps}-steps")
         self.first_stage: dict[str, Lock] = {}
 
-    def conditions(self, row: Row) -> str:
-        """Names what a row's result depends on besides the row: of another manifest, fewer scenes
-        or other steps, no result counts."""
-        known = yaml.safe_load(manifest.text_of(CONFIG))
+    def name(self, variant: Row) -> str:
+        return variant.training
+
+    def conditions(self, variant: Row) -> str:
+        """Of another manifest, fewer scenes or other steps, no result counts."""
+        known = loaded_manifest()
         stage1 = known["train"]["stage1"]
         content = [known["features"], known["image_size"], known["train"]["stage2"],
                    stage1["frames"], stage1["network"],
                    SCENES, BUILD, STAGE2, self.share, self.steps]  # fmt: skip
-        if row.stage1 is not None:
+        if variant.stage1 is not None:
             content += [known, FRAME_SCENES]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+        return digest(content)
 
     def pairs(self, backbone: str) -> Path:
         """Where the pairs of stage 2 are built, with the features of a backbone."""
         return self.folder / ("pairs" if backbone == FEATURES else f"pairs-{backbone}")
 
-    def known(self, rows: Iterable[Row]) -> Results:
-        """The results of these rows by training and seed."""
-        return {
-            row.training: read(self.results, self.conditions(row)).get(row.training, {})
-            for row in rows
-        }
-
-    def without_result(self, rows: Iterable[Row], seed: int) -> list[Row]:
-        """The rows that have none for a seed; one of those that are the same training."""
-        by_training = {row.training: row for row in rows}
-        known = self.known(by_training.values())
-        return [row for name, row in by_training.items() if seed not in known[name]]
-
-    def prepare(self, rows: Sequence[Row]) -> None:
-        """Scenes and shards, where they are not there yet."""
+    def prepare(self, variants: Sequence[Row]) -> None:
         scenes, frames = (max(40, n * self.share // 100) for n in (SCENES, FRAME_SCENES))
-        wording = ("--size", SIZE, "--wording", "plain")
-        run(
-            "cc-prep", "synth", self.folder / "scenes", "--scenes", scenes, "--seed", 2000, *wording
-        )
-        for backbone in sorted({row.backbone for row in rows}):
+        render(self.folder / "scenes", scenes, 2000)
+        for backbone in sorted({row.backbone for row in variants}):
             run("cc-prep", "build", "pairs", "--root", self.folder / "scenes",
                 "--out", self.pairs(backbone), *sets(*BUILD, f"features.backbone={backbone}")
                 )  # fmt: skip
-        processes = sorted({row.stage1.process for row in rows if row.stage1 is not None})
+        processes = sorted({row.stage1.process for row in variants if row.stage1 is not None})
         if processes:
-            run("cc-prep", "synth", self.folder / "process", "--scenes", frames, "--seed", 2001,
-                "--truth", *wording)  # fmt: skip
+            render(self.folder / "process", frames, 2001, "--truth")
         for process in processes:
             run("cc-prep", "build", CONFIG, "--root", self.folder / "process",
                 "--out", self.folder / process, *sets(f"interpolate.method={process}"))  # fmt: skip
 
-    def result(self, row: Row, seed: int) -> None:
-        """Trains a row with a seed and adds its figures to the results."""
-        began = time.monotonic()
-        run_folder = self._stage2(row, seed)
-        evaluation = run_folder / "evaluation"
-        run("cc-train", "evaluate", run_folder, "--out", evaluation,
-            "--shards", self.pairs(row.backbone) / "shards/test-*.tar")  # fmt: skip
-        scores = json.loads((evaluation / "scores.json").read_text())
-        line = {
-            "training": row.training,
-            "conditions": self.conditions(row),
-            "name": f"{row.table}: {row.name}",
-            "seed": seed,
-            **figures(scores),
-            "minutes": round((time.monotonic() - began) / 60, 1),
-            "curve": ablation_tables.curves(run_folder),
-        }
-        with WRITING:
-            append(self.results, line)
+    def train(self, variant: Row, seed: int) -> Path:
+        """Both stages; the folder of stage 2."""
+        settings = [f"queries.k={variant.k}", *STAGE2, *variant.settings]
+        options = self._from_nothing()
+        if variant.stage1 is not None:
+            options = ["--init", self._stage1(variant.stage1, seed)]
+        folder = self.runs / f"stage2-{variant.training}-{seed}"
+        pairs = self.pairs(variant.backbone)
+        return self._train("stage2", folder, pairs, seed, [*options, *sets(*settings)])
+
+    def test_shards(self, variant: Row) -> Path:
+        return self.pairs(variant.backbone) / "shards/test-*.tar"
+
+    def notes(self, variant: Row, run: Path) -> dict[str, Any]:
+        return {"name": f"{variant.table}: {variant.name}", "curve": curves.curve_of(run)}
 
     def _stage1(self, stage1: Stage1, seed: int) -> Path:
         """The run of a stage 1, which the rows that start from it share."""
@@ -193,15 +177,6 @@ class Lab:
                 "stage1", folder, self.folder / stage1.process, seed, sets(*stage1.settings)
             )
         return folder
-
-    def _stage2(self, row: Row, seed: int) -> Path:
-        settings = [f"queries.k={row.k}", *STAGE2, *row.settings]
-        options = self._from_nothing()
-        if row.stage1 is not None:
-            options = ["--init", self._stage1(row.stage1, seed)]
-        folder = self.runs / f"stage2-{row.training}-{seed}"
-        pairs = self.pairs(row.backbone)
-        return self._train("stage2", folder, pairs, seed, [*options, *sets(*settings)])
 
     @staticmethod
     def _from_nothing() -> list[object]:
@@ -220,6 +195,12 @@ class Lab:
             *sets("loop.threads=1", f"loop.seed={seed}"), *options,
             *(["--steps", self.steps] if self.steps else []))  # fmt: skip
         return folder
+
+
+@cache
+def loaded_manifest() -> Any:
+    """The settings of the ablation's manifest."""
+    return yaml.safe_load(manifest.text_of(CONFIG))
 
 
 if __name__ == "__main__":

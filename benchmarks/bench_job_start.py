@@ -3,7 +3,8 @@
     python benchmarks/bench_job_start.py [--repeats 5]
 
 A job of one pair is compared with Ray Data alone, which hands one row to a function that returns
-it; the imports and the first step of a training with `import torch`. Linux only.
+it; the imports and the first step of a training with `import torch`. The programs take turns;
+medians. Linux only.
 """
 
 from __future__ import annotations
@@ -74,13 +75,24 @@ def main(repeats: int) -> None:
             "training": partial(processor_seconds, sys.executable, "-c", TRAINING),
             "import torch": partial(processor_seconds, sys.executable, "-c", "import torch"),
         }
-        seconds = {
-            program: statistics.median(measure() for _ in range(repeats))
-            for program, measure in programs.items()
-        }
+        rounds = [
+            {program: measure() for program, measure in programs.items()} for _ in range(repeats)
+        ]
+    seconds = {
+        program: statistics.median(measured[program] for measured in rounds) for program in programs
+    }
     for program, median in seconds.items():
         print(f"{median:6.2f} s  {program}")
-    report("job_start", seconds)
+    ratios = {
+        program: seconds[program] / seconds[other]
+        for program, other in (
+            ("job, crossfade", "Ray Data alone"),
+            ("job, rife", "Ray Data alone"),
+            ("training", "import torch"),
+        )
+    }
+    print(", ".join(f"{program}: × {ratio:.2f}" for program, ratio in ratios.items()))
+    report("job_start", {**seconds, "ratios": ratios})
 
 
 def job(folder: str, method: str) -> float:

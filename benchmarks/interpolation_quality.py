@@ -9,18 +9,20 @@ takes about eight minutes on two cores, most of it for rendering.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import numpy as np
+from lib.measuring import report
 
 from cc_prep import manifest, storage, weights
 from cc_prep.datasets import pairs, sample_videos
 from cc_prep.inspect import stats
 from cc_prep.manifest import Interpolate
 from cc_prep.media import images
+from cc_prep.records import ImagePair
 from cc_prep.steps import interpolation
 from cc_prep.synth import dataset as synth
 
@@ -44,15 +46,15 @@ are those of `cc-prep videos`, with ends 8 frames apart and every pair of the fi
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", type=Path, help="the Markdown file to write")
-    parser.add_argument("--scenes", type=int, default=SYNTHETIC_SCENES)
-    arguments = parser.parse_args()
+@click.command()
+@click.option("--write", type=click.Path(path_type=Path), help="The Markdown file to write.")
+@click.option("--scenes", default=SYNTHETIC_SCENES, show_default=True)
+def main(write: Path | None, scenes: int) -> None:
+    """Prints the table of PSNR and SSIM."""
     rows: dict[str, dict[str, tuple[float, float]]] = {}
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
-        sets = dict(_sets(folder, arguments.scenes))
+        sets = dict(_sets(folder, scenes))
         for method, settings in METHODS.items():
             tensors = dict(weights.read_tensors(weights.locate(settings.weights).path))
             interpolator = interpolation.make(settings, tensors, "cpu")
@@ -62,11 +64,12 @@ def main() -> None:
                 counts[name] = len(set_pairs)
                 print(f"{method}: {name}: {rows[method][name]}", flush=True)
     text = HEADER + _table(rows, counts)
-    if arguments.write:
-        old_text = arguments.write.read_text() if arguments.write.exists() else ""
+    if write:
+        old_text = write.read_text() if write.exists() else ""
         _, mark, rest = old_text.partition("\n## ")  # what a person wrote below the table stays
-        arguments.write.write_text(text + (mark + rest if mark else ""))
+        write.write_text(text + (mark + rest if mark else ""))
     print(text)
+    report("interpolation_quality", {"scenes": scenes, "pairs": counts, "PSNR, SSIM": rows})
 
 
 Pair = tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]
@@ -80,19 +83,19 @@ def _sets(folder: str, scenes: int) -> Iterator[tuple[str, list[Pair]]]:
     all_pairs = [pair for split in settings.splits for pair in pairs(settings, split)]
     yield "moves", [_read(root, p) for p in all_pairs if p.change_type == "move"]
     root = storage.join(folder, "videos")
-    sample_videos.fetch(root)
+    videos = sample_videos.fetch(root)
     settings = manifest.load("video", root=root)
-    for path in sample_videos.fetch(root):
+    for path in videos:
         of_video = [p for p in pairs(settings, "train") if p.before.startswith(path.name)]
         yield path.stem, [_read(root, pair) for pair in of_video]
 
 
-def _read(root: str, pair: object) -> Pair:
+def _read(root: str, pair: ImagePair) -> Pair:
     def image(reference: str) -> np.ndarray:
         return images.read(storage.resolve(root, reference), 224)
 
-    truth = {round(t * 8): image(place) for t, place in pair.truth}  # type: ignore[attr-defined]
-    return image(pair.before), image(pair.after), truth  # type: ignore[attr-defined]
+    truth = {round(t * 8): image(place) for t, place in pair.truth}
+    return image(pair.before), image(pair.after), truth
 
 
 def _score(interpolator: interpolation.Interpolator, set_pairs: list[Pair]) -> tuple[float, float]:

@@ -20,8 +20,8 @@ from typing import Literal
 import click
 import numpy as np
 import torch
-from lib.ablation_tables import cell
 from lib.measuring import report
+from lib.tables import cell
 from torch import Tensor, nn
 
 from cc_prep.models.cpu.allocator import keep_freed_memory

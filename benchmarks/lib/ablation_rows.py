@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
+
+from lib.results import digest
 
 # How the frames that stage 1 learns from are made.
 PROCESSES = ("dis", "crossfade", "rife", "truth")
@@ -44,7 +44,7 @@ class Row:
         content: list[object] = [self.k, first, self.settings]
         if self.backbone != FEATURES:
             content.append(self.backbone)
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+        return digest(content)
 
 
 ALL = Stage1()

@@ -1,4 +1,4 @@
-"""Trainings of many captioners: our commands, their figures, results that are kept in a file."""
+"""Our commands as comparisons of captioners run them, and the figures of what these write."""
 
 from __future__ import annotations
 
@@ -6,17 +6,51 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 BIN = Path(sys.executable).parent
+SIZE = 112
 
-Results = dict[str, dict[int, dict[str, Any]]]
+
+def run(program: str, *arguments: object) -> None:
+    """Runs one of our commands with one thread. Ends the program where it fails."""
+    command = [str(BIN / program), *map(str, arguments)]
+    if subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode:
+        sys.exit(f"failed: {' '.join(command)}")
+
+
+def sets(*settings: str) -> list[object]:
+    """The options that set them."""
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def render(folder: Path, scenes: int, seed: int, *options: str) -> None:
+    """Renders scenes of 112 px with plain captions, where they are not there yet."""
+    run("cc-prep", "synth", folder, "--scenes", scenes, "--seed", seed, *options,
+        "--size", SIZE, "--wording", "plain")  # fmt: skip
+
+
+def evaluate(place: object, out: Path, shards: Path) -> dict[str, Any]:
+    """The scores of a captioner on shards; `out` holds them, and its captions."""
+    run("cc-train", "evaluate", place, "--out", out, "--shards", shards)
+    return scores_of(out)
+
+
+def scores_of(evaluation: Path) -> dict[str, Any]:
+    """What an evaluation in this folder came to."""
+    scores: dict[str, Any] = json.loads((evaluation / "scores.json").read_text())
+    return scores
+
+
+def validations(run_folder: Path) -> list[dict[str, Any]]:
+    """The validations of a training: figures by name, and their step."""
+    entries = map(json.loads, (run_folder / "log.jsonl").read_text().splitlines())
+    return [entry for entry in entries if entry["part"] == "validation"]
 
 
 def figures(scores: dict[str, Any]) -> dict[str, float]:
-    """What the tables show, × 100."""
+    """What the tables show: shares and measures of captions × 100, those of masks in %."""
     facts = scores["facts"]
     shares = {name: 100 * share["share"] for name, share in facts["shares"].items()}
     told_apart = 100 * facts["told apart"]["share"]
@@ -38,57 +72,3 @@ def figures(scores: dict[str, Any]) -> dict[str, float]:
         of_masks["contradictions"] = 100 * sum(one["count"] for one in both) / max(1, pairs)
     cider = scores["groups"]["total"]["CIDEr"]
     return {"told apart": told_apart, **shares, "CIDEr": cider, **of_masks}
-
-
-def read(
-    file: Path, conditions: str, variants: Mapping[str, Sequence[str]] | None = None
-) -> Results:
-    """The results under these conditions, by training and seed.
-
-    variants: the settings of trainings by name. A result of other settings is left out, and so is
-    one of a variant that is no more; of other names, captioners beside them are taken.
-    """
-    results: Results = {}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        entry = json.loads(line)
-        if entry["conditions"] != conditions:
-            continue
-        if variants is not None and not _counts(entry, variants.get(entry["training"])):
-            continue
-        results.setdefault(entry["training"], {})[int(entry["seed"])] = entry
-    return results
-
-
-def _counts(entry: Mapping[str, Any], settings: Sequence[str] | None) -> bool:
-    if settings is None:
-        return "beside" in entry
-    return bool(entry.get("settings") == [*settings])
-
-
-def append(file: Path, line: dict[str, Any]) -> None:
-    """Adds a result."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lines:
-        lines.write(json.dumps(line) + "\n")
-
-
-def replace(page: Path, mark: str, text: str) -> None:
-    """Puts a table on a page, between `<!-- mark -->` and the next `<!-- end -->`."""
-    begin, end = f"<!-- {mark} -->\n", "<!-- end -->"
-    head, separator, rest = page.read_text().partition(begin)
-    if not separator:
-        sys.exit(f"{page}: has no {begin.strip()}")
-    tail = rest.partition(end)[2]
-    page.write_text(f"{head}{begin}{text}\n{end}{tail}")
-
-
-def sets(*settings: str) -> list[object]:
-    """The options that set them."""
-    return [part for setting in settings for part in ("--set", setting)]
-
-
-def run(program: str, *arguments: object) -> None:
-    """Runs one of our commands with one thread. Ends the program where it fails."""
-    command = [str(BIN / program), *map(str, arguments)]
-    if subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode:
-        sys.exit(f"failed: {' '.join(command)}")

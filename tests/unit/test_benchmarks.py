@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -36,8 +37,10 @@ def ablation() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def trainings(ablation: ModuleType) -> ModuleType:
-    return sys.modules["lib.trainings"]
+def comparison(ablation: ModuleType) -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        return importlib.import_module("lib.comparison")
 
 
 def test_programs_start_by_their_path() -> None:
@@ -57,7 +60,7 @@ def test_a_trial_has_folders_of_its_own(ablation: ModuleType, tmp_path: Path) ->
     figures are those of the whole training."""
 
     def places(share: int, steps: int | None) -> tuple[Path, Path]:
-        lab = ablation.Lab(tmp_path, share, steps, tmp_path / "results")
+        lab = ablation.Ablation(tmp_path, share, steps, tmp_path / "results")
         return lab.pairs("efficientnet-lite0"), lab.runs
 
     assert places(100, None) == (tmp_path / "pairs", tmp_path / "runs")
@@ -73,11 +76,13 @@ def test_a_trial_leaves_page_and_results_as_they_are(
 ) -> None:
     """Keeps away: the figures of a trial in the place of the published ones."""
     rows = ablation.TABLES["stages"]
-    monkeypatch.setattr(ablation.Lab, "without_result", lambda *_: [])
+    monkeypatch.setattr(ablation.Ablation, "without_result", lambda *_: [])
     entry = dict.fromkeys(("exact", "told apart", "type", "color", "shape", "CIDEr"), 50.0)
     known = {row.training: {0: entry} for table in ablation.TABLES.values() for row in table}
     read_from = set()
-    monkeypatch.setattr(ablation.Lab, "known", lambda lab, _: read_from.add(lab.results) or known)
+    monkeypatch.setattr(
+        ablation.Ablation, "known", lambda lab, _: read_from.add(lab.results) or known
+    )
     page = tmp_path / "page.md"
     page.write_text("<!-- ablation stages -->\npublished\n<!-- end -->\n")
     arguments = ["--out", tmp_path, "--table", "stages", "--docs", page, option, 3]
@@ -89,20 +94,91 @@ def test_a_trial_leaves_page_and_results_as_they_are(
     assert read_from == {tmp_path / "trial.jsonl"}
 
 
-def test_results_of_todays_variants_count(trainings: ModuleType, tmp_path: Path) -> None:
+def test_results_of_todays_variants_count(comparison: ModuleType, tmp_path: Path) -> None:
     """Keeps away: a variant that was renamed or changed, in the table as if it were a captioner
     beside the others."""
+    variants = {"same": ("k=1",), "changed": ("k=2",)}
+    file = tmp_path / "results.jsonl"
+    plan = comparison.Plan("pair", 2, variants, ("exact",), str(file), "mark")
+    lab = comparison.Comparison(tmp_path, file, plan)
     lines = [
         {"training": "same", "settings": ["k=1"]},
         {"training": "changed", "settings": ["k=1"]},
         {"training": "renamed", "settings": ["k=1"]},
         {"training": "captioner", "beside": "captioner-mini"},
-        {"training": "same", "settings": ["k=1"], "conditions": "others"},
+        {"training": "same", "settings": ["k=1"], "conditions": "others", "seed": 1},
     ]
-    file = tmp_path / "results.jsonl"
-    file.write_text(
-        "".join(json.dumps({"conditions": "these", "seed": 0, **line}) + "\n" for line in lines)
-    )
-    variants = {"same": ("k=1",), "changed": ("k=2",)}
-    assert [*trainings.read(file, "these", variants)] == ["same", "captioner"]
-    assert len(trainings.read(file, "these")) == 4
+    these = {"conditions": lab.conditions("same"), "seed": 0}
+    file.write_text("".join(json.dumps({**these, **line}) + "\n" for line in lines))
+    known = lab.known(variants)
+    assert {name: [*seeds] for name, seeds in known.items()} == {"same": [0], "changed": []}
+    assert [*lab.beside()] == ["captioner"]
+    assert lab.is_known("captioner", "captioner-mini")
+    assert not lab.is_known("captioner", "another")
+
+
+@pytest.mark.parametrize("system", ["scorer", "chain", "mllm"])
+def test_stored_results_are_those_of_todays_plans(comparison: ModuleType, system: str) -> None:
+    """Keeps away: a change of the programs after which no published result counts, and all are to
+    be trained anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        plan = importlib.import_module(f"{system}_comparison").PLAN
+    lab = comparison.Comparison(Path("out"), ROOT / plan.results, plan)
+    assert {name: [*seeds] for name, seeds in lab.known(plan.variants).items()} == {
+        name: [0, 1, 2] for name in plan.variants
+    }
+
+
+def test_other_scenes_are_other_conditions(comparison: ModuleType, tmp_path: Path) -> None:
+    """Keeps away: results of other shards among the published ones; the language model's lines did
+    not say what they were trained on."""
+    plan = comparison.Plan("mllm", 2, {"as it is": ()}, ("exact",), "file", "mark")
+    scenes = [comparison.Scenes(), comparison.Scenes(seed=9), comparison.Scenes(fresh=None),
+              comparison.Scenes(findings=("changes",))]  # fmt: skip
+    plans = [dataclasses.replace(plan, scenes=one) for one in scenes]
+    labs = [comparison.Comparison(tmp_path, tmp_path / "file", plan) for plan in plans]
+    assert len({lab.conditions("as it is") for lab in labs}) == len(scenes)
+
+
+def test_a_comparison_trains_what_has_no_result(
+    comparison: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a training that is done again, or one that is evaluated on what it was trained
+    on; a trial in the published table."""
+    trainings = sys.modules["lib.trainings"]
+    commands: list[list[str]] = []
+    scores = {
+        "facts": {"shares": {"exact": {"share": 0.5}}, "told apart": {"share": 0.5}},
+        "groups": {"total": {"CIDEr": 100.0}},
+    }
+
+    def run(program: str, *arguments: object) -> None:
+        commands.append([program, *map(str, arguments)])
+
+    for module in (comparison, trainings):
+        monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(trainings, "scores_of", lambda _: scores)
+    monkeypatch.setattr(trainings, "validations", lambda _: [{"CIDEr": 90.0}, {"CIDEr": 80.0}])
+    variants = {"one": ("k=1",), "other": ()}
+    published, page = tmp_path / "published.jsonl", tmp_path / "page.md"
+    page.write_text("<!-- mark -->\npublished\n<!-- end -->\n")
+    figures = ("exact", "validation CIDEr")
+    main = comparison.command(comparison.Plan("pair", 8, variants, figures, str(published), "mark"))
+    arguments = ["--out", str(tmp_path), "--docs", str(page), "--seeds", "2"]
+    done = CliRunner().invoke(main, [*arguments, "--steps", "4"], catch_exceptions=False)
+    assert "| one | 2 | 50.0 ± 0.0 | 90.0 ± 0.0 |" in done.output
+    assert "published" in page.read_text()
+    assert not published.exists()
+    [of_training, *_] = [command for command in commands if command[1] == "pair"]
+    assert {"--steps", "4", "k=1", "loop.seed=0", "loop.validate_every=2"} <= {*of_training}
+    evaluated = {command[-1] for command in commands if command[1] == "evaluate"}
+    assert evaluated == {f"{tmp_path}/fresh-pairs/shards/*.tar"}
+    commands.clear()
+    CliRunner().invoke(main, [*arguments, "--steps", "4"], catch_exceptions=False)
+    assert commands == []
+    CliRunner().invoke(main, [*arguments, "--beside", "b=run"], catch_exceptions=False)
+    assert len([command for command in commands if command[1] == "pair"]) == 4
+    assert "| b | 1 | 50.0 |  |" in page.read_text()
+    done = CliRunner().invoke(main, [*arguments, "--beside", "one=run"])
+    assert done.exit_code == 2, "a captioner of a variant's name would not be in the table"

@@ -1,0 +1,215 @@
+"""Variants of one system on rendered scenes: `command` makes a program of a plan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from cc_prep import manifest
+from lib import tables, trainings
+from lib.lab import Lab, place_of_results
+from lib.results import Results, digest, stored
+from lib.trainings import run, sets
+
+CONFIG = "pairs"
+NamedPlaces = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Rendered scenes: count of a seed, of whose splits train and val are used to train.
+
+    fresh: count and seed of others, on all of which captioners are evaluated; None: on the split
+    test of the first. findings: jobs of cc-prep whose output the shards hold as well.
+    """
+
+    count: int = 1300
+    seed: int = 8
+    fresh: tuple[int, int] | None = (200, 996)
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared.
+
+    system: of the trainings. variants: their settings by name. figures: the table's columns.
+    options: further ones of every training. results: the file. mark: where a page has the table.
+    """
+
+    system: str
+    steps: int
+    variants: Mapping[str, Sequence[str]]
+    figures: Sequence[str]
+    results: str
+    mark: str
+    scenes: Scenes = Scenes()
+    options: Sequence[str] = ()
+
+
+class Comparison(Lab[str]):
+    """The variants of a plan, by their names, and captioners beside them."""
+
+    def __init__(self, folder: Path, results: Path, plan: Plan) -> None:
+        super().__init__(folder, results)
+        self.plan = plan
+        scenes, known = plan.scenes, yaml.safe_load(manifest.text_of(CONFIG))
+        of_manifest = [known["features"], known["image_size"], known["train"][plan.system],
+                       *(known.get(job) for job in scenes.findings)]  # fmt: skip
+        of_scenes = [scenes.count, scenes.seed, *(scenes.fresh or ()), *scenes.findings]
+        self._conditions = digest([of_manifest, *of_scenes, plan.steps, *plan.options])
+
+    def name(self, variant: str) -> str:
+        return variant
+
+    def conditions(self, variant: str) -> str:
+        return self._conditions
+
+    def counts(self, line: Mapping[str, Any], variant: str) -> bool:
+        """Not where the variant had other settings."""
+        return bool(line.get("settings") == [*self.plan.variants[variant]])
+
+    def prepare(self, variants: Sequence[str] = ()) -> None:
+        """All variants have the same. Shards of other settings are refused."""
+        scenes = self.plan.scenes
+        self._make("scenes", scenes.count, scenes.seed)
+        if scenes.fresh is not None:
+            self._make("fresh", *scenes.fresh)
+
+    def _make(self, name: str, count: int, seed: int) -> None:
+        root, out = self.folder / name, self.folder / f"{name}-pairs"
+        trainings.render(root, count, seed)
+        for job in (*self.plan.scenes.findings, "build"):
+            run("cc-prep", job, CONFIG, "--root", root, "--out", out)
+
+    def train(self, variant: str, seed: int) -> Path:
+        plan, settings = self.plan, self.plan.variants[variant]
+        name = digest([*settings], 8)
+        folder = self.folder / "runs" / f"{name}-{self._conditions}-{seed}"
+        shards = self.folder / "scenes-pairs/shards"
+        run("cc-train", plan.system, "--config", CONFIG, "--out", folder, "--steps", plan.steps,
+            "--shards", shards / "train-*.tar", "--valid", shards / "val-*.tar",
+            *sets("loop.threads=1", f"loop.seed={seed}", f"loop.validate_every={plan.steps // 2}"),
+            *plan.options, *sets(*settings))  # fmt: skip
+        return folder
+
+    def test_shards(self, variant: str = "") -> Path:
+        if self.plan.scenes.fresh is not None:
+            return self.folder / "fresh-pairs/shards/*.tar"
+        return self.folder / "scenes-pairs/shards/test-*.tar"
+
+    def notes(self, variant: str, run: Path) -> dict[str, Any]:
+        best = max(validation["CIDEr"] for validation in trainings.validations(run))
+        return {"validation CIDEr": best, "settings": [*self.plan.variants[variant]]}
+
+    def beside(self) -> Results:
+        """The results of captioners beside the variants, by name; their seed is 0."""
+        return {
+            line["training"]: {int(line["seed"]): line}
+            for line in stored(self.results)
+            if "beside" in line and line["conditions"] == self._conditions
+        }
+
+    def is_known(self, name: str, place: str) -> bool:
+        """Whether this captioner or evaluation has a result under this name."""
+        return any(line["beside"] == place for line in self.beside().get(name, {}).values())
+
+    def add_beside(self, captioners: NamedPlaces) -> None:
+        """Evaluates captioners that have no result yet as if they were variants."""
+        missing = [(name, place) for name, place in captioners if not self.is_known(name, place)]
+        if missing:
+            self.prepare()
+        for name, place in missing:
+            out = self.folder / "evaluations" / name.replace(" ", "-")
+            scores = trainings.evaluate(place, out, self.test_shards())
+            self.add(name, self._conditions, 0, scores, {"beside": place})
+
+    def add_scored(self, evaluations: NamedPlaces) -> None:
+        """Adds the figures of evaluations that our command made elsewhere, such as a zoo's row.
+
+        Ends the program unless they are of the same references as those of this comparison.
+        """
+        for name, place in evaluations:
+            if not self.is_known(name, place):
+                scores = trainings.scores_of(Path(place))
+                self._require_same_references(place, scores)
+                self.add(name, self._conditions, 0, scores, {"beside": place})
+
+    def _require_same_references(self, place: str, scores: Mapping[str, Any]) -> None:
+        own = {
+            _references(trainings.scores_of(path.parent))
+            for pattern in ("runs/*/evaluation/scores.json", "evaluations/*/scores.json")
+            for path in self.folder.glob(pattern)
+        }
+        if not own:
+            sys.exit(f"--scored {place}: {self.folder} has no evaluation to compare it with: train "
+                     "a variant first")  # fmt: skip
+        if own != {_references(scores)}:
+            sys.exit(f"--scored {place}: its references are {_references(scores)}, and those of "
+                     f"{self.folder} {', '.join(sorted(own))}")  # fmt: skip
+
+    def table(self) -> str:
+        """Means over the seeds with 95 % intervals (Student's t)."""
+        rows = {**self.known(self.plan.variants), **self.beside()}
+        return tables.table_of(rows, self.plan.figures)
+
+
+def _references(scores: Mapping[str, Any]) -> str:
+    """The part of a signature that says which references were used."""
+    parts = str(scores["signature"]).split("|")
+    return next(part for part in parts if part.startswith("refs:"))
+
+
+def command(plan: Plan) -> click.Command:
+    """The program of a comparison."""
+
+    def named(context: click.Context, option: click.Parameter, values: Any) -> NamedPlaces:
+        places = [tuple(value.partition("=")[::2]) for value in values]
+        for name, place in places:
+            if not (name and place) or name in plan.variants:
+                raise click.BadParameter("NAME=PLACE, where no variant has this NAME")
+        return places
+
+    @click.command()
+    @click.option("--out", required=True, help="For scenes, shards and trainings.")
+    @click.option("--seeds", default=3, show_default=True)
+    @click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
+    @click.option("--variant", "variants", multiple=True, type=click.Choice([*plan.variants]))
+    @click.option("--steps", type=int, help=f"Of a trial; the comparison's are {plan.steps}.")
+    @click.option("--beside", multiple=True, metavar="NAME=RUN", callback=named,
+                  help="Another captioner.")  # fmt: skip
+    @click.option("--scored", multiple=True, metavar="NAME=EVALUATION", callback=named,
+                  help="An evaluation of one.")  # fmt: skip
+    @click.option("--results", help=f"Default: {plan.results}; of a trial, OUT/trial.jsonl.")
+    @click.option("--docs", help="A page whose table is replaced; not by a trial.")
+    def main(
+        out: str,
+        seeds: int,
+        jobs: int,
+        variants: tuple[str, ...],
+        steps: int | None,
+        beside: NamedPlaces,
+        scored: NamedPlaces,
+        results: str | None,
+        docs: str | None,
+    ) -> None:
+        """Trains what has no result yet, and writes the table."""
+        trial = steps is not None
+        file = place_of_results(results, out, plan.results, trial)
+        lab = Comparison(Path(out), file, replace(plan, steps=steps or plan.steps))
+        lab.add_beside(beside)
+        lab.work(variants or [*plan.variants], seeds, jobs)
+        lab.add_scored(scored)
+        print(lab.table())
+        if docs and trial:
+            print(f"\n{docs} stays as it is: --steps makes this a trial")
+        elif docs:
+            tables.replace(Path(docs), plan.mark, lab.table())
+
+    return main
