@@ -17,7 +17,7 @@ from cc_train import Captioner
 from cc_train.systems.procap import frozen_networks
 from tests.commands import cc_train
 from tests.unit.cc_train.report.test_strips import K, task_of
-from tests.unit.cc_train.systems.test_stage2 import stored_run
+from tests.unit.cc_train.systems.test_stage2 import write_run
 
 NAME = "small-vqgan"
 rng = np.random.default_rng(0)
@@ -37,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shipped = Shipped(sha256(weights), weights.stat().st_size, "MIT", "for this test")
     monkeypatch.setattr(registry, "ASSETS", tmp_path / "assets")
     monkeypatch.setitem(registry.SHIPPED, NAME, shipped)
-    return stored_run(tmp_path, "stage2", task, {**sizes, "tokenizer": NAME})
+    return write_run(tmp_path, "stage2", task, {**sizes, "tokenizer": NAME})
 
 
 def test_the_same_captions_without_the_file(run: Path, tmp_path: Path) -> None:
