@@ -20,7 +20,7 @@ from cc_train.systems.procap import stage1, stage2
 from cc_train.training.task import Request, Task
 from tests import token_shards
 from tests.commands import cc_train
-from tests.unit.cc_train.systems.test_stage2 import stored_run
+from tests.unit.cc_train.systems.test_stage2 import write_run
 
 CODE = 5  # what the head of the runs below says everywhere between before and after
 K = 3
@@ -49,13 +49,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         head[1].weight.zero_()
         head[1].bias.copy_(torch.eye(len(head[1].bias))[CODE])
     about = {"frames": "tokens", "losses": {"reference_quirks": False}}
-    init = stored_run(place / "1", "stage1", first, {**about, "network": network})
+    init = write_run(place / "1", "stage1", first, {**about, "network": network})
     decoder = {"width": 16, "heads": 2, "hidden": 16, "layers": 1, "length": 8}
     sizes = {"queries": {"k": K, "kind": "shared"}, "decoder": decoder}
     second = task_of(place, "stage2", init, **sizes)
-    stored_run(place / "2", "stage2", second, sizes)
+    write_run(place / "2", "stage2", second, sizes)
     alone = task_of(place, "stage2", network=network, **sizes)
-    stored_run(place / "alone", "stage2", alone, sizes)
+    write_run(place / "alone", "stage2", alone, sizes)
     rng = np.random.default_rng(0)
     for name in ("before", "after"):
         noise = rng.integers(0, 256, (16, 16, 3)).astype(np.uint8)
