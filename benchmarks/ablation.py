@@ -56,7 +56,7 @@ BUILD, STAGE2 = ("features.mirrored=true",), ("mirror=0.5",)
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
 @click.option("--share", default=100, show_default=True, help="Of the scenes, in %.")
-@click.option("--steps", type=int, help="Of either stage; default: the manifest's.")
+@click.option("--steps", type=click.IntRange(1), help="Of either stage; default: the manifest's.")
 @click.option("--results", help=f"Default: {RESULTS}; of a trial, OUT/trial.jsonl.")
 @click.option("--docs", help="A page whose tables and pictures are replaced; not by a trial.")
 def main(

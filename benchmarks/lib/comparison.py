@@ -93,9 +93,10 @@ class Comparison(Lab[str]):
         name = digest([*settings], 8)
         folder = self.folder / "runs" / f"{name}-{self._conditions}-{seed}"
         shards = self.folder / "scenes-pairs/shards"
+        validate = f"loop.validate_every={max(1, plan.steps // 2)}"
         run("cc-train", plan.system, "--config", CONFIG, "--out", folder, "--steps", plan.steps,
             "--shards", shards / "train-*.tar", "--valid", shards / "val-*.tar",
-            *sets("loop.threads=1", f"loop.seed={seed}", f"loop.validate_every={plan.steps // 2}"),
+            *sets("loop.threads=1", f"loop.seed={seed}", validate),
             *plan.options, *sets(*settings))  # fmt: skip
         return folder
 
@@ -148,8 +149,8 @@ class Comparison(Lab[str]):
             for path in self.folder.glob(pattern)
         }
         if not own:
-            sys.exit(f"--scored {place}: {self.folder} has no evaluation to compare it with: train "
-                     "a variant first")  # fmt: skip
+            sys.exit(f"--scored {place}: {self.folder} has no evaluation to compare it with: "
+                     "evaluate a captioner there with --beside, or train a variant")  # fmt: skip
         if own != {_references(scores)}:
             sys.exit(f"--scored {place}: its references are {_references(scores)}, and those of "
                      f"{self.folder} {', '.join(sorted(own))}")  # fmt: skip
@@ -181,7 +182,9 @@ def command(plan: Plan) -> click.Command:
     @click.option("--seeds", default=3, show_default=True)
     @click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
     @click.option("--variant", "variants", multiple=True, type=click.Choice([*plan.variants]))
-    @click.option("--steps", type=int, help=f"Of a trial; the comparison's are {plan.steps}.")
+    @click.option(
+        "--steps", type=click.IntRange(1), help=f"Of a trial; the comparison's are {plan.steps}."
+    )
     @click.option("--beside", multiple=True, metavar="NAME=RUN", callback=named,
                   help="Another captioner.")  # fmt: skip
     @click.option("--scored", multiple=True, metavar="NAME=EVALUATION", callback=named,
@@ -202,7 +205,9 @@ def command(plan: Plan) -> click.Command:
         """Trains what has no result yet, and writes the table."""
         trial = steps is not None
         file = place_of_results(results, out, plan.results, trial)
-        lab = Comparison(Path(out), file, replace(plan, steps=steps or plan.steps))
+        lab = Comparison(
+            Path(out), file, replace(plan, steps=plan.steps if steps is None else steps)
+        )
         lab.add_beside(beside)
         lab.work(variants or [*plan.variants], seeds, jobs)
         lab.add_scored(scored)

@@ -182,3 +182,18 @@ def test_a_comparison_trains_what_has_no_result(
     assert "| b | 1 | 50.0 |  |" in page.read_text()
     done = CliRunner().invoke(main, [*arguments, "--beside", "one=run"])
     assert done.exit_code == 2, "a captioner of a variant's name would not be in the table"
+
+
+def test_a_trial_of_one_step_can_be_trained(
+    comparison: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a training that is refused only when all scenes are rendered, since it validates
+    every 0 steps; and a trial of 0 steps that trains as long as the comparison does."""
+    commands: list[list[str]] = []
+    for module in (comparison, sys.modules["lib.trainings"]):
+        monkeypatch.setattr(module, "run", lambda *parts: commands.append([*map(str, parts)]))
+    plan = comparison.Plan("pair", 1, {"one": ()}, (), str(tmp_path / "results"), "mark")
+    comparison.Comparison(tmp_path, tmp_path / "results", plan).train("one", 0)
+    assert "loop.validate_every=1" in next(each for each in commands if each[1] == "pair")
+    done = CliRunner().invoke(comparison.command(plan), ["--out", str(tmp_path), "--steps", "0"])
+    assert done.exit_code == 2, done.output
