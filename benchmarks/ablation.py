@@ -53,9 +53,11 @@ BUILD, STAGE2 = ("features.mirrored=true",), ("mirror=0.5",)
     "--table", "tables_asked", multiple=True, type=click.Choice([*TABLES]), help="Default: all."
 )
 @click.option("--row", "names", multiple=True, help="Trains these rows alone, by their names.")
-@click.option("--seeds", default=3, show_default=True)
-@click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
-@click.option("--share", default=100, show_default=True, help="Of the scenes, in %.")
+@click.option("--seeds", type=click.IntRange(0), default=3, show_default=True)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
+              help="Trainings at once, a thread each.")  # fmt: skip
+@click.option("--share", type=click.IntRange(1, 100), default=100, show_default=True,
+              help="Of the scenes, in %.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(1), help="Of either stage; default: the manifest's.")
 @click.option("--results", help=f"Default: {RESULTS}; of a trial, OUT/trial.jsonl.")
 @click.option("--docs", help="A page whose tables and pictures are replaced; not by a trial.")

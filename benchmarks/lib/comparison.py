@@ -58,7 +58,7 @@ class Comparison(Lab[str]):
 
     def __init__(self, folder: Path, results: Path, plan: Plan) -> None:
         super().__init__(folder, results)
-        self.plan = plan
+        self.plan, self._is_prepared = plan, False
         scenes, known = plan.scenes, yaml.safe_load(manifest.text_of(CONFIG))
         of_manifest = [known["features"], known["image_size"], known["train"][plan.system],
                        *(known.get(job) for job in scenes.findings)]  # fmt: skip
@@ -77,10 +77,13 @@ class Comparison(Lab[str]):
 
     def prepare(self, variants: Sequence[str] = ()) -> None:
         """All variants have the same. Shards of other settings are refused."""
+        if self._is_prepared:
+            return
         scenes = self.plan.scenes
         self._make("scenes", scenes.count, scenes.seed)
         if scenes.fresh is not None:
             self._make("fresh", *scenes.fresh)
+        self._is_prepared = True
 
     def _make(self, name: str, count: int, seed: int) -> None:
         root, out = self.folder / name, self.folder / f"{name}-pairs"
@@ -175,12 +178,15 @@ def command(plan: Plan) -> click.Command:
         for name, place in places:
             if not (name and place) or name in plan.variants:
                 raise click.BadParameter("NAME=PLACE, where no variant has this NAME")
+            if option.name == "scored" and not trainings.scores_file(Path(place)).is_file():
+                raise click.BadParameter(f"{place} holds no scores of cc-train evaluate")
         return places
 
     @click.command()
     @click.option("--out", required=True, help="For scenes, shards and trainings.")
-    @click.option("--seeds", default=3, show_default=True)
-    @click.option("--jobs", default=1, show_default=True, help="Trainings at once, a thread each.")
+    @click.option("--seeds", type=click.IntRange(0), default=3, show_default=True)
+    @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
+                  help="Trainings at once, a thread each.")  # fmt: skip
     @click.option("--variant", "variants", multiple=True, type=click.Choice([*plan.variants]))
     @click.option(
         "--steps", type=click.IntRange(1), help=f"Of a trial; the comparison's are {plan.steps}."

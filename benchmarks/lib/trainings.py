@@ -37,9 +37,14 @@ def evaluate(place: object, out: Path, shards: Path) -> dict[str, Any]:
     return scores_of(out)
 
 
+def scores_file(evaluation: Path) -> Path:
+    """Where an evaluation in this folder has its scores."""
+    return evaluation / "scores.json"
+
+
 def scores_of(evaluation: Path) -> dict[str, Any]:
     """What an evaluation in this folder came to."""
-    scores: dict[str, Any] = json.loads((evaluation / "scores.json").read_text())
+    scores: dict[str, Any] = json.loads(scores_file(evaluation).read_text())
     return scores
 
 

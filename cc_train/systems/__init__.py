@@ -9,7 +9,8 @@ A system's module (its recipe) is imported only when it is used. It has
     card(file, samples)           → what `cc-train export` measures; only where it is none
     compact(tensors)              → the tensors that `cc-train export` stores; optional, with `card`
 
-Nothing outside a system's package imports from it, but for its recipe through this table.
+Nothing outside a system's package imports from it, but for its recipe through this table. What
+`pair` and `chain` share is in `pair_trunk` and `pair_training`, which only systems import.
 """
 
 from __future__ import annotations

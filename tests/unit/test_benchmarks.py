@@ -130,6 +130,15 @@ def test_stored_results_are_those_of_todays_plans(comparison: ModuleType, system
     }
 
 
+def test_stored_results_are_those_of_todays_ablation(ablation: ModuleType, tmp_path: Path) -> None:
+    """Keeps away: the same of the ablation, whose trainings take days."""
+    file = ROOT / ablation.RESULTS
+    lab = ablation.Ablation(tmp_path, 100, None, file)
+    known = lab.known(row for table in ablation.TABLES.values() for row in table)
+    lines = file.read_text().splitlines()
+    assert sum(map(len, known.values())) == len(lines)
+
+
 def test_other_scenes_are_other_conditions(comparison: ModuleType, tmp_path: Path) -> None:
     """Keeps away: results of other shards among the published ones; the language model's lines did
     not say what they were trained on."""

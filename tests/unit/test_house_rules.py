@@ -99,6 +99,18 @@ def test_a_system_is_reached_through_the_table_alone(room: str) -> None:
             assert not any(f"{name}.".startswith(f"{of_room}.") for name in modules), path
 
 
+SHARED = sorted(path.stem for path in (ROOT / "cc_train" / "systems").glob("[a-z]*.py"))
+
+
+@pytest.mark.parametrize("module", SHARED)
+def test_what_systems_share_is_theirs_alone(module: str) -> None:
+    """Keeps away: evaluation, training or a command that knows captioners of pairs."""
+    name = f"cc_train.systems.{module}"
+    for path in FILES:
+        if "cc_train/systems/" not in path.as_posix():
+            assert name not in imports_at_the_top("", path), path
+
+
 def imports_at_the_top(name: str, path: Path) -> set[str]:
     """Modules of ours, and the packages they lie in, that importing a module imports."""
     statements = list(ast.parse(path.read_text()).body)
