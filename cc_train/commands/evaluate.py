@@ -57,7 +57,7 @@ class Options:
 
 def _any_given(*options: object) -> bool:
     """Whether one of the options differs from its value where it is left out."""
-    return any(option not in (None, (), False) for option in options)
+    return any(option not in (None, ()) and option is not False for option in options)
 
 
 def evaluate(options: Options) -> None:
