@@ -12,19 +12,18 @@ size before they are read. The scenes are rendered from a seed that no shipped n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import click
 import cv2
 import numpy as np
 import torch
+from lib import rendered
 from lib.measuring import report
 
-from cc_prep import datasets, manifest
 from cc_prep.media import images as image_files
-from cc_prep.records import CHANGE, ImagePair, Looks
+from cc_prep.records import ImagePair, Looks
 from cc_prep.steps.tokenization import Tokenizer
-from cc_prep.synth import dataset
 from cc_prep.weights import networks
 from cc_train import loading
 from cc_train.data.supervision import LOOK_CLASSES, LOOKS, look_classes
@@ -42,13 +41,10 @@ SEED = 995
 def main(names: tuple[str, ...], captioner: str, scenes: int, size: int, out: str) -> None:
     """Prints the shares of looks that are read right."""
     root = f"{out}/{size}"
-    settings = dataset.Settings(seed=SEED, size=size, wording="plain")
-    for done in dataset.make(root, scenes, settings, workers=2):
-        print(f"\rscene {done + 1}", end="", flush=True)
-    print()
+    rendered.make(root, scenes, SEED, size)
     reader = loading.load(captioner)
     assert isinstance(reader, PairCaptioner), "give a run of cc-train pair"
-    pairs = list(changed(root))
+    pairs = list(rendered.changed(root))
     rows = {"renders": measure(reader, pairs, root, lambda image: image)}
     for name in names:
         tokenizer = Tokenizer(networks.vqgan(name)[0])
@@ -61,13 +57,6 @@ def main(names: tuple[str, ...], captioner: str, scenes: int, size: int, out: st
     for name, row in rows.items():
         print(f"{name}: " + ", ".join(f"{what} {value:.1f}" for what, value in row.items()))
     report(f"kept_looks_{size}", {"size": size, "scenes": scenes, **rows})
-
-
-def changed(root: str) -> Iterator[ImagePair]:
-    """The changed pairs of all scenes, whose two images show all objects."""
-    settings = manifest.load("pairs", root=root)
-    for split in settings.splits:
-        yield from (pair for pair in datasets.pairs(settings, split) if pair.kind == CHANGE)
 
 
 def measure(

@@ -176,7 +176,9 @@ class Features(Section):
     of.
     """
 
-    backbone: Literal["none", "efficientnet-lite0", "resnet101", "vqgan"] = "none"
+    backbone: Literal[
+        "none", "efficientnet-lite0", "efficientnet-lite0-x2", "resnet101", "vqgan"
+    ] = "none"
     weights: str | None = None
     frames: Literal["ends", "keyframes", "all"] = "ends"
     precision: Literal["float16", "float32"] = "float16"

@@ -17,7 +17,13 @@ from cc_prep.steps import interpolation
 SEQUENCE_SHARE = {"png": 0.75, "jpg": 0.2, "webp": 0.15}
 TRAINING_JPG_SHARE = 0.13
 # Bytes of features a pixel: channels × 2 bytes over the square of the stride.
-FEATURE_SHARE = {"none": 0.0, "efficientnet-lite0": 7.75, "resnet101": 8.0, "vqgan": 2.0}
+FEATURE_SHARE = {
+    "none": 0.0,
+    "efficientnet-lite0": 7.75,
+    "efficientnet-lite0-x2": 8.5,
+    "resnet101": 8.0,
+    "vqgan": 2.0,
+}
 SCORE_BYTES = 4000  # of a sequence; measured: 1.0 kB in a table of 20 rows, 3.0 kB in one of 2
 UNKNOWN_SIDE = 512  # px, where neither the manifest nor an image says how large frames are
 # Operations that one core of a CPU was measured to do in a second (docs/performance.md).

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 from cc_prep import weights
 from cc_prep.errors import UserError
+from cc_prep.manifest import Features
 from cc_prep.models import backbones
 from cc_prep.models.efficientnet import EfficientNetLite0
 from cc_prep.weights import networks
+from pipelines import estimates
 
 
 def test_the_pyramid_holds_three_levels_at_their_places() -> None:
@@ -25,7 +30,26 @@ def test_the_pyramid_holds_three_levels_at_their_places() -> None:
     assert torch.equal(features[:, 136:, 3, 4], coarse[:, :, 1, 2])
 
 
-@pytest.mark.parametrize("name", ["efficientnet-lite0", "vqgan"])
+def test_the_enlarged_pyramid_sees_twice_the_image_on_the_same_grid() -> None:
+    backbone, located = networks.backbone("efficientnet-lite0-x2")
+    images = torch.rand(2, 3, 40, 56)  # multiples of 8 px alone
+    features = backbone(images)
+    assert features.shape == (2, backbone.channels, 5, 7) == (2, 272, 5, 7)
+    whole = EfficientNetLite0.from_tensors(weights.read_tensors(located.path))
+    twice = F.interpolate(images, size=(80, 112), mode="bicubic").clamp(0, 1)
+    _, _, middle, coarse = whole.levels(twice)
+    assert backbones.folded(backbone) == 160
+    assert torch.equal(features[:, 5, 3, 4], middle[:, 1, 3 * 2, 4 * 2 + 1])
+    assert torch.equal(features[:, 160:], coarse)
+
+
+def test_the_manifest_names_every_backbone() -> None:
+    named = get_args(Features.model_fields["backbone"].annotation)
+    assert named == ("none", *backbones.BACKBONES)
+    assert named == tuple(estimates.FEATURE_SHARE)
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite0-x2", "vqgan"])
 def test_a_backbone_is_rebuilt_from_its_own_tensors(name: str) -> None:
     backbone, _ = networks.backbone(name)
     side = 2 * backbones.multiple(name, backbone)
