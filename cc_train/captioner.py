@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cc_train.calibration import Calibration
-from cc_train.data.collate import Reads
+from cc_train.data.collate import FeatureSource, Reads
 from cc_train.decoding.next_word import NextWord, Recomputing
 from cc_train.decoding.search import beam, scored_greedy
 from cc_train.text import TextCodec
@@ -65,17 +65,17 @@ class Inputs:
     size: height and width of the images in px. reads: what it takes of a training shard's sample;
     images are taken in any case. mask_classes: names of the classes 1 … K of its masks; empty where
     it says none, or does not know them. tokenizer: SHA-256 of the VQGAN whose tokens it reads; None
-    where it reads no tokens. backbone: SHA-256 of the network whose features it reads; None where
-    it reads no features. A captioner that reads features takes images as well, and computes their
-    features itself. entities: how many names of things that were found in a pair it reads at most;
-    0 for those that read none (see `ReadsEntities`).
+    where it reads no tokens. backbone: whose features it reads; None where it reads none. A
+    captioner that reads features takes images as well, and computes their features itself.
+    entities: how many names of things that were found in a pair it reads at most; 0 for those that
+    read none (see `ReadsEntities`).
     """
 
     size: tuple[int, int]
     reads: Reads = "pixels"
     mask_classes: tuple[str, ...] = ()
     tokenizer: str | None = None
-    backbone: str | None = None
+    backbone: FeatureSource | None = None
     entities: int = 0
 
 

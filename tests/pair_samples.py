@@ -23,6 +23,7 @@ SIDE = 8 * GRID
 CHANNELS = sum(map(len, LOOKS.values()))
 DIGEST = "0" * 64
 BACKBONE = BackboneSpec("planted", DIGEST, (CHANNELS, GRID, GRID))
+SOURCE = BACKBONE.source
 SENTENCES = {
     "color": "the {it} turned {new}",
     "material": "the {it} turned {new}",

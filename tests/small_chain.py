@@ -29,7 +29,7 @@ SIDE, GRID, WIDTH = pair_samples.SIDE, pair_samples.GRID, 48
 SIZES = pair_encoder.Config(pair_samples.CHANNELS, GRID, GRID, WIDTH, 4, 0.0)
 REGIONS = regions.Config(queries=4, pixel_width=16, layers=1, dropout=0.0)
 DECODER = caption_decoder.Config(len(WORDS), WIDTH, 4, 96, 1, 12, 0.0)
-BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.DIGEST, queries=4)
+BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.SOURCE, queries=4)
 
 
 def network(rounds: int = 1, feedback: Feedback = "text") -> ChainCaptioner:

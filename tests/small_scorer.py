@@ -50,5 +50,5 @@ def objective(
 
 
 def batch(samples: Sequence[TrainingSample], seed: int = 0, swap: float = 0.5) -> dict[str, Any]:
-    make = ScorerBatches(WORDS, LENGTH, pair_samples.DIGEST, swap=swap)
+    make = ScorerBatches(WORDS, LENGTH, pair_samples.SOURCE, swap=swap)
     return make(samples, list(np.random.default_rng(seed).spawn(len(samples))))

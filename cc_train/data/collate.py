@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,19 @@ NO_FEATURE_FRAMES = "Build the shards with features.backbone and --set features.
 NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train on tokens"
 
 
+class FeatureSource(NamedTuple):
+    """Whose features are read: the name of a backbone, since several look through one network, and
+    the SHA-256 of its weights, None for any.
+    """
+
+    name: str
+    sha256: str | None
+
+    def made(self, features: Features) -> bool:
+        """Whether these features are its own."""
+        return self.name == features.backbone and self.sha256 in (None, features.sha256)
+
+
 @dataclass(frozen=True)
 class CaptionBatches:
     """Makes batches of before and after with one of the captions: {before_after, ids, labels}.
@@ -27,15 +40,15 @@ class CaptionBatches:
     before_after: [B, …] of what `before_after` gives. ids, labels: int64 [B, length], as
     `TextCodec.encode` gives them. With `mask`, a batch also has `mask`, class ids uint8 [B, H, W],
     0 unchanged, and `has_mask`, bool [B], False where a sample has no mask and 0 stands for
-    it. backbone: SHA-256 of the weights whose features are read. Raises UserError if the shards do
-    not hold what is read, or their images differ in size.
+    it. backbone: whose features are read. Raises UserError if the shards do not hold what is
+    read, or their images differ in size.
     """
 
     reads: Reads
     codec: TextCodec
     length: int
     mask: bool = False
-    backbone: str | None = None
+    backbone: FeatureSource | None = None
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -90,11 +103,11 @@ def features_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
     return sample.features.values[[stored.index(frame) for frame in frames]]
 
 
-def require_backbone(key: str, features: Features | None, sha256: str | None) -> None:
-    """Raises UserError for a sample's features of other weights than those of this digest."""
-    if features is not None and sha256 not in (None, features.sha256):
+def require_backbone(key: str, features: Features | None, backbone: FeatureSource | None) -> None:
+    """Raises UserError for a sample's features of another backbone; None takes those of any."""
+    if features is not None and backbone is not None and not backbone.made(features):
         raise UserError(
-            f"{key} holds features of other weights "
+            f"{key} holds features of another backbone or of other weights "
             f"({features.backbone}, SHA-256 {features.sha256[:12]}…)",
             "Build all shards with one backbone",
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import Features
-from cc_train.data.collate import NO_FEATURES, require_backbone
+from cc_train.data.collate import NO_FEATURES, FeatureSource, require_backbone
 from cc_train.data.shard_index import ADVICE, Entry
 
 SAMPLES = 300
@@ -34,16 +34,16 @@ class Statistics:
 
 def over(
     entries: Sequence[Entry],
-    sha256: str | None,
+    backbone: FeatureSource | None,
     console: Console,
     prepare: Callable[[Tensor], Tensor] = lambda values: values,
 ) -> Statistics:
     """The statistics over samples spread evenly over the data.
 
-    sha256: of the backbone's weights; None for any. prepare: what is made of the features
+    backbone: whose they are; None for any. prepare: what is made of the features
     [N, C, h, w] of a sample before they are counted. Samples that cannot be read are left out:
     training decides how many may be (`stream.skip_bad`). Raises UserError if none can be read, or
-    one holds no features of these weights.
+    one holds features of another.
     """
     step = max(1, len(entries) // SAMPLES)
     sums: dict[str, Tensor] = {}
@@ -52,7 +52,7 @@ def over(
             features = of(entry)
             if features is None:
                 continue
-            require_backbone(entry.key, features, sha256)
+            require_backbone(entry.key, features, backbone)
             values = prepare(torch.from_numpy(features.values)).double()
             means = values.mean((2, 3))
             parts = {

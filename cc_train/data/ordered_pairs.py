@@ -18,7 +18,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import NO_CHANGE
 from cc_train.data import shard_index, supervision
-from cc_train.data.collate import before_after, require_backbone
+from cc_train.data.collate import FeatureSource, before_after, require_backbone
 from cc_train.data.supervision import OrderedPair, PairMasks
 from cc_train.text import TextCodec
 
@@ -42,15 +42,15 @@ class OrderedPairBatches:
     """`OrderedPairBatches(…)(samples, rngs)` is a batch for PairObjective.
 
     length: ids of a caption with its marks. pairs_per_scene: ordered pairs drawn of each scene, one
-    of them unchanged where the scene has both. backbone: SHA-256 of the weights whose features are
-    taken; a sample with others is refused. grid: rows and columns of the cells in which places are
+    of them unchanged where the scene has both. backbone: whose features are taken; a sample with
+    others is refused. grid: rows and columns of the cells in which places are
     said; None takes those of the features. masks: whether a batch holds masks.
     """
 
     codec: TextCodec
     length: int
     pairs_per_scene: int
-    backbone: str
+    backbone: FeatureSource
     grid: tuple[int, int] | None = None
     masks: bool = False
 

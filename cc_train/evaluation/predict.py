@@ -127,7 +127,7 @@ def _has_features(sample: TrainingSample, inputs: Inputs) -> bool:
     if features is None or not ends <= set(features.frames):
         return False
     same_size = _size(sample) == f"{inputs.size[1]}×{inputs.size[0]}"
-    return inputs.backbone in (None, features.sha256) and same_size
+    return same_size and (inputs.backbone is None or inputs.backbone.made(features))
 
 
 def _size(sample: TrainingSample) -> str:

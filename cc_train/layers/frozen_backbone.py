@@ -19,6 +19,7 @@ from cc_prep.models import backbones
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_prep.weights import networks
+from cc_train.data.collate import FeatureSource
 from cc_train.data.split import Split
 from cc_train.layers import named_weights
 from cc_train.text import TextCodec
@@ -41,6 +42,11 @@ class BackboneSpec:
     sha256: str | None
     grid: tuple[int, int, int]
     precision: str = HALF
+
+    @property
+    def source(self) -> FeatureSource:
+        """Whose features these are."""
+        return FeatureSource(self.name, self.sha256)
 
     @classmethod
     def of(cls, features: Features) -> BackboneSpec:

@@ -42,7 +42,7 @@ class PairTrunk(EncoderDecoder):
         decoder: caption_decoder.Config,
         codec: TextCodec,
     ) -> None:
-        inputs = Inputs(size, "features", backbone=backbone.spec.sha256)
+        inputs = Inputs(size, "features", backbone=backbone.spec.source)
         super().__init__(inputs, codec, decoder.length)
         self._frozen = (backbone,)  # in a tuple, so that it is no submodule
         self.encoder = PairEncoder(config)
@@ -95,9 +95,9 @@ class PairTrunk(EncoderDecoder):
         distances: list[float | None] = means.square().mean(2).amax(1).tolist()
         return distances
 
-    def standardise(self, entries: Sequence[Entry], sha256: str, console: Console) -> None:
+    def standardise(self, entries: Sequence[Entry], console: Console) -> None:
         """Sets each channel's statistics over training samples. Raises UserError."""
-        statistics = feature_statistics.over(entries, sha256, console)
+        statistics = feature_statistics.over(entries, self.inputs.backbone, console)
         self.encoder.mean.copy_(statistics.mean)
         self.encoder.std.copy_(statistics.std)
         self.encoder.spread.copy_(statistics.spread)

@@ -77,7 +77,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     if request.init is not None:
         _start_from(network, request.init, settings, about, codec)
     else:
-        network.standardise(data.train, training.features.sha256, request.console)
+        network.standardise(data.train, request.console)
     objective = ChainObjective(
         network,
         validation(data, settings, request),
@@ -93,7 +93,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         codec,
         settings.decoder.length,
         settings.pairs_per_scene,
-        training.features.sha256,
+        spec.source,
         queries=settings.regions.queries,
     )
     batches = MirroredBatches(ordered, settings.mirror)

@@ -54,7 +54,7 @@ class Entities(Section):
 class MllmBatches:
     """Makes batches: {before_after, ids, attention, labels, last} and, by what is set, more.
 
-    before_after: images uint8 [B, 2, *size, 3], or features float16 [B, 2, C, h, w] of the weights
+    before_after: images uint8 [B, 2, *size, 3], or features float16 [B, 2, C, h, w] of
     `backbone`. ids … last: see `prompts.training_batch`. qformer_…: the prompts for a bridge. mask:
     soft masks float32 [B, rows · columns] on `grid`, and has_mask, bool [B], where `grid` is given.
     images: how many pictures a prompt has. pasted: whether it is one of both images, so that
@@ -67,7 +67,7 @@ class MllmBatches:
     entities: Entities
     grid: tuple[int, int] | None = None
     images: int = 2
-    backbone: str | None = None
+    backbone: collate.FeatureSource | None = None
     pasted: bool = False
 
     def __call__(

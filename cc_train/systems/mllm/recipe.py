@@ -182,7 +182,7 @@ def make(
     height, width = about.get("size") or shape.image_size
     inputs = Inputs((height, width))
     if backbone is not None:
-        inputs = replace(inputs, reads="features", backbone=backbone.spec.sha256)
+        inputs = replace(inputs, reads="features", backbone=backbone.spec.source)
     if settings.entity.source == "retrieved":
         inputs = replace(inputs, entities=settings.entity.k)
     layer = settings.attention.layer if settings.attention.where == "llm" else -1
@@ -307,7 +307,7 @@ def _init_connector(
     Raises UserError for a run with other features or another width.
     """
     if request.init is None:
-        statistics = feature_statistics.over(entries, spec.sha256, request.console)
+        statistics = feature_statistics.over(entries, spec.source, request.console)
         connector.mean.copy_(statistics.mean)
         connector.std.copy_(statistics.std)
         return

@@ -39,14 +39,14 @@ class Settings(PairSettings):
 def prepare(settings: Settings, request: Request) -> Task:
     """A captioner to be trained. Raises UserError."""
     training = PairTraining.of(settings, request)
-    codec, sha256 = training.codec, training.features.sha256
+    codec = training.codec
     spec = BackboneSpec.of(training.features)
     backbone = frozen_backbone.find(spec, settings.backbone_weights)
     network = _network(settings, training.about, codec, backbone)
     if request.init is not None:
         _start_from(network, request.init, settings, codec)
     else:
-        network.standardise(training.data.train, sha256, request.console)
+        network.standardise(training.data.train, request.console)
     objective = PairObjective(
         network,
         validation(training.data, settings, request),
@@ -55,7 +55,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.loop.weight_decay,
         request.device,
     )
-    ordered = OrderedPairBatches(codec, settings.decoder.length, settings.pairs_per_scene, sha256)
+    length, count = settings.decoder.length, settings.pairs_per_scene
+    ordered = OrderedPairBatches(codec, length, count, spec.source)
     batches = MirroredBatches(ordered, settings.mirror)
     files = {**codec.files(), **backbone.files()}
     return over_samples(training.data, batches, objective, settings, request, training.about, files)

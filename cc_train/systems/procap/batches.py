@@ -21,6 +21,7 @@ from cc_prep.steps import confidence
 from cc_train.data.collate import (
     NO_FEATURE_FRAMES,
     NO_STORED_FRAMES,
+    FeatureSource,
     Reads,
     draw_caption,
     features_of,
@@ -53,8 +54,7 @@ class ProcedureBatches:
     """Stage 1: `ProcedureBatches(…)(samples, rngs)` is a batch for Stage1Objective.
 
     text_length: byte pairs of a caption. first_caption: always the first, as the reference does
-    for the small data sets. crop: see `cropped`. backbone: SHA-256 of the weights whose features
-    are taken.
+    for the small data sets. crop: see `cropped`. backbone: whose features are taken.
     """
 
     kind: Reads
@@ -63,7 +63,7 @@ class ProcedureBatches:
     text_length: int
     first_caption: bool = False
     crop: float | None = None
-    backbone: str | None = None
+    backbone: FeatureSource | None = None
 
     def __call__(
         self,

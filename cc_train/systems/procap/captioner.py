@@ -69,7 +69,7 @@ class ProCap(EncoderDecoder):
     ) -> None:
         sizes, factor = encoder.config, features.vqgan.config.factor
         size = (sizes.rows * factor, sizes.columns * factor)
-        inputs = Inputs(size, features.kind, tokenizer=tokenizer, backbone=features.digest)
+        inputs = Inputs(size, features.kind, tokenizer=tokenizer, backbone=features.source)
         super().__init__(inputs, codec, decoder.length)
         self.intermediate_generator, self.reference_quirks = encoder, reference_quirks
         self._frozen = (features,)  # in a tuple, so that it is no submodule

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.models.vqgan import VQGAN
-from cc_train.data.collate import Reads
+from cc_train.data.collate import FeatureSource, Reads
 from cc_train.layers.feature_grid import Pooling, fold, to_grid
 from cc_train.layers.frozen_backbone import FrozenBackbone
 
@@ -91,9 +91,9 @@ class FrameFeatures(nn.Module):
         return config.latent if self.kind == "pixels" else config.code_width
 
     @property
-    def digest(self) -> str | None:
-        """SHA-256 of the backbone's weights; None for the other kinds."""
-        return None if self.backbone is None else self.backbone.frozen.spec.sha256
+    def source(self) -> FeatureSource | None:
+        """Whose features they are; None for the other kinds."""
+        return None if self.backbone is None else self.backbone.frozen.spec.source
 
     def train(self, mode: bool = True) -> FrameFeatures:
         """Never trains."""

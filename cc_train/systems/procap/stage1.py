@@ -144,7 +144,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.masks,
         settings.network.text_length,
         settings.first_caption,
-        backbone=features.digest,
+        backbone=features.source,
     )
     unreadable = Unreadable(
         len(data.valid), settings.stream.skip_bad, request.ranks, request.console
@@ -175,8 +175,7 @@ def untrained(
     encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
-        digest = backbone.frozen.spec.sha256
-        seen = feature_statistics.over(data.train, digest, console, backbone.on_grid)
+        seen = feature_statistics.over(data.train, features.source, console, backbone.on_grid)
         encoder.standardise.set(seen.mean, seen.std)
     return encoder
 

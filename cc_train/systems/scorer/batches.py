@@ -17,7 +17,7 @@ import torch
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import NO_CHANGE
 from cc_train.data import ordered_pairs
-from cc_train.data.collate import before_after, draw_caption, require_backbone, stack
+from cc_train.data.collate import FeatureSource, before_after, draw_caption, require_backbone, stack
 from cc_train.data.ordered_pairs import Scene
 from cc_train.data.shard_index import scene_of
 from cc_train.data.supervision import OrderedPair
@@ -31,8 +31,8 @@ HALVES: tuple[Half, ...] = ("changed", "unchanged")
 class ScorerBatches:
     """`ScorerBatches(…)(samples, rngs)` is a batch for ScorerObjective.
 
-    length: ids of a caption with its marks. backbone: SHA-256 of the weights whose features are
-    taken. halves: those of the data set. swap: the chance that the first image of a scene and its
+    length: ids of a caption with its marks. backbone: whose features are taken.
+    halves: those of the data set. swap: the chance that the first image of a scene and its
     other view change places. pairs_per_scene: ordered pairs drawn of each scene instead, see
     `OrderedPairBatches`. grid: rows and columns of the cells in which places are said; then a half
     also has what is known of its ordered pairs.
@@ -40,7 +40,7 @@ class ScorerBatches:
 
     codec: TextCodec
     length: int
-    backbone: str | None
+    backbone: FeatureSource | None
     halves: tuple[Half, ...] = HALVES
     swap: float = 0.5
     pairs_per_scene: int | None = None

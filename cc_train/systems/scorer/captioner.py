@@ -35,7 +35,7 @@ class ScorerCaptioner(EncoderDecoder):
         codec: TextCodec,
         standardise: bool = False,
     ) -> None:
-        inputs = Inputs(size, "features", backbone=backbone.spec.sha256)
+        inputs = Inputs(size, "features", backbone=backbone.spec.source)
         super().__init__(inputs, codec, decoder.length)
         self._frozen = (backbone,)  # in a tuple, so that it is no submodule
         self.standardise = Standardise(sizes.channels) if standardise else None

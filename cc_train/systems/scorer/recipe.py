@@ -176,7 +176,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     scorer_batches = ScorerBatches(
         codec,
         settings.decoder.length,
-        first.sha256,
+        spec.source,
         halves,
         settings.swap,
         settings.pairs_per_scene,
@@ -200,8 +200,8 @@ def _initialise(
         if settings.losses.cbr and settings.ways.trained_cbr:
             request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
     elif network.standardise is not None:
-        digest = network.backbone.spec.sha256
-        statistics = feature_statistics.over(entries, digest, request.console, network.pooled)
+        source = network.backbone.spec.source
+        statistics = feature_statistics.over(entries, source, request.console, network.pooled)
         network.standardise.set(statistics.mean, statistics.std)
 
 

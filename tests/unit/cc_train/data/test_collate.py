@@ -11,6 +11,7 @@ from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_train.data import image_pairs
 from cc_train.data.collate import (
     CaptionBatches,
+    FeatureSource,
     Reads,
     before_after,
     draw_caption,
@@ -71,14 +72,16 @@ def test_features_of_frames_come_in_the_order_asked_for() -> None:
         features_of(sample(features=None), [0])
 
 
-def test_batches_refuse_features_of_other_weights() -> None:
+@pytest.mark.parametrize("other", [FeatureSource("net", "1" * 64), FeatureSource("x2", "0" * 64)])
+def test_batches_refuse_features_of_another_backbone(other: FeatureSource) -> None:
+    """Keeps away: two backbones that look through one network taken for each other."""
     rngs = [np.random.default_rng(0)]
-    for backbone in ("0" * 64, None):
+    for backbone in (FeatureSource("net", "0" * 64), None):
         batch = CaptionBatches("features", WORDS, 6, backbone=backbone)([sample()], rngs)
         assert batch["before_after"].shape == (1, 2, 5, 2, 2)
-    with pytest.raises(UserError, match="k holds features of other weights"):
-        CaptionBatches("features", WORDS, 6, backbone="1" * 64)([sample()], rngs)
-    CaptionBatches("tokens", WORDS, 6, backbone="1" * 64)([sample()], rngs)
+    with pytest.raises(UserError, match="k holds features of another backbone"):
+        CaptionBatches("features", WORDS, 6, backbone=other)([sample()], rngs)
+    CaptionBatches("tokens", WORDS, 6, backbone=other)([sample()], rngs)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rich.console import Console
 from cc_prep.errors import UserError
 from cc_prep.storage import sha256
 from cc_train.data import feature_statistics, shard_index
+from cc_train.data.collate import FeatureSource
 from cc_train.data.shard_index import Entry
 from cc_train.layers.feature_grid import to_grid
 from tests import small_weights, token_shards
@@ -38,7 +39,7 @@ def stored(entries: list[Entry]) -> np.ndarray:
 
 def test_they_are_those_of_all_images(entries: list[Entry], backbone: Path) -> None:
     values = stored(entries)
-    statistics = feature_statistics.over(entries, sha256(backbone), QUIET)
+    statistics = feature_statistics.over(entries, FeatureSource("vqgan", sha256(backbone)), QUIET)
     least = feature_statistics.LEAST_DEVIATION
     assert np.allclose(statistics.mean, values.mean((0, 2, 3)))
     assert np.allclose(statistics.std, values.std((0, 2, 3)) + least)
@@ -48,7 +49,10 @@ def test_they_are_those_of_all_images(entries: list[Entry], backbone: Path) -> N
 def test_they_are_of_what_is_made_of_the_features(entries: list[Entry], backbone: Path) -> None:
     folded = to_grid(torch.from_numpy(stored(entries)), (2, 2), "unshuffle")
     statistics = feature_statistics.over(
-        entries, sha256(backbone), QUIET, lambda part: to_grid(part.float(), (2, 2), "unshuffle")
+        entries,
+        FeatureSource("vqgan", sha256(backbone)),
+        QUIET,
+        lambda part: to_grid(part.float(), (2, 2), "unshuffle"),
     )
     assert torch.allclose(statistics.mean, folded.mean((0, 2, 3)))
 
@@ -62,16 +66,16 @@ def test_damaged_samples_are_left_out(entries: list[Entry], backbone: Path) -> N
     assert feature_statistics.of(entries[0]) is None
     first = feature_statistics.first(entries)
     assert np.array_equal(first.values, stored(entries)[: token_shards.FRAMES])
-    statistics = feature_statistics.over(entries, sha256(backbone), QUIET)
+    statistics = feature_statistics.over(entries, FeatureSource("vqgan", sha256(backbone)), QUIET)
     assert np.allclose(statistics.mean, stored(entries[1:]).mean((0, 2, 3)))
-    for search in (feature_statistics.first, lambda one: feature_statistics.over(one, "", QUIET)):
+    for search in (feature_statistics.first, lambda one: feature_statistics.over(one, None, QUIET)):
         with pytest.raises(UserError, match="not one sample"):
             search(entries[:1])
 
 
 def test_other_features_and_none_are_refused(tmp_path: Path, entries: list[Entry]) -> None:
-    with pytest.raises(UserError, match="features of other weights"):
-        feature_statistics.over(entries, "0" * 64, QUIET)
+    with pytest.raises(UserError, match="features of another backbone"):
+        feature_statistics.over(entries, FeatureSource("vqgan", "0" * 64), QUIET)
     pattern, _ = token_shards.write(tmp_path / "without", 1)
     with pytest.raises(UserError, match="holds no features"):
         feature_statistics.first(shard_index.read([pattern]))

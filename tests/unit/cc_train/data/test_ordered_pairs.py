@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cc_prep.errors import UserError
 from cc_prep.records import FACT_TYPES, Facts, Looks
 from cc_train.data import supervision
+from cc_train.data.collate import FeatureSource
 from cc_train.data.ordered_pairs import OrderedPairBatches, draw, ordered_pairs
 from cc_train.text import Vocabulary
 from tests import pair_samples
@@ -82,7 +83,7 @@ def test_without_facts_only_what_is_known_is_turned_round() -> None:
         del sample.meta["facts"]
     orders = [(pair.first, pair.second) for pair in ordered_pairs(samples).pairs]
     assert sorted(orders) == [(0, 1), (0, 2), (2, 0), (2, 1)]
-    batch = OrderedPairBatches(WORDS, 12, 3, pair_samples.DIGEST)(
+    batch = OrderedPairBatches(WORDS, 12, 3, pair_samples.SOURCE)(
         samples, [np.random.default_rng(0)] * 2
     )
     assert (batch["facts"] == supervision.UNKNOWN).all()
@@ -111,7 +112,7 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
     """Keeps away: features, captions or facts that belong to the neighbouring scene."""
     samples = [sample for number in range(6) for sample in pair_samples.scene(number)]
     rngs = [np.random.default_rng(i) for i in range(len(samples))]
-    batch = OrderedPairBatches(WORDS, 12, 3, pair_samples.DIGEST)(samples, rngs)
+    batch = OrderedPairBatches(WORDS, 12, 3, pair_samples.SOURCE)(samples, rngs)
     assert batch["features"].shape == (18, pair_samples.CHANNELS, 4, 4)
     assert len(batch["first"]) == len(batch["ids"]) == 18
     for pair in range(18):
@@ -139,7 +140,7 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
 def test_the_same_dice_give_the_same_batch() -> None:
     samples = [sample for number in range(3) for sample in pair_samples.scene(number)]
     batches = [
-        OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)(
+        OrderedPairBatches(WORDS, 12, 2, pair_samples.SOURCE)(
             samples, [np.random.default_rng(i) for i in range(6)]
         )
         for _ in range(2)
@@ -152,13 +153,13 @@ def test_shards_without_features_say_what_to_build() -> None:
     sample = pair_samples.scene(0)[0]
     bare = type(sample)(sample.key, sample.meta, sample.tokens, sample.scores, {})
     with pytest.raises(UserError, match="no features"):
-        OrderedPairBatches(WORDS, 12, 1, pair_samples.DIGEST)([bare], [np.random.default_rng(0)])
+        OrderedPairBatches(WORDS, 12, 1, pair_samples.SOURCE)([bare], [np.random.default_rng(0)])
 
 
 def test_features_of_two_backbones_are_refused() -> None:
     """Keeps away: a captioner that is trained on features of two networks."""
-    with pytest.raises(UserError, match="holds features of other weights"):
-        OrderedPairBatches(WORDS, 12, 1, "1" * 64)(
+    with pytest.raises(UserError, match="holds features of another backbone"):
+        OrderedPairBatches(WORDS, 12, 1, FeatureSource("planted", "1" * 64))(
             pair_samples.scene(0), [np.random.default_rng(0)] * 2
         )
 
@@ -169,7 +170,7 @@ def test_images_of_two_sizes_are_refused() -> None:
     small = replace(other[0].features, values=other[0].features.values[..., :2])
     samples = [*one, replace(other[0], features=small)]
     with pytest.raises(UserError, match="Build the shards with one image_size"):
-        OrderedPairBatches(WORDS, 12, 1, pair_samples.DIGEST)(
+        OrderedPairBatches(WORDS, 12, 1, pair_samples.SOURCE)(
             samples, [np.random.default_rng(0)] * 3
         )
 

@@ -21,6 +21,7 @@ from cc_prep.formats import tar
 from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_train.captioner import Caption, Inputs
 from cc_train.data import shard_index
+from cc_train.data.collate import FeatureSource
 from cc_train.evaluation.predict import predict
 from cc_train.evaluation.validation import Validation
 from tests.arrays import npy
@@ -199,11 +200,12 @@ def test_features_of_another_backbone_are_refused() -> None:
     entries: Any = [
         Stored(TrainingSample("k", SIZE, empty, np.zeros((2, 1, 2)), {}, features, None))
     ]
-    for backbone in (None, "0" * 64):
+    for backbone in (None, FeatureSource("net", None), FeatureSource("net", "0" * 64)):
         captioner = Looks(Inputs((8, 8), "features", backbone=backbone))
         assert [one.text for _, one in predict(captioner, entries)] == ["(2, 5, 1, 1) 1"]
-    with pytest.raises(UserError, match=r"k holds features of net \(SHA-256 000000000000…\)"):
-        list(predict(Looks(Inputs((8, 8), "features", backbone="1" * 64)), entries))
+    for other in (FeatureSource("net", "1" * 64), FeatureSource("net-x2", "0" * 64)):
+        with pytest.raises(UserError, match=r"k holds features of net \(SHA-256 000000000000…\)"):
+            list(predict(Looks(Inputs((8, 8), "features", backbone=other)), entries))
 
 
 def test_validation_needs_captions_before_the_first_step(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_side_of_another_class_than_the_union_teaches_nothing() -> None:
     sample = SCENES[0][0]
     meta = {**sample.meta, "mask_classes": ["tree", "building"]}
     both = replace(sample, meta=meta, mask_png=after, mask_before_png=before, mask_after_png=after)
-    batch = ChainBatches(WORDS, 12, 9, pair_samples.DIGEST)([both], [np.random.default_rng(0)])
+    batch = ChainBatches(WORDS, 12, 9, pair_samples.SOURCE)([both], [np.random.default_rng(0)])
     known = [tuple(row) for row in batch["has_mask"].tolist()]
     assert sorted(known) == [(True, False, True), (True, True, False)], "and turned round"
 

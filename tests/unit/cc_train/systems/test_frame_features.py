@@ -104,7 +104,7 @@ def test_stored_features_are_those_of_the_images(vqgan: VQGAN) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(features(frames), seen)
     assert (seen.shape, seen.dtype) == ((1, 3, 16, 32), torch.float32)
-    assert (features.channels, features.digest) == (32, "0" * 64)
+    assert (features.channels, features.source) == (32, ("vqgan", "0" * 64))
     # The token in the second row and third column, its eight channels of 2 × 2 places.
     expected = stored[:, :, :, 2:4, 4:6].float().flatten(2)
     assert torch.equal(seen[:, :, 1 * 4 + 2], expected)

@@ -185,7 +185,7 @@ def test_the_captioner_of_stage_2(kind: Reads) -> None:
 
 def test_stage_2_with_a_comparison_and_facts() -> None:
     """Ordered pairs of planted scenes → their captions, and what changed where."""
-    make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_samples.DIGEST)
+    make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_samples.SOURCE)
     planted = FrozenBackbone(torch.nn.Identity(), pair_samples.BACKBONE)
     grid = (pair_samples.GRID, pair_samples.GRID)
     backbone = BackboneFeatures(planted, grid, "unshuffle")

@@ -39,7 +39,7 @@ def objective(weights: Losses, attend_grid: bool = True) -> PairObjective:
 def trained(weights: Losses, steps: int) -> tuple[PairObjective, dict[str, float]]:
     one = objective(weights)
     optimiser = torch.optim.AdamW(one.network.parameters(), lr=3e-3, weight_decay=0.0)
-    batches = OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)
+    batches = OrderedPairBatches(WORDS, 12, 2, pair_samples.SOURCE)
     losses: dict[str, torch.Tensor] = {}
     for step in range(steps):
         for group in optimiser.param_groups:
@@ -79,7 +79,7 @@ def test_captions_alone_teach_it_too() -> None:
 @pytest.mark.parametrize("name", [name for name in Losses.model_fields if name != "caption"])
 def test_each_loss_is_left_out_by_its_weight(name: str) -> None:
     """Its gradient is that of the others alone."""
-    batch = OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)(
+    batch = OrderedPairBatches(WORDS, 12, 2, pair_samples.SOURCE)(
         SAMPLES[:8], [np.random.default_rng(i) for i in range(8)]
     )
     totals = {}
@@ -97,7 +97,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     one = objective(Losses())
     one.network.eval()
     rngs = [np.random.default_rng(i) for i in range(8)]
-    batches = OrderedPairBatches(WORDS, 12, 2, pair_samples.DIGEST)
+    batches = OrderedPairBatches(WORDS, 12, 2, pair_samples.SOURCE)
     whole = batches(SAMPLES[:8], rngs)
     rngs = [np.random.default_rng(i) for i in range(8)]
     halves = [batches(SAMPLES[:4], rngs[:4]), batches(SAMPLES[4:8], rngs[4:])]
@@ -111,7 +111,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 
 def test_unchanged_pairs_have_no_looks_to_learn() -> None:
     """Keeps away: a class that stands for "none" pulling at the looks."""
-    batch = OrderedPairBatches(WORDS, 12, 1, pair_samples.DIGEST)(
+    batch = OrderedPairBatches(WORDS, 12, 1, pair_samples.SOURCE)(
         [SAMPLES[1]], [np.random.default_rng(0)]
     )
     denominators = objective(Losses()).denominators(batch)

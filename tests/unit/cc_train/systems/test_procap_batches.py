@@ -16,6 +16,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.media.images import encode_image
 from cc_prep.records import NO_CHANGE
+from cc_train.data.collate import FeatureSource
 from cc_train.systems.procap import batches
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
 from cc_train.systems.procap.masking import Masks
@@ -270,11 +271,14 @@ def test_a_crop_is_the_same_of_all_frames(seed: int, least: float, height: int, 
         assert (crops == frames).all()
 
 
+PLANTED = FeatureSource("planted", "ab" * 32)
+
+
 def feature_sample(number: int, stored: tuple[int, ...] = tuple(range(FRAMES))) -> TrainingSample:
     """A sample with the features of some frames, which tell frame and sample."""
     levels = 100 * number + 10 * np.array(stored)[:, None, None, None]
     values = (levels + np.arange(3 * 16).reshape(1, 3, 4, 4) / 100).astype(np.float16)
-    features = Features("planted", "ab" * 32, stored, values)
+    features = Features(*PLANTED, stored, values)
     return dataclasses.replace(sample(number, ()), features=features)
 
 
@@ -283,7 +287,7 @@ def test_features_are_those_of_the_keyframes() -> None:
     stored, since the network tells features from images by it."""
     stored = (0, 2, 3, 4)
     samples = [feature_sample(0, stored), feature_sample(1, stored)]
-    batch = assembler("features", backbone="ab" * 32)(samples, rngs(2))
+    batch = assembler("features", backbone=PLANTED)(samples, rngs(2))
     assert (batch["frames"].shape, batch["frames"].dtype) == ((2, 4, 3, 4, 4), torch.float16)
     for number in range(2):
         for at, frame in enumerate(stored):
@@ -298,7 +302,7 @@ def test_features_are_those_of_the_keyframes() -> None:
 @pytest.mark.parametrize("strategy", ["confidence", "random", "visual"])
 def test_a_rule_that_draws_needs_all_features(strategy: str) -> None:
     rule = Keyframes(strategy=strategy, k=2)  # type: ignore[arg-type]
-    make = ProcedureBatches("features", rule, Masks(), 4, backbone="ab" * 32)
+    make = ProcedureBatches("features", rule, Masks(), 4, backbone=PLANTED)
     drawn = set()
     alike = dataclasses.replace(feature_sample(0), scores=np.zeros((2, 1, FRAMES), np.float32))
     for seed in range(20):
@@ -315,11 +319,13 @@ def test_a_rule_that_draws_needs_all_features(strategy: str) -> None:
 
 
 def test_features_that_are_not_stored_or_not_alike_are_refused() -> None:
-    make = assembler("features", backbone="ab" * 32)
+    make = assembler("features", backbone=PLANTED)
     with pytest.raises(UserError, match=r"k0: no features of frame 2 stored.*features\.frames=all"):
         make([feature_sample(0, (0, 1, 3, 4))], rngs(1))
-    with pytest.raises(UserError, match="k0 holds features of other weights"):
-        assembler("features", backbone="cd" * 32)([feature_sample(0)], rngs(1))
+    with pytest.raises(UserError, match="k0 holds features of another backbone"):
+        assembler("features", backbone=FeatureSource("planted", "cd" * 32))(
+            [feature_sample(0)], rngs(1)
+        )
     smaller = feature_sample(1)
     assert smaller.features is not None
     features = dataclasses.replace(smaller.features, values=smaller.features.values[..., :2, :2])

@@ -100,7 +100,7 @@ def test_stage_2_takes_kind_networks_and_statistics_of_stage_1(tmp_path: Path) -
         stage2.load(stored_run.read(tmp_path / "b/stage2"), "cpu"),
     ):
         assert isinstance(network, ProCap)
-        assert (network.inputs.reads, network.inputs.backbone) == ("features", digest)
+        assert (network.inputs.reads, network.inputs.backbone) == ("features", ("vqgan", digest))
         assert network.inputs.tokenizer is None
         own, theirs = network.encoder.standardise, first.standardise
         assert own is not None
@@ -192,7 +192,7 @@ def test_samples_of_two_backbones_are_refused(tmp_path: Path) -> None:
     sample = entry.read()
     assert sample.features is not None
     other = replace(sample, features=replace(sample.features, sha256="0" * 64))
-    with pytest.raises(UserError, match="features of other weights"):
+    with pytest.raises(UserError, match="features of another backbone"):
         task.source.make([other], [np.random.default_rng(0)])  # type: ignore[attr-defined]
 
 

@@ -11,6 +11,7 @@ import torch
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
+from cc_train.data.collate import FeatureSource
 from cc_train.systems.scorer.batches import ScorerBatches
 from tests import pair_samples, small_scorer
 from tests.small_scorer import SAMPLES, WORDS
@@ -75,7 +76,7 @@ def test_a_scene_of_one_pair_is_left_as_it_is() -> None:
 
 
 def test_features_of_other_weights_are_refused() -> None:
-    make = ScorerBatches(WORDS, small_scorer.LENGTH, "1" * 64)
-    with pytest.raises(UserError, match="features of other weights"):
+    make = ScorerBatches(WORDS, small_scorer.LENGTH, FeatureSource("planted", "1" * 64))
+    with pytest.raises(UserError, match="features of another backbone"):
         make(SAMPLES[:1], [np.random.default_rng(0)])
     assert pair_samples.DIGEST != "1" * 64

@@ -20,7 +20,11 @@ SIDE = pair_samples.GRID
 
 def ordered(seed: int = 0, scenes: int = 16) -> dict[str, Any]:
     make = ScorerBatches(
-        WORDS, small_scorer.LENGTH, pair_samples.DIGEST, pairs_per_scene=2, grid=(SIDE, SIDE)
+        WORDS,
+        small_scorer.LENGTH,
+        pair_samples.SOURCE,
+        pairs_per_scene=2,
+        grid=(SIDE, SIDE),
     )
     rngs = list(np.random.default_rng(seed).spawn(2 * scenes))
     return make(SAMPLES[: 2 * scenes], rngs)
@@ -93,7 +97,11 @@ def test_a_batch_without_a_pair_of_one_run() -> None:
     one = supervised(SceneLosses())
     changed = [sample for sample in SAMPLES if sample.meta["kind"] == "change"][:2]
     make = ScorerBatches(
-        WORDS, small_scorer.LENGTH, pair_samples.DIGEST, pairs_per_scene=1, grid=(SIDE, SIDE)
+        WORDS,
+        small_scorer.LENGTH,
+        pair_samples.SOURCE,
+        pairs_per_scene=1,
+        grid=(SIDE, SIDE),
     )
     batch = make(changed, [np.random.default_rng(i) for i in range(len(changed))])
     assert len(batch["unchanged"]["ids"]) == 0
@@ -108,7 +116,11 @@ def test_a_look_that_weighs_0_is_left_out() -> None:
 def test_pairs_of_which_nothing_is_known() -> None:
     """Keeps away: NaN on real images, of which nobody knows the facts."""
     make = ScorerBatches(
-        WORDS, small_scorer.LENGTH, pair_samples.DIGEST, pairs_per_scene=2, grid=(SIDE, SIDE)
+        WORDS,
+        small_scorer.LENGTH,
+        pair_samples.SOURCE,
+        pairs_per_scene=2,
+        grid=(SIDE, SIDE),
     )
     bare = [pair_samples.without_facts(sample) for sample in SAMPLES[:4]]
     one = supervised(SceneLosses())
