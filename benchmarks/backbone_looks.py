@@ -1,7 +1,7 @@
 """How well the looks of small objects can be read from the features of each backbone.
 
-    python benchmarks/backbone_looks.py [--backbone NAME …] [--scenes 4000] [--fresh 1000] \
-        [--seeds 0,1,2] [--size 112] [--out out/bench/backbones]
+    python benchmarks/backbone_looks.py [--backbone NAME]... [--scenes 4000] [--fresh 1000] \
+        [--seeds 3] [--size 112] [--out out/bench/backbones]
 
 What a captioner of pairs reads looks with (its adapter, and the classifier at a place) is trained
 on the features of the objects' true places and measured on other scenes. Where a change is takes no
@@ -23,6 +23,7 @@ from lib.measuring import report
 from torch import Tensor
 
 from cc_prep.media import images as image_files
+from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.records import Looks
 from cc_prep.steps.features import FeatureExtractor
@@ -74,16 +75,21 @@ class Objects:
 @click.option(
     "--backbone",
     "names",
+    type=click.Choice([name for name, one in BACKBONES.items() if one.weights is not None]),
     multiple=True,
     default=["efficientnet-lite0", "efficientnet-lite0-x2"],
     show_default=True,
 )
-@click.option("--scenes", default=4000, show_default=True, help="To train on.")
-@click.option("--fresh", default=1000, show_default=True, help="Scenes to measure on.")
-@click.option("--seeds", default="0,1,2", show_default=True)
+@click.option(
+    "--scenes", type=click.IntRange(BATCH), default=4000, show_default=True, help="To train on."
+)
+@click.option(
+    "--fresh", type=click.IntRange(1), default=1000, show_default=True, help="To measure on."
+)
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--size", default=112, show_default=True, help="Of the images, in px.")
 @click.option("--out", default="out/bench/backbones", show_default=True)
-def main(names: tuple[str, ...], scenes: int, fresh: int, seeds: str, size: int, out: str) -> None:
+def main(names: tuple[str, ...], scenes: int, fresh: int, seeds: int, size: int, out: str) -> None:
     """Prints the shares of looks that are read right."""
     keep_freed_memory()
     sets = []
@@ -97,7 +103,7 @@ def main(names: tuple[str, ...], scenes: int, fresh: int, seeds: str, size: int,
         extract = FeatureExtractor(name, *networks.backbone(name))
         features = [_features(extract, one.images) for one in sets]
         rows[name] = {}
-        for seed in map(int, seeds.split(",")):
+        for seed in range(seeds):
             reader = trained(features[0], train, seed)
             rows[name][seed] = shares_of_right(reader, features[1], test)
             print(f"{name}, seed {seed}: {rows[name][seed]}", flush=True)

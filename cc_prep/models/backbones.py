@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cc_prep.errors import UserError
 from cc_prep.models.efficientnet import CHANNELS, TAPS, EfficientNetLite0
 from cc_prep.models.resnet import ResNet101
 from cc_prep.models.vqgan import VQGAN
@@ -75,11 +76,14 @@ class Latents(nn.Module):
 
 @dataclass(frozen=True)
 class Backbone:
-    """weights: the name of its default weights, if there are any. multiple: the sides of an image
+    """make: from the tensors of a checkpoint. empty: the network that its own `state_dict` fits.
+
+    weights: the name of its default weights, if there are any. multiple: the sides of an image
     are multiples of it; None where that depends on the weights.
     """
 
     make: Callable[[Mapping[str, Tensor]], nn.Module]
+    empty: Callable[[Mapping[str, Tensor]], nn.Module]
     weights: str | None
     multiple: int | None
 
@@ -96,26 +100,33 @@ def _latents(tensors: Mapping[str, Tensor]) -> nn.Module:
     return Latents(VQGAN.from_tensors(tensors)[0])
 
 
+def _own_latents(tensors: Mapping[str, Tensor]) -> nn.Module:
+    return _latents({name.removeprefix("network."): tensor for name, tensor in tensors.items()})
+
+
 BACKBONES: dict[str, Backbone] = {
-    "efficientnet-lite0": Backbone(_pyramid, "efficientnet-lite0", 16),
-    "efficientnet-lite0-x2": Backbone(_enlarged, "efficientnet-lite0", 8),
-    "resnet101": Backbone(ResNet101.from_tensors, None, 16),
-    "vqgan": Backbone(_latents, "vqgan-mini", None),
+    "efficientnet-lite0": Backbone(
+        _pyramid, lambda _: Pyramid(EfficientNetLite0()), "efficientnet-lite0", 16
+    ),
+    "efficientnet-lite0-x2": Backbone(
+        _enlarged, lambda _: EnlargedPyramid(EfficientNetLite0()), "efficientnet-lite0", 8
+    ),
+    "resnet101": Backbone(ResNet101.from_tensors, lambda _: ResNet101(), None, 16),
+    "vqgan": Backbone(_latents, _own_latents, "vqgan-mini", None),
 }
 
 
 def rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A backbone from its own `state_dict`. Raises RuntimeError and UserError for another's."""
-    network: nn.Module
-    if name == "efficientnet-lite0":
-        network = Pyramid(EfficientNetLite0())
-    elif name == "efficientnet-lite0-x2":
-        network = EnlargedPyramid(EfficientNetLite0())
-    elif name == "resnet101":
-        network = ResNet101()
-    else:
-        below = {n.removeprefix("network."): tensor for n, tensor in tensors.items()}
-        network = Latents(VQGAN.from_tensors(below)[0])
+    """A backbone from its own `state_dict`.
+
+    Raises RuntimeError and UserError for another's, and UserError for a name that is not known.
+    """
+    if name not in BACKBONES:
+        raise UserError(
+            f"this version knows no backbone {name}",
+            f"Use the version that made this captioner. Known here: {', '.join(BACKBONES)}",
+        )
+    network = BACKBONES[name].empty(tensors)
     network.load_state_dict(dict(tensors))
     return network.requires_grad_(False).eval()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from cc_prep.console import on_stderr
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco as reference_files
 from cc_prep.media.images import ENDINGS
@@ -17,7 +18,7 @@ from cc_train import loading
 from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
 from cc_train.data.pair_lists import read_pairs
-from cc_train.evaluation.predict import BATCH, predict
+from cc_train.evaluation.predict import BATCH, check, predict
 from cc_train.pretrained import Captioner
 from cc_train.report import overlays
 from cc_train.runs import run_folder
@@ -129,6 +130,7 @@ def _caption_samples(
     """Prints the captions of samples of training shards, each beside its references."""
     entries = shard_index.read(shards)[:limit]
     by_key = {entry.key: entry for entry in entries}
+    check(entries, captioner.inputs, on_stderr())
     for sample, one in predict(captioner, entries, beams):
         references = list(by_key[sample.key].captions)
         if as_json:

@@ -22,15 +22,19 @@ NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train o
 
 class FeatureSource(NamedTuple):
     """Whose features are read: the name of a backbone, since several look through one network, and
-    the SHA-256 of its weights, None for any.
+    the SHA-256 of its weights.
     """
 
     name: str
-    sha256: str | None
+    sha256: str
 
-    def made(self, features: Features) -> bool:
-        """Whether these features are its own."""
-        return self.name == features.backbone and self.sha256 in (None, features.sha256)
+    @classmethod
+    def of(cls, features: Features) -> FeatureSource:
+        """Of stored features."""
+        return cls(features.backbone, features.sha256)
+
+    def __str__(self) -> str:
+        return f"{self.name} (SHA-256 {self.sha256[:12]}…)"
 
 
 @dataclass(frozen=True)
@@ -105,10 +109,10 @@ def features_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
 
 def require_backbone(key: str, features: Features | None, backbone: FeatureSource | None) -> None:
     """Raises UserError for a sample's features of another backbone; None takes those of any."""
-    if features is not None and backbone is not None and not backbone.made(features):
+    stored = None if features is None else FeatureSource.of(features)
+    if stored is not None and backbone not in (None, stored):
         raise UserError(
-            f"{key} holds features of another backbone or of other weights "
-            f"({features.backbone}, SHA-256 {features.sha256[:12]}…)",
+            f"{key} holds features of {stored}, not of {backbone}",
             "Build all shards with one backbone",
         )
 

@@ -50,7 +50,7 @@ class OrderedPairBatches:
     codec: TextCodec
     length: int
     pairs_per_scene: int
-    backbone: FeatureSource
+    backbone: FeatureSource | None
     grid: tuple[int, int] | None = None
     masks: bool = False
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from cc_prep.records import Facts
 from cc_train.data.sequence_index import expand
 
 ADVICE = "Give shards that `cc-prep build` wrote, or make them anew"
+NAMES = "If these are two data sets, build one under another name: cc-prep build … --set name=…"
 BLOCK = tarfile.BLOCKSIZE
 END_MARK = 2 * BLOCK  # of zeros, at the end of every whole tar
 
@@ -85,9 +87,7 @@ def read(patterns: Sequence[str]) -> list[Entry]:
         entries_of_all += entries
     if not entries_of_all:
         raise UserError(f"{', '.join(patterns)}: no samples", ADVICE)
-    twice = len(entries_of_all) - len({entry.key for entry in entries_of_all})
-    if twice:
-        raise UserError(f"{twice} keys are in these shards twice", "Give each data set once")
+    _require_distinct_keys(entries_of_all)
     return entries_of_all
 
 
@@ -191,6 +191,16 @@ def _indexed(folder: str) -> dict[str, list[Entry]] | None:
         place = f"{folder}/{name}" if folder else name
         entries.setdefault(name, []).append(_entry(place, row))
     return entries
+
+
+def _require_distinct_keys(entries: Sequence[Entry]) -> None:
+    """Raises UserError for a key of several samples."""
+    repeated = {key: n for key, n in Counter(entry.key for entry in entries).items() if n > 1}
+    if repeated:
+        raise UserError(
+            f"{len(repeated)} keys are in these shards twice, such as {min(repeated)}",
+            f"Give each data set once. {NAMES}",
+        )
 
 
 def _scanned(place: str) -> list[Entry]:

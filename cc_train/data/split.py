@@ -112,7 +112,7 @@ def read(
         if shared:
             raise UserError(
                 f"{len(shared)} samples are in --shards and in --valid, such as {min(shared)}",
-                "Validate on what is not trained on",
+                f"Validate on what is not trained on. {shard_index.NAMES}",
             )
     else:
         scenes = [entry.scene for entry in entries]

@@ -8,17 +8,47 @@ from typing import cast
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.captioner import Caption, CaptionModel, Inputs, ReadsEntities
 from cc_train.data import found_entities, shard_index
-from cc_train.data.collate import Reads, before_after, stack
+from cc_train.data.collate import FeatureSource, Reads, before_after, stack
 from cc_train.data.shard_index import ADVICE, Entry
 from cc_train.distributed import ALONE, Ranks
 
 BATCH = 32
+
+
+def check(entries: Sequence[Entry], inputs: Inputs, console: Console) -> None:
+    """Looks at the first sample of each shard, before anything is computed.
+
+    Says where features are computed from stored images, since a shard holds others. Raises
+    UserError where it does not hold what a captioner reads at all.
+    """
+    if inputs.reads == "tokens":
+        shard_index.require_tokenizer(entries, inputs.tokenizer, "the captioner's VQGAN")
+    if inputs.reads != "features":
+        return
+    first_samples = {entry.shard: entry for entry in reversed(entries)}.values()
+    others = 0
+    for entry in first_samples:
+        try:
+            sample = entry.read()
+        except (DamagedShard, FileNotFoundError):
+            continue  # `predict` names it, or leaves it out
+        others += _reads(sample, inputs) == "pixels" and sample.features is not None
+    if others:
+        height, width = inputs.size
+        console.print(
+            f"{others} of {len(first_samples)} shards hold other features than this captioner "
+            f"reads: those of {inputs.backbone or 'its backbone'} of {width}×{height} images. They "
+            "are computed from the stored images. This takes longer, and where these are JPEGs, "
+            "some captions differ",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def predict(
@@ -114,9 +144,11 @@ def _reads(sample: TrainingSample, inputs: Inputs) -> Reads:
         return "pixels"
     features, stored = sample.features, "no features"
     if features is not None:
-        stored = f"features of {features.backbone} (SHA-256 {features.sha256[:12]}…)"
+        stored = f"features of {FeatureSource.of(features)}"
+    height, width = inputs.size
     raise UserError(
-        f"{sample.key} holds {stored} of {_size(sample)} images, not those that the captioner "
+        f"{sample.key} holds {stored} of {_size(sample)} images, not those of "
+        f"{inputs.backbone or 'any backbone'} of {width}×{height} images, which the captioner "
         "reads, and no images of before and after",
         "Build these shards anew with the features that the captioner was trained on",
     )
@@ -127,7 +159,7 @@ def _has_features(sample: TrainingSample, inputs: Inputs) -> bool:
     if features is None or not ends <= set(features.frames):
         return False
     same_size = _size(sample) == f"{inputs.size[1]}×{inputs.size[0]}"
-    return same_size and (inputs.backbone is None or inputs.backbone.made(features))
+    return same_size and inputs.backbone in (None, FeatureSource.of(features))
 
 
 def _size(sample: TrainingSample) -> str:

@@ -16,7 +16,7 @@ from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
 from cc_train.evaluation.masks import written
 from cc_train.evaluation.masks.samples import SampleMasks
-from cc_train.evaluation.predict import predict
+from cc_train.evaluation.predict import check, predict
 
 
 def score(
@@ -39,6 +39,7 @@ def score(
         protocols.checked(named, items)  # before the captions, which take long
     if place is not None:
         written.check(place)
+    check(entries, captioner.inputs, console)
     masks = SampleMasks(captioner.inputs.mask_classes, keep=place is not None)
     captions = _captions(captioner, entries, beams, False, console, masks)
     for note in masks.notes():

@@ -11,7 +11,7 @@ from cc_prep import storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
-from cc_train.captioner import CaptionModel
+from cc_train.captioner import CaptionModel, Inputs
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.distributed import ALONE, Ranks
@@ -20,7 +20,7 @@ from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.facts import judge
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
-from cc_train.evaluation.predict import predict
+from cc_train.evaluation.predict import check, predict
 from cc_train.evaluation.unreadable import Unreadable
 
 MEASURES = ("CIDEr", "BLEU-4")
@@ -35,7 +35,8 @@ class Validation:
     Of rendered pairs also what is right in them, in % (`cc_train.evaluation.facts`). Pairs without
     captions are left out. ranks: they share the pairs; the first one has the figures. skip_bad: the
     share of the pairs that may be unreadable; these are left out, and a note on `console` counts
-    them. Another note says where the pairs are too few, or their references too alike, to choose
+    them. inputs: of the captioner; whether the pairs hold them is checked before the first step.
+    Another note says where the pairs are too few, or their references too alike, to choose
     the best checkpoint well. Raises UserError if no pair is left, and JobFailed if too many are
     unreadable.
     """
@@ -47,6 +48,7 @@ class Validation:
         ranks: Ranks = ALONE,
         skip_bad: float = 0.0,
         console: Console | None = None,
+        inputs: Inputs | None = None,
     ) -> None:
         self.ranks = ranks
         metas = shard_index.metas(entries)
@@ -67,6 +69,8 @@ class Validation:
                 "no sample to validate on has a caption", "Give --valid a captioned split"
             )
         console = console or on_stderr()
+        if inputs is not None:
+            check(self.entries, inputs, console)
         note = _too_weak(list(self.references.values()))
         if note and ranks.first:
             console.print(note, highlight=False, soft_wrap=True)

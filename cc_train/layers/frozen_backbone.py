@@ -44,9 +44,11 @@ class BackboneSpec:
     precision: str = HALF
 
     @property
-    def source(self) -> FeatureSource:
-        """Whose features these are."""
-        return FeatureSource(self.name, self.sha256)
+    def source(self) -> FeatureSource | None:
+        """Whose features these are; None for a run that was imported without its backbone, which
+        then takes any of its grid.
+        """
+        return None if self.sha256 is None else FeatureSource(self.name, self.sha256)
 
     @classmethod
     def of(cls, features: Features) -> BackboneSpec:
@@ -158,12 +160,13 @@ def of_training(data: Split, codec: TextCodec, features: Features) -> dict[str, 
     }
 
 
-def other_than_shards(init: Path) -> UserError:
-    """The error of a run to start from whose features are not those of the shards."""
-    return UserError(
-        f"{init} has another backbone or image size than these shards",
-        "Build the shards as it was trained, or leave out --init",
-    )
+def require_same(init: Path, trained: BackboneSpec, stored: BackboneSpec) -> None:
+    """Raises UserError where a run to start from was trained on other features than are stored."""
+    if not trained.matches(stored):
+        raise UserError(
+            f"{init} was trained on features of {trained}, these shards hold those of {stored}",
+            "Use shards made with the same backbone and image_size, or leave out --init",
+        )
 
 
 def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:

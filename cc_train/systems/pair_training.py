@@ -117,7 +117,7 @@ class PairTraining:
 def backbone_of(run: Run) -> FrozenBackbone:
     """The frozen backbone of a run. Raises UserError.
 
-    captioner-mini, and runs from before the backbone was a file, hold it with the rest.
+    Runs from before the backbone was a file hold it with the rest.
     """
     spec = BackboneSpec.of_json(run.settings["backbone"])
     own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
@@ -136,8 +136,8 @@ def learned(
     """
     transfer.require_same(run, "encoder.heads", settings.encoder.heads)
     transfer.require_same(run, "decoder.heads", settings.decoder.heads)
-    if BackboneSpec.of_json(run.settings["backbone"]) != network.backbone.spec:
-        raise frozen_backbone.other_than_shards(run.folder)
+    trained = BackboneSpec.of_json(run.settings["backbone"])
+    frozen_backbone.require_same(run.folder, trained, network.backbone.spec)
     of_run = Vocabulary.read(Path(run.folder) / VOCABULARY)
     rows = [of_run.ids.get(word) for word in vocabulary.words]
     return transfer.with_rows(

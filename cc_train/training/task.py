@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from cc_prep.console import on_stderr
+from cc_train.captioner import Inputs
 from cc_train.data.split import Split
 from cc_train.data.stream import Source, Stream, StreamSettings
 from cc_train.distributed import Ranks
@@ -68,14 +69,19 @@ class SampleSettings(Protocol):
 
 
 def validation(
-    data: Split, settings: SampleSettings, request: Request, ranks: Ranks | None = None
+    data: Split,
+    settings: SampleSettings,
+    request: Request,
+    inputs: Inputs,
+    ranks: Ranks | None = None,
 ) -> Validation:
     """The validation on the held-out samples of a data set. Raises what `Validation` raises.
 
-    ranks: those that share the pairs; None for all of the request.
+    inputs: of the captioner. ranks: those that share the pairs; None for all of the request.
     """
     shared = request.ranks if ranks is None else ranks
-    return Validation(data.valid, request.run, shared, settings.stream.skip_bad, request.console)
+    skip_bad = settings.stream.skip_bad
+    return Validation(data.valid, request.run, shared, skip_bad, request.console, inputs)
 
 
 def over_samples(

@@ -86,6 +86,7 @@ def test_a_captioner_says_what_it_said(
     captioner = loading.load(tmp_path / "run")
     assert isinstance(captioner, ScorerCaptioner)
     settings = json.loads((tmp_path / "run/settings.json").read_text())
+    assert captioner.inputs.backbone is None, "its name is not known, so any of its grid are taken"
     assert settings["reference_quirks"] is True
     assert recipe.Settings.model_validate(
         {name: settings[name] for name in recipe.Settings.model_fields}

@@ -80,7 +80,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(data.train, request.console)
     objective = ChainObjective(
         network,
-        validation(data, settings, request),
+        validation(data, settings, request, network.inputs),
         settings.losses,
         settings.sampled,
         settings.label_smoothing,

@@ -117,7 +117,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
-        validation(data, settings, request),
+        validation(data, settings, request, captioner.inputs),
         settings.attention,
         settings.loop.weight_decay,
         settings.connector.rate,
@@ -312,8 +312,8 @@ def _init_connector(
         connector.std.copy_(statistics.std)
         return
     run = stored_run.read(run_folder.locate(request.init), "pair")
-    if BackboneSpec.of_json(run.settings["backbone"]) != spec:
-        raise frozen_backbone.other_than_shards(request.init)
+    trained = BackboneSpec.of_json(run.settings["backbone"])
+    frozen_backbone.require_same(request.init, trained, spec)
     transfer.require_same(run, "encoder.heads", settings.connector.heads, "connector.heads")
     own = connector.state_dict()
     encoder = {

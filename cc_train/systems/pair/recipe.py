@@ -49,7 +49,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(training.data.train, request.console)
     objective = PairObjective(
         network,
-        validation(training.data, settings, request),
+        validation(training.data, settings, request, network.inputs),
         settings.losses,
         settings.label_smoothing,
         settings.loop.weight_decay,

@@ -20,7 +20,7 @@ from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import StreamSettings
-from cc_train.layers import caption_decoder
+from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.runs import stored_run
@@ -130,7 +130,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         shard_index.require_facts(data.train)
     objective = Stage2Objective(
         network,
-        validation(data, settings, request),
+        validation(data, settings, request, network.inputs),
         settings.label_smoothing,
         settings.loop.weight_decay,
         request.device,
@@ -320,12 +320,8 @@ def _check_backbone(settings: Settings, data: Split, init: Path, features: Frame
         )
     if seen is None:
         return
-    learned, stored = seen.frozen.spec, BackboneSpec.of(feature_statistics.first(data.train))
-    if not learned.matches(stored):
-        raise UserError(
-            f"{init} was trained on features of {learned}, these shards hold those of {stored}",
-            "Use shards made with the same backbone and image_size",
-        )
+    stored = BackboneSpec.of(feature_statistics.first(data.train))
+    frozen_backbone.require_same(init, seen.frozen.spec, stored)
 
 
 def resized(encoder: ProcedureEncoder, frames: int) -> ProcedureEncoder:

@@ -163,7 +163,9 @@ def prepare(settings: Settings, request: Request) -> Task:
         network,
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
         # Captions that are drawn are drawn one after the other, all by the first process.
-        validation(data, settings, request, ALONE if settings.ways.sampled else None),
+        validation(
+            data, settings, request, network.inputs, ALONE if settings.ways.sampled else None
+        ),
         settings.losses,
         settings.ways,
         loop.weight_decay,
@@ -271,8 +273,8 @@ def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec:
     Of the words, those that both know; others begin as in a new run.
     """
     run = stored_run.read(init, "scorer")
-    if not BackboneSpec.of_json(run.settings["backbone"]).matches(network.backbone.spec):
-        raise frozen_backbone.other_than_shards(init)
+    trained = BackboneSpec.of_json(run.settings["backbone"])
+    frozen_backbone.require_same(init, trained, network.backbone.spec)
     for part, key in UNSHOWN:
         transfer.require_same(run, f"{part}.{key}", getattr(getattr(settings, part), key))
     of_run = text.load(init, run.settings["text"])

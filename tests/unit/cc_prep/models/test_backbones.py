@@ -59,6 +59,12 @@ def test_a_backbone_is_rebuilt_from_its_own_tensors(name: str) -> None:
     assert not any(parameter.requires_grad for parameter in again.parameters())
 
 
+def test_an_unknown_backbone_is_named() -> None:
+    """Keeps away: a captioner of a later version that is refused as a damaged VQGAN."""
+    with pytest.raises(UserError, match=r"^this version knows no backbone efficientnet-lite0-x4\."):
+        backbones.rebuild("efficientnet-lite0-x4", {})
+
+
 def test_only_what_takes_part_is_shipped() -> None:
     backbone, _ = networks.backbone("efficientnet-lite0")
     assert sum(parameter.numel() for parameter in backbone.parameters()) < 750_000

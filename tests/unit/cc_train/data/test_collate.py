@@ -79,7 +79,7 @@ def test_batches_refuse_features_of_another_backbone(other: FeatureSource) -> No
     for backbone in (FeatureSource("net", "0" * 64), None):
         batch = CaptionBatches("features", WORDS, 6, backbone=backbone)([sample()], rngs)
         assert batch["before_after"].shape == (1, 2, 5, 2, 2)
-    with pytest.raises(UserError, match="k holds features of another backbone"):
+    with pytest.raises(UserError, match=r"k holds features of .*, not of"):
         CaptionBatches("features", WORDS, 6, backbone=other)([sample()], rngs)
     CaptionBatches("tokens", WORDS, 6, backbone=other)([sample()], rngs)
 

@@ -22,7 +22,7 @@ from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_train.captioner import Caption, Inputs
 from cc_train.data import shard_index
 from cc_train.data.collate import FeatureSource
-from cc_train.evaluation.predict import predict
+from cc_train.evaluation.predict import check, predict
 from cc_train.evaluation.validation import Validation
 from tests.arrays import npy
 
@@ -200,7 +200,7 @@ def test_features_of_another_backbone_are_refused() -> None:
     entries: Any = [
         Stored(TrainingSample("k", SIZE, empty, np.zeros((2, 1, 2)), {}, features, None))
     ]
-    for backbone in (None, FeatureSource("net", None), FeatureSource("net", "0" * 64)):
+    for backbone in (None, FeatureSource("net", "0" * 64)):
         captioner = Looks(Inputs((8, 8), "features", backbone=backbone))
         assert [one.text for _, one in predict(captioner, entries)] == ["(2, 5, 1, 1) 1"]
     for other in (FeatureSource("net", "1" * 64), FeatureSource("net-x2", "0" * 64)):
@@ -208,8 +208,43 @@ def test_features_of_another_backbone_are_refused() -> None:
             list(predict(Looks(Inputs((8, 8), "features", backbone=other)), entries))
 
 
+def test_features_that_are_computed_anew_are_named(tmp_path: Path) -> None:
+    """Keeps away: an evaluation that takes five times as long on images that were stored lossily,
+    and says nothing of either."""
+    [entry] = shard_index.read([write(tmp_path / "a.tar", [8], ["so"])])
+    features = Features("net", "0" * 64, (0, 1), np.ones((2, 5, 1, 1), np.float16))
+    sample = replace(entry.read(), features=features)
+    own, others = (
+        Inputs((8, 8), "features", backbone=FeatureSource(name, "0" * 64))
+        for name in ("net", "net-x2")
+    )
+    stored: Any = [Stored(sample, shard="a"), Stored(sample, shard="a"), Stored(sample, shard="b")]
+    for entries, inputs, note in (
+        (stored, own, ""),
+        ([entry], others, ""),  # no features at all: nobody expects them to be read
+        (stored, Inputs((8, 8), "pixels"), ""),
+        ([*stored, entry], others, "2 of 3 shards hold other features than this captioner reads: "
+         "those of net-x2 (SHA-256 000000000000…) of 8×8 images"),
+    ):  # fmt: skip
+        console = Console(file=io.StringIO(), width=50)
+        check(entries, inputs, console)
+        assert console.file.getvalue().startswith(note)
+        assert bool(console.file.getvalue()) == bool(note)
+
+
 def test_validation_needs_captions_before_the_first_step(tmp_path: Path) -> None:
     """Keeps away: hours of training that end at the first validation."""
     entries = shard_index.read([write(tmp_path / "val-000000.tar", [8], [])])
     with pytest.raises(UserError, match="no sample to validate on has a caption"):
         Validation(entries, tmp_path)
+
+
+def test_validation_needs_features_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the same for pairs that hold neither the features that are read nor images."""
+    [entry] = shard_index.read([write(tmp_path / "val-000000.tar", [8], ["so"])])
+    without = replace(entry.read(), images={})
+    monkeypatch.setattr(shard_index.Entry, "read", lambda _: without)
+    with pytest.raises(UserError, match="holds no features of 8×8 images, not those of any"):
+        Validation([entry], tmp_path, inputs=Inputs((8, 8), "features"))
