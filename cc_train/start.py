@@ -55,12 +55,12 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
             task.objective,
             task.source,
             loop,
-            config,
-            request.run,
-            request.resume,
-            console,
-            ranks,
-            device,
+            config=config,
+            run=request.run,
+            resume=request.resume,
+            console=console,
+            ranks=ranks,
+            device=device,
         )
 
 

@@ -116,13 +116,13 @@ class ShardWorker:
             shard.name,
             shard.count,
             shard.digest(),
-            written.samples,
-            written.bytes,
-            written.sha256,
-            round(time.monotonic() - started, 3),
-            tuple(rejects),
-            written.index,
-            gpu_model() if self.run_info.device != "cpu" else "",
+            samples=written.samples,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            seconds=round(time.monotonic() - started, 3),
+            rejects=tuple(rejects),
+            index=written.index,
+            gpu=gpu_model() if self.run_info.device != "cpu" else "",
         )
         self.state.write_done(done)
         return done
@@ -315,4 +315,12 @@ def _first_line(error: Exception) -> str:
 
 def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
     message = error.detail.replace("\x00", "")[:500]
-    return Reject(pair.key, pair.id, pair.split, pair.kind, shard.name, error.reason.value, message)
+    return Reject(
+        key=pair.key,
+        id=pair.id,
+        split=pair.split,
+        kind=pair.kind,
+        shard=shard.name,
+        reason=error.reason.value,
+        message=message,
+    )

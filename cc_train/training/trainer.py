@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,79 +21,12 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
 from cc_train.runs import checkpoints, origin
-from cc_train.runs.checkpoints import Best, Checkpoint, better
+from cc_train.runs.checkpoints import Checkpoint, better
 from cc_train.runs.run_folder import SETTINGS
 from cc_train.training import optim, resume
 from cc_train.training.interval import IntervalMeans
+from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop, computed_in
-
-
-class Objective(Protocol):
-    """What is trained.
-
-    network: what is exported. Checkpoints hold its `state_dict`, so a network with a large frozen
-        part, such as a language model with adapters, overrides `state_dict` and `load_state_dict`
-        and stores what it trains. others: networks that only training needs. buffers: tensors
-        besides parameters that training must remember. phases: each has its own optimiser and its
-        own backward pass in every step, in this order. best: the validation figure that picks the
-        best checkpoint, whether more is better, and where there is one a figure that breaks ties.
-    over: what the losses are taken over. `sum`: terms of samples, divided by the `denominators` of
-        the whole step, so that any division into micro-batches and processes gives the same step.
-        `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
-        on several processes the objective gathers (`Ranks.gather`) what it compares. An objective
-        that adds both kinds says `batch`, and divides its sums by their denominators.
-    all_parameters_used: each has a gradient in every step; else DDP looks for unused ones, slowly.
-    """
-
-    @property
-    def network(self) -> nn.Module: ...
-    @property
-    def others(self) -> dict[str, nn.Module]: ...
-    @property
-    def buffers(self) -> dict[str, Tensor]: ...
-    @property
-    def phases(self) -> tuple[str, ...]: ...
-    @property
-    def best(self) -> Best: ...
-    @property
-    def over(self) -> Literal["sum", "batch"]: ...
-    @property
-    def all_parameters_used(self) -> bool: ...
-
-    def groups(self, phase: str) -> list[dict[str, Any]]:
-        """Parameter groups that the phase's optimiser updates."""
-        ...
-
-    def denominators(self, batch: Any) -> dict[str, Tensor]:
-        """How many terms the sums of a batch's losses have, by name; scalars.
-
-        Empty where all losses are over a whole batch.
-        """
-        ...
-
-    def chunks(self, batch: Any) -> Sequence[Any]:
-        """Parts of a batch with a backward pass of their own, for less memory; mostly one."""
-        ...
-
-    def losses(
-        self, phase: str, batch: Any, step: int, denominators: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Scalars by name, of a chunk; `total` is minimised, the others are logged.
-
-        denominators: those of the whole step, over all micro-batches and ranks.
-        """
-        ...
-
-    def after_step(self, step: int) -> None:
-        """Called when all phases of a step are over."""
-        ...
-
-    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
-        """Figures on held-out data, and a picture uint8 [H, W, 3] where there is one.
-
-        Called on all ranks, which may share the work; those of the first one count.
-        """
-        ...
 
 
 class _Forward(nn.Module):
@@ -329,7 +262,7 @@ class Trainer:
         figures = self.ranks.broadcast(own)
         self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         self.not_finite = [name for name in figures if name not in self.figures]
-        self.best = better(self.best, self.figures, step, self.objective.best)
+        self.best = better(self.best, self.figures, step, self.objective.criterion)
         return picture
 
     def save(self, step: int, source: Source) -> None:

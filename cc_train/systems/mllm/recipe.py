@@ -128,13 +128,15 @@ def prepare(settings: Settings, request: Request) -> Task:
         captioner.inputs.size,
         settings.attention,
         settings.entity,
-        control_grid(captioner, settings.attention),
-        captioner.shape.images,
-        captioner.inputs.backbone,
-        captioner.shape.pasted,
+        grid=control_grid(captioner, settings.attention),
+        images=captioner.shape.images,
+        backbone=captioner.inputs.backbone,
+        pasted=captioner.shape.pasted,
     )
     files = {} if backbone is None else backbone.files()
-    return over_samples(data, make_batch, objective, settings, request, about, files)
+    return over_samples(
+        data, make_batch, objective, settings, request=request, about=about, files=files
+    )
 
 
 def control_grid(captioner: MllmCaptioner, control: AttentionControl) -> tuple[int, int] | None:
@@ -187,7 +189,14 @@ def make(
         inputs = replace(inputs, entities=settings.entity.k)
     layer = settings.attention.layer if settings.attention.where == "llm" else -1
     return MllmCaptioner(
-        base, model, shape, prompt_tokenizer, settings.generation, inputs, backbone, layer
+        base,
+        model,
+        shape,
+        prompt_tokenizer=prompt_tokenizer,
+        generation=settings.generation,
+        inputs=inputs,
+        backbone=backbone,
+        layer=layer,
     )
 
 

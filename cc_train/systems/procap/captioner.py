@@ -60,6 +60,7 @@ class ProCap(EncoderDecoder):
         self,
         encoder: ProcedureEncoder,
         decoder: caption_decoder.Config,
+        *,
         features: FrameFeatures,
         codec: TextCodec,
         queries: Queries = "shared",

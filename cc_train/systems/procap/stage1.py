@@ -152,19 +152,28 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = Stage1Objective(
         encoder,
         features,
-        settings.losses,
-        HeldOut(data.valid, make_batch, request.ranks, unreadable, settings.stream.pair_scenes),
-        settings.loop.weight_decay,
-        request.device,
-        partial(_picture, data.valid[:6], make_batch, features),
-        settings.max_activation_mb,
-        request.ranks,
+        settings=settings.losses,
+        held_out=HeldOut(
+            data.valid, make_batch, request.ranks, unreadable, settings.stream.pair_scenes
+        ),
+        weight_decay=settings.loop.weight_decay,
+        device=request.device,
+        picture=partial(_picture, data.valid[:6], make_batch, features),
+        max_activation_mb=settings.max_activation_mb,
+        ranks=request.ranks,
     )
     trained = replace(make_batch, crop=settings.crop)
     about = {"samples": data.about(), **frozen_networks.about(data.first, features)}
     network_files = frozen_networks.files(features.vqgan, features.backbone)
     return over_samples(
-        data, trained, objective, settings, request, about, network_files, partners=True
+        data,
+        trained,
+        objective,
+        settings,
+        request=request,
+        about=about,
+        files=network_files,
+        partners=True,
     )
 
 

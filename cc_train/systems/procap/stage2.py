@@ -131,13 +131,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = Stage2Objective(
         network,
         validation(data, settings, request, network.inputs),
-        settings.label_smoothing,
-        settings.loop.weight_decay,
-        request.device,
-        settings.encoder_lr_scale,
-        settings.freeze,
-        settings.decay_norms,
-        settings.facts,
+        label_smoothing=settings.label_smoothing,
+        weight_decay=settings.loop.weight_decay,
+        device=request.device,
+        encoder_lr_scale=settings.encoder_lr_scale,
+        freeze=settings.freeze,
+        decay_norms=settings.decay_norms,
+        facts=settings.facts,
     )
     batches = _batches(settings, network)
     about = {
@@ -151,7 +151,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     }
     seen = network.features
     files = {**frozen_networks.files(seen.vqgan, seen.backbone), **codec.files()}
-    return over_samples(data, batches, objective, settings, request, about, files)
+    return over_samples(
+        data, batches, objective, settings, request=request, about=about, files=files
+    )
 
 
 def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBatches:
@@ -213,7 +215,16 @@ def make(
     quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
     kind, comparison = settings.queries.kind, _comparison(settings.comparison)
-    return ProCap(encoder, config, features, codec, kind, quirks, digest, comparison)
+    return ProCap(
+        encoder,
+        config,
+        features=features,
+        codec=codec,
+        queries=kind,
+        reference_quirks=quirks,
+        tokenizer=digest,
+        comparison=comparison,
+    )
 
 
 def _comparison(settings: ComparisonSettings | None) -> ComparisonConfig | None:
@@ -255,7 +266,16 @@ def _untrained(run: Run) -> ProCap:
     digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
     known = settings.get("comparison")  # runs from before it have none
     comparison = None if known is None else ComparisonConfig(**known)
-    return ProCap(encoder, decoder, features, codec, queries, quirks, digest, comparison)
+    return ProCap(
+        encoder,
+        decoder,
+        features=features,
+        codec=codec,
+        queries=queries,
+        reference_quirks=quirks,
+        tokenizer=digest,
+        comparison=comparison,
+    )
 
 
 def _from_stage1(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,12 +66,13 @@ class ScorerObjective(CaptionObjective):
     """
 
     network: ScorerCaptioner
-    over: Literal["sum", "batch"] = "batch"
+    over = "batch"
 
     def __init__(
         self,
         network: ScorerCaptioner,
         reconstruction: Reconstruction | None,
+        *,
         score: Callable[[CaptionModel], dict[str, float]],
         weights: Losses,
         ways: Ways,

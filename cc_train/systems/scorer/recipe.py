@@ -163,30 +163,32 @@ def prepare(settings: Settings, request: Request) -> Task:
         network,
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
         # Captions that are drawn are drawn one after the other, all by the first process.
-        validation(
+        score=validation(
             data, settings, request, network.inputs, ALONE if settings.ways.sampled else None
         ),
-        settings.losses,
-        settings.ways,
-        loop.weight_decay,
-        request.device,
-        halves,
-        request.ranks,
-        loop.seed,
-        supervision,
+        weights=settings.losses,
+        ways=settings.ways,
+        weight_decay=loop.weight_decay,
+        device=request.device,
+        halves=halves,
+        ranks=request.ranks,
+        seed=loop.seed,
+        supervision=supervision,
     )
     scorer_batches = ScorerBatches(
         codec,
         settings.decoder.length,
-        spec.source,
-        halves,
-        settings.swap,
-        settings.pairs_per_scene,
-        None if supervision is None else network.grid,
+        backbone=spec.source,
+        halves=halves,
+        swap=settings.swap,
+        pairs_per_scene=settings.pairs_per_scene,
+        grid=None if supervision is None else network.grid,
     )
     batches = MirroredBatches(scorer_batches, settings.mirror)
     files = {**codec.files(), **backbone.files()}
-    return over_samples(data, batches, objective, settings, request, about, files)
+    return over_samples(
+        data, batches, objective, settings, request=request, about=about, files=files
+    )
 
 
 def _initialise(
@@ -228,16 +230,17 @@ def make(
 ) -> ScorerCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
     channels, rows, columns = backbone.spec.grid
-    coarse = _coarser(rows, columns, settings.encoder.largest_grid)
+    rows, columns = _coarser(rows, columns, settings.encoder.largest_grid)
     height, width = about["size"]
     sizes = encoder.Config(
         channels,
-        *coarse,
-        settings.encoder.width,
-        settings.encoder.heads,
-        settings.encoder.layers,
-        settings.encoder.dropout,
-        max(encoder.POSITIONS, *coarse),
+        rows,
+        columns,
+        width=settings.encoder.width,
+        heads=settings.encoder.heads,
+        layers=settings.encoder.layers,
+        dropout=settings.encoder.dropout,
+        positions=max(encoder.POSITIONS, rows, columns),
     )
     sizes.check()
     if settings.losses.cbr and sizes.width % CBR_HEADS:
