@@ -8,7 +8,7 @@ leads to the caption decoder. Names follow the reference's `model.chkpt`: `inter
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from cc_train.layers.pair_comparison import (
     change_kinds,
     change_tokens,
 )
+from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.procap import visualise
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
@@ -42,7 +43,7 @@ class ComparisonConfig:
     dropout: float = 0.1
 
 
-class ProCap(EncoderDecoder):
+class ProCap(WithFrozen, EncoderDecoder):
     """Two images → a sentence.
 
     features: the frozen networks before the encoder; they are no part of the network's tensors.
@@ -55,6 +56,8 @@ class ProCap(EncoderDecoder):
     comparison: the decoder attends to explicit differences between the states of both ends, and to
         those of the queries; without it, as in the paper, to all states alike.
     """
+
+    features: FrameFeatures
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class ProCap(EncoderDecoder):
         inputs = Inputs(size, features.kind, tokenizer=tokenizer, backbone=features.source)
         super().__init__(inputs, codec, decoder.length)
         self.intermediate_generator, self.reference_quirks = encoder, reference_quirks
-        self._frozen = (features,)  # in a tuple, so that it is no submodule
+        self.use_frozen("features", features)
         width = encoder.config.width
         self.mlp = nn.Sequential(
             Linear(width, width),
@@ -92,11 +95,6 @@ class ProCap(EncoderDecoder):
         if queries == "independent":
             count = (encoder.config.frames - 2) * encoder.config.frame_tokens
             self.queries = nn.Parameter(encoder.image_mask.detach().repeat(count, 1))
-
-    @property
-    def features(self) -> FrameFeatures:
-        """The frozen networks before the encoder."""
-        return self._frozen[0]
 
     @property
     def encoder(self) -> ProcedureEncoder:
@@ -186,7 +184,3 @@ class ProCap(EncoderDecoder):
     def next_word(self) -> CachedDecoder:
         """The decoder with kept keys and values."""
         return CachedDecoder(self.decoder)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.features._apply(fn, recurse)
-        return super()._apply(fn, recurse)
