@@ -91,7 +91,7 @@ class PairTrunk(WithFrozen, EncoderDecoder):
 
     def standardise(self, entries: Sequence[Entry], console: Console) -> None:
         """Sets each channel's statistics over training samples. Raises UserError."""
-        statistics = feature_statistics.over(entries, self.inputs.backbone, console)
+        statistics = feature_statistics.compute(entries, self.inputs.backbone, console)
         self.encoder.mean.copy_(statistics.mean)
         self.encoder.std.copy_(statistics.std)
         self.encoder.spread.copy_(statistics.spread)

@@ -26,7 +26,7 @@ from cc_train.runs.run_folder import SETTINGS
 from cc_train.training import optim, resume
 from cc_train.training.interval import IntervalMeans
 from cc_train.training.objective import Objective
-from cc_train.training.settings import Loop, computed_in
+from cc_train.training.settings import Loop, compute_dtype
 
 
 class _Forward(nn.Module):
@@ -98,14 +98,16 @@ class Trainer:
         """The network that is validated and stored: the running average, if there is one."""
         return self.averaged.module if self.averaged is not None else self.objective.network
 
-    def prepare(self, resume: str, source: Source) -> int:
+    def prepare(self, resume_mode: str, source: Source) -> int:
         """Makes the run folder or goes on in it; the step to start at.
 
         The first rank looks, decides and sends the checkpoint to the others, which need not see the
-        folder. resume: `never` refuses a folder that has a run. Raises UserError for that, for a
-        run with other settings, and for ranks that were given other settings or samples.
+        folder. resume_mode: `never` refuses a folder that has a run. Raises UserError for that, for
+        a run with other settings, and for ranks that were given other settings or samples.
         """
-        checkpoint, before = self.ranks.decided(lambda: self._decide(resume), checkpoints.to_send)
+        checkpoint, before = self.ranks.decided(
+            lambda: self._decide(resume_mode), checkpoints.to_send
+        )
         digests = self.ranks.gather_objects(json.dumps(self.config, sort_keys=True))
         if digests[self.ranks.rank] != digests[0]:
             lines = "; ".join(differences(json.loads(digests[0]), self.config)[:5])
@@ -121,14 +123,14 @@ class Trainer:
         source.restore(checkpoint.state.get("stream", {}))
         return checkpoint.step
 
-    def _decide(self, resume_how: str) -> tuple[Checkpoint | None, dict[str, Any]]:
+    def _decide(self, resume_mode: str) -> tuple[Checkpoint | None, dict[str, Any]]:
         """The checkpoint to go on from, on the first rank, and the settings that the run had.
 
         Its folder has the new settings then, which say of its start what those said.
         """
         place = self.run / SETTINGS
         resume.check_begun(self.run)
-        if place.exists() and resume_how == "never":
+        if place.exists() and resume_mode == "never":
             raise UserError(f"{self.run}: already holds a run", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
         before: dict[str, Any] = {}
@@ -216,7 +218,7 @@ class Trainer:
         self, phase: str, batches: Sequence[Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Adds up gradients; this rank's share of the step's losses."""
-        half = computed_in(self.settings.precision, self.device)
+        dtype = compute_dtype(self.settings.precision, self.device)
         shares: dict[str, Tensor] = {}
         chunks = [
             (number, chunk)
@@ -230,7 +232,7 @@ class Trainer:
                 previous = number
             wait = self.ranks.world > 1 and place < len(chunks)
             with self.forward.no_sync() if wait else nullcontext():  # type: ignore[operator]
-                with torch.autocast(self.device, half, enabled=half is not torch.float32):
+                with torch.autocast(self.device, dtype, enabled=dtype is not torch.float32):
                     losses = self.forward(phase, chunk, step, denominators)
                 self.scaler.scale(losses["total"]).backward()
             for name, value in losses.items():
@@ -296,8 +298,8 @@ class Trainer:
     def _machine(self) -> dict[str, Any]:
         """What the steps were computed on, and in; noted, and free to change."""
         gpu = torch.cuda.get_device_name() if self.device == "cuda" else None
-        half = str(computed_in(self.settings.precision, self.device)).removeprefix("torch.")
-        known = {"torch": torch.__version__, "gpu": gpu, "precision": half}
+        dtype = str(compute_dtype(self.settings.precision, self.device)).removeprefix("torch.")
+        known = {"torch": torch.__version__, "gpu": gpu, "precision": dtype}
         return {**known, "processes": self.ranks.world}
 
     def _restore(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:

@@ -101,7 +101,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.with_captions(data, request.console)
     about: dict[str, Any] = {"samples": data.about()}
     if family is families.LM:
-        about["backbone"] = BackboneSpec.of(feature_statistics.first(data.train)).to_json()
+        about["backbone"] = BackboneSpec.of(feature_statistics.first_features(data.train)).to_json()
         about["size"] = data.size
     _require_findings(settings, data.train)
     base = loading.read(place, settings.model.family, settings.model.precision, request.device)
@@ -316,7 +316,7 @@ def _init_connector(
     Raises UserError for a run with other features or another width.
     """
     if request.init is None:
-        statistics = feature_statistics.over(entries, spec.source, request.console)
+        statistics = feature_statistics.compute(entries, spec.source, request.console)
         connector.mean.copy_(statistics.mean)
         connector.std.copy_(statistics.std)
         return

@@ -184,7 +184,7 @@ def untrained(
     encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
-        seen = feature_statistics.over(data.train, features.source, console, backbone.on_grid)
+        seen = feature_statistics.compute(data.train, features.source, console, backbone.on_grid)
         encoder.standardise.set(seen.mean, seen.std)
     return encoder
 

@@ -340,7 +340,7 @@ def _check_backbone(settings: Settings, data: Split, init: Path, features: Frame
         )
     if seen is None:
         return
-    stored = BackboneSpec.of(feature_statistics.first(data.train))
+    stored = BackboneSpec.of(feature_statistics.first_features(data.train))
     frozen_backbone.require_same(init, seen.frozen.spec, stored)
 
 

@@ -145,7 +145,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     data = split.with_captions(data, request.console)
     codec = vocabulary(settings, data.train, request.console)
-    first = feature_statistics.first(data.train)
+    first = feature_statistics.first_features(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     spec = BackboneSpec.of_json(about["backbone"])
     backbone = FrozenBackbone(None, spec)  # such a run captions stored features alone
@@ -205,7 +205,7 @@ def _initialise(
             request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
     elif network.standardise is not None:
         source = network.backbone.spec.source
-        statistics = feature_statistics.over(entries, source, request.console, network.pooled)
+        statistics = feature_statistics.compute(entries, source, request.console, network.pooled)
         network.standardise.set(statistics.mean, statistics.std)
 
 

@@ -18,7 +18,7 @@ from cc_train.runs import run_folder
 from cc_train.runs.checkpoints import Criterion, better
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training.loop import Loop, Trainer
-from cc_train.training.settings import computed_in, pick_device
+from cc_train.training.settings import compute_dtype, pick_device
 
 TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 
@@ -126,7 +126,7 @@ def test_bfloat16_is_not_emulated(
     monkeypatch.setattr(
         torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: native, raising=False
     )
-    assert computed_in(precision, device) == expected
+    assert compute_dtype(precision, device) == expected
 
 
 @pytest.mark.parametrize("tf32", [False, True])
