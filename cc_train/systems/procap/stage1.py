@@ -40,6 +40,7 @@ from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
 BATCH = 16  # of validation
+VALIDATION_SEED = 2**32 - 1  # far from those that trainings are given
 CLIP_BLOCKS = "visual.transformer."
 
 
@@ -282,7 +283,7 @@ class HeldOut:
             for number, entry in enumerate(self.entries[start : start + BATCH], start):
                 try:
                     samples.append(entry.read())
-                    rngs.append(order.rng_at(-1 % 2**32, number))
+                    rngs.append(order.rng_at(VALIDATION_SEED, number))
                     scenes.append(entry.scene)
                 except (DamagedShard, FileNotFoundError):
                     damaged.add(entry.key)
