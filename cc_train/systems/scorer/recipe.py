@@ -14,7 +14,7 @@ from cc_prep.settings import Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
-from cc_train.data.mirroring import MIRROR, MirroredBatches, exchange_sides
+from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.distributed import ALONE
@@ -29,7 +29,7 @@ from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
-from cc_train.text import TextCodec
+from cc_train.text import TextCodec, Vocabulary
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples, validation
 
@@ -211,18 +211,14 @@ def _initialise(
 
 def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -> TextCodec:
     """The words of the training captions, or of a file. Raises UserError if there are none."""
-    file, least, mirrored = settings.vocabulary, settings.min_word_count, settings.mirror > 0
-    if settings.split_words == "treebank":
-        return split.vocabulary(entries, file, least, console, mirrored)
-    if file is not None:
-        return ScorerWords.read(file)
-    captions = split.training_captions(entries)
-    codec = ScorerWords.of(captions, least)
-    if mirrored:
-        others = ScorerWords.of(map(exchange_sides, captions), least).words
-        codec = ScorerWords([*codec.words, *(word for word in others if word not in codec.ids)])
-    console.print(f"{len(captions):,} captions, {len(codec)} words", highlight=False)
-    return codec
+    return split.vocabulary(
+        entries,
+        settings.vocabulary,
+        settings.min_word_count,
+        console,
+        mirrored=settings.mirror > 0,
+        codec=Vocabulary if settings.split_words == "treebank" else ScorerWords,
+    )
 
 
 def make(
