@@ -7,14 +7,15 @@ leads to the caption decoder. Names follow the reference's `model.chkpt`: `inter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
+from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
@@ -35,12 +36,11 @@ from cc_train.text import TextCodec
 Queries = Literal["shared", "independent"]
 
 
-@dataclass(frozen=True)
-class ComparisonConfig:
-    """Of a `Comparison` of the states of both ends."""
+class ComparisonSettings(Section):
+    """Explicit differences between the states of both ends, by `Comparison`."""
 
-    heads: int = 4
-    dropout: float = 0.1
+    heads: int = Field(4, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class ProCap(WithFrozen, EncoderDecoder):
@@ -69,7 +69,7 @@ class ProCap(WithFrozen, EncoderDecoder):
         queries: Queries = "shared",
         reference_quirks: bool = False,
         tokenizer: str | None = None,
-        comparison: ComparisonConfig | None = None,
+        comparison: ComparisonSettings | None = None,
     ) -> None:
         sizes, factor = encoder.config, features.vqgan.config.factor
         size = (sizes.rows * factor, sizes.columns * factor)

@@ -26,7 +26,7 @@ from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks, procedure_encoder
-from cc_train.systems.procap.captioner import ComparisonConfig, ProCap, Queries
+from cc_train.systems.procap.captioner import ComparisonSettings, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
 from cc_train.systems.procap.stage1 import Network, read_encoder, read_features, untrained
@@ -59,13 +59,6 @@ class Decoder(Section):
     length: int = Field(24, ge=3)
     dropout: float = Field(0.1, ge=0, lt=1)
     reference_quirks: bool = False
-
-
-class ComparisonSettings(Section):
-    """Explicit differences between the states of both ends, by `Comparison`."""
-
-    heads: int = Field(4, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class Settings(Section):
@@ -212,23 +205,17 @@ def make(
     config = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     config.check()
     _check(settings, encoder.config.width)
-    quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
-    kind, comparison = settings.queries.kind, _comparison(settings.comparison)
     return ProCap(
         encoder,
         config,
         features=features,
         codec=codec,
-        queries=kind,
-        reference_quirks=quirks,
+        queries=settings.queries.kind,
+        reference_quirks=settings.reference_quirks,
         tokenizer=digest,
-        comparison=comparison,
+        comparison=settings.comparison,
     )
-
-
-def _comparison(settings: ComparisonSettings | None) -> ComparisonConfig | None:
-    return None if settings is None else ComparisonConfig(**settings.model_dump())
 
 
 def by_name(run: Run) -> dict[str, dict[str, str]]:
@@ -265,7 +252,7 @@ def _untrained(run: Run) -> ProCap:
     queries = settings["queries"]["kind"]
     digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
     known = settings.get("comparison")  # runs from before it have none
-    comparison = None if known is None else ComparisonConfig(**known)
+    comparison = None if known is None else ComparisonSettings(**known)
     return ProCap(
         encoder,
         decoder,

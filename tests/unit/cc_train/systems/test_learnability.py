@@ -26,7 +26,7 @@ from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
-from cc_train.systems.procap.captioner import ComparisonConfig, ProCap
+from cc_train.systems.procap.captioner import ComparisonSettings, ProCap
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
@@ -207,7 +207,7 @@ def test_stage_2_with_a_comparison_and_facts() -> None:
         decoder,
         features=frozen,
         codec=SCENE_WORDS,
-        comparison=ComparisonConfig(),
+        comparison=ComparisonSettings(),
     )
     objective = Stage2Objective(
         network,
