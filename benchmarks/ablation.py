@@ -62,6 +62,7 @@ BUILD, STAGE2 = ("features.mirrored=true",), ("mirror=0.5",)
 @click.option("--results", help=f"Default: {RESULTS}; of a trial, OUT/trial.jsonl.")
 @click.option("--docs", help="A page whose tables and pictures are replaced; not by a trial.")
 def main(
+    *,
     out: str,
     tables_asked: tuple[str, ...],
     names: tuple[str, ...],

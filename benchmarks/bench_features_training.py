@@ -91,7 +91,7 @@ def ready() -> tuple[ProCap, Tensor, Tensor, Tensor]:
                    rows=GRID[0], columns=GRID[1], standardised=True)  # fmt: skip
     words = Vocabulary([*MARKS, *map(str, range(40 - len(MARKS)))])
     decoder = caption_decoder.Config(words=40, width=192, heads=4, hidden=512)
-    model = ProCap(ProcedureEncoder(sizes, 0.02), decoder, frozen, words)
+    model = ProCap(ProcedureEncoder(sizes, 0.02), decoder, features=frozen, codec=words)
     first, second = torch.randint(0, IMAGES, (2, PAIRS))
     return model, torch.randn(IMAGES, *STORED).half(), first, second
 

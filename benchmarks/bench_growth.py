@@ -109,7 +109,14 @@ def stream(pairs: int) -> Cost:
         bench_stream.write(Path(name), pairs)
         entries = shard_index.read([f"{name}/*.tar"])
         batch = bench_stream.BATCH
-        loader = Stream(entries, lambda s, d: {"n": len(s)}, batch, 0, StreamSettings(), Ranks())
+        loader = Stream(
+            entries,
+            lambda s, d: {"n": len(s)},
+            batch_size=batch,
+            seed=0,
+            settings=StreamSettings(),
+            ranks=Ranks(),
+        )
         began = time.perf_counter()
         for number in range(pairs // batch):
             loader(number)

@@ -77,9 +77,15 @@ def scorer_objective(width: int) -> ScorerObjective:
     of_words = decoder.Config(WORDS, width=width, length=LENGTH, dropout=0.0)
     network = ScorerCaptioner(backbone, (224, 224), sizes, of_words, words)
     return ScorerObjective(
-        network, Reconstruction(width, 8), lambda captioner: {}, Losses(), WAYS, 0.0, "cpu",
-        ("changed", "unchanged"),
-    )  # fmt: skip
+        network,
+        Reconstruction(width, 8),
+        score=lambda captioner: {},
+        weights=Losses(),
+        ways=WAYS,
+        weight_decay=0.0,
+        device="cpu",
+        halves=("changed", "unchanged"),
+    )
 
 
 @cache

@@ -77,7 +77,9 @@ def ours(kind: Reads) -> dict[str, float]:
     optimiser = adam(fused=True)  # as cc-train's is
     optimiser.zero_grad()
     features = FrameFeatures(network, kind, cache_mb=500)  # empty: no image was seen before
-    objective = stage1.Stage1Objective(encoder, features, stage1.Losses(), (), 0.0, "cpu")
+    objective = stage1.Stage1Objective(
+        encoder, features, settings=stage1.Losses(), held_out=(), weight_decay=0.0, device="cpu"
+    )
     inputs = batch(kind)
     denominators, total = objective.denominators(inputs), dict[str, float]()
     for chunk in objective.chunks(inputs):

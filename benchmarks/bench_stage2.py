@@ -105,7 +105,7 @@ def captioner(k: int, kind: Reads) -> ProCap:
     encoder = ProcedureEncoder(Config(frames=k + 2))
     words = Vocabulary([*MARKS, *map(str, range(80 - len(MARKS)))])
     features = FrameFeatures(codec(), kind)
-    return ProCap(encoder, caption_decoder.Config(words=80), features, words).eval()
+    return ProCap(encoder, caption_decoder.Config(words=80), features=features, codec=words).eval()
 
 
 @cache

@@ -82,7 +82,9 @@ def resume(store: bad_store.Store, delay: float, shards: int) -> tuple[float, in
     state = State(folder)
     for shard in planned:
         storage.write_bytes(f"{folder}/{shard.name}.tar", b"0123456789")
-        state.write_done(Done(shard.name, 2, shard.digest(), 2, 10, "", 1.0))
+        state.write_done(
+            Done(shard.name, 2, shard.digest(), samples=2, bytes=10, sha256="", seconds=1.0)
+        )
     spec = job.JobSpec(
         format=sequences.FORMAT,
         folder=folder,

@@ -51,8 +51,17 @@ def main(pairs: int, repeats: int) -> None:
         write(folder, pairs)
         write_hdf5(folder, pairs)
         entries = shard_index.read([f"{folder}/*.tar"])
-        stream = Stream(entries, lambda s, d: {"n": len(s)}, BATCH, 0, StreamSettings(), Ranks())
-        pixels = Stream(entries, decoded, BATCH, 0, StreamSettings(), Ranks())
+        stream = Stream(
+            entries,
+            lambda s, d: {"n": len(s)},
+            batch_size=BATCH,
+            seed=0,
+            settings=StreamSettings(),
+            ranks=Ranks(),
+        )
+        pixels = Stream(
+            entries, decoded, batch_size=BATCH, seed=0, settings=StreamSettings(), ranks=Ranks()
+        )
         steps = pairs // BATCH
         seconds = turns(
             {
@@ -81,7 +90,9 @@ def write(folder: Path, pairs: int) -> None:
             for sequence, rng in drawn_sequences(range(start, min(start + PER_SHARD, pairs))):
                 tokens = rng.integers(0, 512, (FRAMES, 14, 14))
                 scores = rng.random((2, 1, FRAMES))
-                members = encode(sequence, tokens, scores, [0, 3, 5, 8], 95, TOKENIZER)
+                members = encode(
+                    sequence, tokens, scores, [0, 3, 5, 8], quality=95, processing_meta=TOKENIZER
+                )
                 writer.add(sequence.pair.key, members)
 
 
@@ -99,7 +110,15 @@ def drawn_sequences(numbers: Iterable[int]) -> Iterator[tuple[FrameSequence, np.
         rng = np.random.default_rng(number)
         coarse = rng.integers(0, 256, (FRAMES, 14, 14, 3), np.uint8)
         frames = np.stack([cv2.resize(one, (224, 224)) for one in coarse])
-        pair = ImagePair("a", "train", f"{number:06d}", "change", "b", "a", ("x",))
+        pair = ImagePair(
+            dataset="a",
+            split="train",
+            id=f"{number:06d}",
+            kind="change",
+            before="b",
+            after="a",
+            captions=("x",),
+        )
         yield FrameSequence(pair, frames), rng
 
 

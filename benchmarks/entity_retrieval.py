@@ -105,7 +105,15 @@ def true_change(mask: np.ndarray | None) -> FoundChange:
         return FoundChange(height, width, "true")
     y, x = np.nonzero(mask)
     box = (int(x.min()), int(y.min()), int(x.max()) + 1, int(y.max()) + 1)
-    region = Region(box, (float(x.mean()), float(y.mean())), int(mask.sum()), 1.0, 1.0, 1.0, True)
+    region = Region(
+        box=box,
+        centre=(float(x.mean()), float(y.mean())),
+        area=int(mask.sum()),
+        strength=1.0,
+        iou_before=1.0,
+        iou_after=1.0,
+        kept=True,
+    )
     return FoundChange(height, width, "true", (region,), mask)
 
 

@@ -12,7 +12,7 @@ from cc_prep.settings import Section
 from cc_train import distributed, systems
 from cc_train.runs import origin, run_folder
 from cc_train.training.loop import fit
-from cc_train.training.settings import Loop, computed_in, pick_device
+from cc_train.training.settings import Loop, compute_dtype, pick_device
 from cc_train.training.task import Request
 
 
@@ -31,7 +31,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
     with distributed.joined(device == "cuda") as ranks:
         console = request.console
         console.quiet = not ranks.first
-        asked, loop = loop, loop.divided(ranks.world)
+        asked, loop = loop, loop.split_over(ranks.world)
         note = small_parts(asked, loop, ranks.world)
         if note:
             console.print(note, highlight=False, soft_wrap=True)
@@ -39,7 +39,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         torch.manual_seed(loop.seed)
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)
-        loop = loop.lasting(task.items, ranks.world)
+        loop = loop.with_resolved_epochs(task.items, ranks.world)
         start = origin.started_from(request.init, request.init_name)
         if start is not None:  # other machines may have it elsewhere
             start["place"] = ranks.decided(lambda: start["place"])
@@ -47,7 +47,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         values = settings.model_copy(update={"loop": loop}).model_dump(mode="json")
         assert not about.keys() & values.keys(), "a key of `about` is also a setting"
         config = {**about, **values}
-        if loop.precision == "bfloat16" and computed_in(loop.precision, device) == torch.float32:
+        if loop.precision == "bfloat16" and compute_dtype(loop.precision, device) == torch.float32:
             console.print("This processor only emulates bfloat16: layers compute in float32")
         if ranks.first:
             run_folder.write_files(request.run, task.files)
@@ -55,12 +55,12 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
             task.objective,
             task.source,
             loop,
-            config,
-            request.run,
-            request.resume,
-            console,
-            ranks,
-            device,
+            config=config,
+            run=request.run,
+            resume=request.resume,
+            console=console,
+            ranks=ranks,
+            device=device,
         )
 
 

@@ -39,7 +39,7 @@ class ThreadSettings(Protocol):
     def tf32(self) -> bool: ...
 
 
-class Networks:
+class StepBase:
     """What every step shares.
 
     digests: SHA-256 of the driver's weights by name. device: `cpu` or `cuda`, where networks run.
@@ -85,7 +85,7 @@ class Networks:
             raise RuntimeError(f"CUDA error: a sum of ones is {product:.0f}, not {256**3}")
 
 
-class StagedStep(Networks):
+class StagedStep(StepBase):
     """A step of three stages, see `step.Staged`; called, it does one after the other."""
 
     def __call__(self, items: Any) -> list[Any]:
@@ -121,7 +121,7 @@ def use_threads(count: int, tf32: bool = False) -> None:
 
 
 @dataclass(frozen=True)
-class Images:
+class DecodedPair:
     """What is read of a pair: uint8 [H, W, 3] each, true frames by number, and its masks."""
 
     before: np.ndarray
@@ -175,23 +175,23 @@ class Interpolate(StagedStep):
         """Each pair's sequence with its truth and masks, or why it was rejected."""
         return self.compute(pairs, self.read(pairs))
 
-    def read(self, pairs: Sequence[ImagePair]) -> list[Images | RejectedPair]:
+    def read(self, pairs: Sequence[ImagePair]) -> list[DecodedPair | RejectedPair]:
         """Each pair's images, or why it is rejected."""
         return [self._read(pair) for pair in pairs]
 
     def compute(
-        self, pairs: Sequence[ImagePair], inputs: Sequence[Images | RejectedPair]
+        self, pairs: Sequence[ImagePair], inputs: Sequence[DecodedPair | RejectedPair]
     ) -> list[FrameSequence | RejectedPair]:
         """The sequences of pairs whose images were read."""
         if interpolation.has_weights(self.manifest.interpolate):
             self.use(self.manifest.interpolate)
-        readable = {i: read for i, read in enumerate(inputs) if isinstance(read, Images)}
+        readable = {i: read for i, read in enumerate(inputs) if isinstance(read, DecodedPair)}
         if self.takes_truth:
             frames = {i: _true_frames(read) for i, read in readable.items()}
         else:
             frames = self._frames({i: (read.before, read.after) for i, read in readable.items()})
 
-        def sequence(read: Images, number: int, pair: ImagePair) -> FrameSequence:
+        def sequence(read: DecodedPair, number: int, pair: ImagePair) -> FrameSequence:
             truth = {} if self.takes_truth else read.truth
             return FrameSequence(pair, frames[number], truth, *read.masks)
 
@@ -225,7 +225,7 @@ class Interpolate(StagedStep):
             frames.update(zip(numbers, interpolated, strict=True))
         return frames
 
-    def _read(self, pair: ImagePair) -> Images | RejectedPair:
+    def _read(self, pair: ImagePair) -> DecodedPair | RejectedPair:
         longest = max(map(len, pair.captions), default=0)
         if longest > LONGEST_CAPTION:
             return RejectedPair(Reason.CAPTION_TOO_LONG, f"{longest:,} characters")
@@ -236,9 +236,9 @@ class Interpolate(StagedStep):
                 return RejectedPair(Reason.SIZES_DIFFER, f"{sizes}; set image_size to resize both")
             truth = self._truth(pair, before.shape) if self.with_truth else {}
             if not self.manifest.interpolate.keep_truth:
-                return Images(before, after, truth)
+                return DecodedPair(before, after, truth)
             known_masks = masks.of_pair(self.manifest.root, pair, *before.shape[:2])
-            return Images(before, after, truth, known_masks)
+            return DecodedPair(before, after, truth, known_masks)
         except RejectedPair as error:
             return error
 
@@ -259,7 +259,7 @@ class Interpolate(StagedStep):
         return truth
 
 
-def _true_frames(read: Images) -> np.ndarray:
+def _true_frames(read: DecodedPair) -> np.ndarray:
     """The images of a pair with the true frames between them, uint8 [F, H, W, 3]."""
     return np.stack([read.before, *(read.truth[i] for i in sorted(read.truth)), read.after])
 

@@ -154,13 +154,13 @@ def run(
                 raise BrokenDevices(Device(**json.loads(row["broken"])))
             yield Done.from_json(json.loads(row["done"]))
     except BrokenDevices as error:
-        _end_executor(error)
+        _clear_frames(error)
         raise
     except (ray.exceptions.RayError, JobFailed, UserError, OSError) as error:
-        _end_executor(error)
+        _clear_frames(error)
         raise _cause(error) from error
     except KeyboardInterrupt as error:
-        _end_executor(error)
+        _clear_frames(error)
         raise
 
 
@@ -171,8 +171,8 @@ def _environment(pool: Pool) -> dict[str, Any]:
     return {"runtime_env": {"env_vars": ONE_ARENA}}
 
 
-def _end_executor(error: BaseException) -> None:
-    """Ends Ray's executor and its workers, which the error's frames hold.
+def _clear_frames(error: BaseException) -> None:
+    """Clears the error's frames, which hold Ray's executor: it ends, and its workers with it.
 
     Collected after Ray itself it prints a traceback; in a Ray that is not ours it keeps its CPUs.
     """

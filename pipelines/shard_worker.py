@@ -62,7 +62,7 @@ class ShardWorker:
         self.make_step, self.run_info = make_step, run_info
         self._step: Step | None = None
         self.state = State(run_info.folder)
-        self.batch = 1
+        self.batch_size = 1
         self.failures = 0
         self.checked = False
         self.pace = Pace()
@@ -71,7 +71,7 @@ class ShardWorker:
         """The step, made when first asked for."""
         if self._step is None:
             self._step = self.make_step(self.run_info.device)
-            self.batch = self._step.pairs_per_batch
+            self.batch_size = self._step.pairs_per_batch
         return self._step
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
@@ -116,13 +116,13 @@ class ShardWorker:
             shard.name,
             shard.count,
             shard.digest(),
-            written.samples,
-            written.bytes,
-            written.sha256,
-            round(time.monotonic() - started, 3),
-            tuple(rejects),
-            written.index,
-            gpu_model() if self.run_info.device != "cpu" else "",
+            samples=written.samples,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            seconds=round(time.monotonic() - started, 3),
+            rejects=tuple(rejects),
+            index=written.index,
+            gpu=gpu_model() if self.run_info.device != "cpu" else "",
         )
         self.state.write_done(done)
         return done
@@ -211,7 +211,7 @@ class ShardWorker:
             sample = existing.take(pair.key)
             if sample is None and crashes == 0:
                 waiting.append(pair)
-                if len(waiting) < self.batch:
+                if len(waiting) < self.batch_size:
                     continue
             if waiting:
                 yield Part(waiting)
@@ -259,12 +259,12 @@ class ShardWorker:
             failure.__traceback__ = None
             self.step().free_memory()
         if len(pairs) > 1:
-            half = (len(pairs) + 1) // 2 if out_of_memory else 1
-            parts = [pairs[i : i + half] for i in range(0, len(pairs), half)]
+            part_size = (len(pairs) + 1) // 2 if out_of_memory else 1
+            parts = [pairs[i : i + part_size] for i in range(0, len(pairs), part_size)]
             results = [result for part in parts for result in self._process(part, journal)]
             # A pair that does not even fit alone says nothing of how many others fit together.
             if out_of_memory and not any(map(_is_too_large, results)):
-                self.batch = min(self.batch, half)
+                self.batch_size = min(self.batch_size, part_size)
             return results
         if out_of_memory:
             return [RejectedPair(Reason.OUT_OF_MEMORY, _first_line(failure))]
@@ -315,4 +315,12 @@ def _first_line(error: Exception) -> str:
 
 def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
     message = error.detail.replace("\x00", "")[:500]
-    return Reject(pair.key, pair.id, pair.split, pair.kind, shard.name, error.reason.value, message)
+    return Reject(
+        key=pair.key,
+        id=pair.id,
+        split=pair.split,
+        kind=pair.kind,
+        shard=shard.name,
+        reason=error.reason.value,
+        message=message,
+    )

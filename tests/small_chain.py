@@ -36,9 +36,15 @@ def network(rounds: int = 1, feedback: Feedback = "text") -> ChainCaptioner:
     """The same one each time."""
     torch.manual_seed(0)
     return ChainCaptioner(
-        FrozenBackbone(nn.Identity(), pair_samples.BACKBONE), (SIDE, SIDE), SIZES, REGIONS, DECODER,
-        WORDS, rounds, feedback,
-    )  # fmt: skip
+        FrozenBackbone(nn.Identity(), pair_samples.BACKBONE),
+        size=(SIDE, SIDE),
+        config=SIZES,
+        regions=REGIONS,
+        decoder=DECODER,
+        codec=WORDS,
+        rounds=rounds,
+        feedback=feedback,
+    )
 
 
 def objective(
@@ -48,7 +54,16 @@ def objective(
     ranks: Ranks = ALONE,
 ) -> ChainObjective:
     """What trains it."""
-    return ChainObjective(one, lambda captioner: {}, weights, sampled, 0.0, 0.0, "cpu", ranks)
+    return ChainObjective(
+        one,
+        lambda captioner: {},
+        weights=weights,
+        sampled=sampled,
+        label_smoothing=0.0,
+        weight_decay=0.0,
+        device="cpu",
+        ranks=ranks,
+    )
 
 
 def batch(samples: Sequence[TrainingSample], seed: int = 0) -> dict[str, Any]:

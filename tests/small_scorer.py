@@ -45,7 +45,15 @@ def objective(
     reconstruction = Reconstruction(width, 8) if weights.cbr else None
     halves: Any = ("changed", "unchanged")
     return ScorerObjective(
-        scorer, reconstruction, lambda captioner: {}, weights, ways, 0.0, "cpu", halves, ranks
+        scorer,
+        reconstruction,
+        score=lambda captioner: {},
+        weights=weights,
+        ways=ways,
+        weight_decay=0.0,
+        device="cpu",
+        halves=halves,
+        ranks=ranks,
     )
 
 

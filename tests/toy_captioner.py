@@ -48,7 +48,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = CaptionObjective(network, score, 0.0, 0.0, request.device)
     batches = collate.CaptionBatches("pixels", words, LENGTH)
     about = {"samples": data.about(), "text": words.describe(), "size": data.size}
-    return over_samples(data, batches, objective, settings, request, about, words.files())
+    return over_samples(
+        data, batches, objective, settings, request=request, about=about, files=words.files()
+    )
 
 
 def load(run: Run, device: str) -> Toy:

@@ -198,6 +198,7 @@ def command(plan: Plan) -> click.Command:
     @click.option("--results", help=f"Default: {plan.results}; of a trial, OUT/trial.jsonl.")
     @click.option("--docs", help="A page whose table is replaced; not by a trial.")
     def main(
+        *,
         out: str,
         seeds: int,
         jobs: int,

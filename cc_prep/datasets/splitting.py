@@ -43,6 +43,7 @@ def split(
     manifest: Manifest,
     pairs: Sequence[ImagePair],
     shares: Mapping[str, float],
+    *,
     seed: int = 0,
     distance: int | None = 4,
     groups: Mapping[str, str] | None = None,

@@ -62,7 +62,15 @@ def decode(key: str, row: Mapping[str, Any]) -> RegionRow:
         id, split, kind = words = [row[name] for name in ("id", "split", "kind")]
         if before.shape != after.shape or not np.isfinite([before, after]).all() or None in words:
             raise ValueError("its vectors or its ids do not fit together")
-        return RegionRow(key, id, split, kind, tuple(row["phrases"]), before, after)
+        return RegionRow(
+            key=key,
+            id=id,
+            split=split,
+            kind=kind,
+            phrases=tuple(row["phrases"]),
+            before=before,
+            after=after,
+        )
     except (ValueError, TypeError) as error:
         raise DamagedShard(f"{key}: {error}") from None
 

@@ -152,6 +152,7 @@ def encode(
     tokens: np.ndarray,
     scores: np.ndarray,
     image_frames: list[int],
+    *,
     quality: int,
     processing_meta: Mapping[str, Any],
     features: Features | None = None,
@@ -219,8 +220,18 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     }
     meta = mask_members.with_classes(meta, members)
     mask_members.check(key, meta, members)
-    masks = [members.get(name) for name in (*mask_members.NAMES, changes.MASK)]
-    return TrainingSample(key, meta, tokens, scores, pictures, features, *masks)
+    return TrainingSample(
+        key,
+        meta,
+        tokens,
+        scores,
+        pictures,
+        features=features,
+        mask_png=members.get(mask_members.UNION),
+        mask_before_png=members.get(mask_members.BEFORE),
+        mask_after_png=members.get(mask_members.AFTER),
+        change_png=members.get(changes.MASK),
+    )
 
 
 def read(place: str) -> Iterator[TrainingSample]:

@@ -180,9 +180,15 @@ def look(solid: Solid) -> Look:
     metallic, roughness = SURFACES[solid.material]
     red, green, blue = (channel / 255 for channel in COLORS[solid.color])
     return Look(
-        solid.shape, solid.radius, (red, green, blue), metallic, roughness,
-        solid.x, solid.y, solid.turn,
-    )  # fmt: skip
+        shape=solid.shape,
+        radius=solid.radius,
+        rgb=(red, green, blue),
+        metallic=metallic,
+        roughness=roughness,
+        x=solid.x,
+        y=solid.y,
+        turn=solid.turn,
+    )
 
 
 def between(before: Moment, after: Moment, t: float) -> Moment:
@@ -224,13 +230,13 @@ def _solids(rng: np.random.Generator, count: int) -> tuple[Solid, ...] | None:
         for _ in range(100):
             x, y = rng.uniform(-FIELD, FIELD, 2)
             solid = Solid(
-                str(rng.choice(SHAPES)),
-                str(rng.choice(list(SIZES))),
-                str(rng.choice(list(COLORS))),
-                str(rng.choice(MATERIALS)),
-                float(x),
-                float(y),
-                float(rng.uniform(0, 90)),
+                shape=str(rng.choice(SHAPES)),
+                size=str(rng.choice(list(SIZES))),
+                color=str(rng.choice(list(COLORS))),
+                material=str(rng.choice(MATERIALS)),
+                x=float(x),
+                y=float(y),
+                turn=float(rng.uniform(0, 90)),
             )
             if _free(solid, solids):
                 solids.append(solid)

@@ -80,7 +80,7 @@ def score_run(
     items = coco.with_facts(items, facts) if facts else items
     captioner, step = _captioner_and_step(run, device)
     scores, captions = score_captioner.score(
-        captioner, entries, items, beams, on_stderr(), place, protocol
+        captioner, entries, items, beams, on_stderr(), place=place, named=protocol
     )
     scores.step = step
     scores.trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])

@@ -32,7 +32,7 @@ class Statistics:
     spread: Tensor
 
 
-def over(
+def compute(
     entries: Sequence[Entry],
     backbone: FeatureSource | None,
     console: Console,
@@ -49,7 +49,7 @@ def over(
     sums: dict[str, Tensor] = {}
     with console.status("reading features for their mean and deviation"):
         for entry in entries[::step]:
-            features = of(entry)
+            features = read_features(entry)
             if features is None:
                 continue
             require_backbone(entry.key, features, backbone)
@@ -73,16 +73,16 @@ def over(
     return Statistics(mean, std, spread)
 
 
-def first(entries: Sequence[Entry]) -> Features:
-    """Those of the first sample that can be read. Raises UserError if none can."""
+def first_features(entries: Sequence[Entry]) -> Features:
+    """Features of the first sample that can be read. Raises UserError if none can."""
     for entry in entries:
-        features = of(entry)
+        features = read_features(entry)
         if features is not None:
             return features
     raise UserError(NONE_READ, ADVICE)
 
 
-def of(entry: Entry) -> Features | None:
+def read_features(entry: Entry) -> Features | None:
     """A sample's features; None where it cannot be read. Raises UserError where it has none."""
     try:
         features = entry.read().features

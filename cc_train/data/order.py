@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
+
+
+class Purpose(IntEnum):
+    """What random numbers are for: a part of their seed, so that no two draw the same ones."""
+
+    BATCH_ORDER = 0  # `items_of_step`
+    PLACE = 1  # `rng_of`
+    EPOCH_ORDER = 2  # `epoch_order`
+    POSITION = 3  # `rng_at`
 
 
 def items_of_step(step: int, batch_size: int, count: int, seed: int) -> np.ndarray:
@@ -21,7 +31,10 @@ def items_of_step(step: int, batch_size: int, count: int, seed: int) -> np.ndarr
     assert count > 0
     positions = np.arange(step * batch_size, (step + 1) * batch_size)
     epochs, places = np.divmod(positions, count)
-    orders = {int(e): np.random.default_rng([seed, 0, e]).permutation(count) for e in set(epochs)}
+    orders = {
+        int(e): np.random.default_rng([seed, Purpose.BATCH_ORDER, e]).permutation(count)
+        for e in set(epochs)
+    }
     return np.array([orders[int(e)][p] for e, p in zip(epochs, places, strict=True)])
 
 
@@ -44,7 +57,7 @@ def epoch_order(counts: tuple[int, ...], epoch: int, seed: int, buffer: int) -> 
     within windows of `buffer` items, so that neighbours in the order lie in few shards. The windows
     begin at another position in each epoch.
     """
-    rng = np.random.default_rng([seed, 2, epoch])
+    rng = np.random.default_rng([seed, Purpose.EPOCH_ORDER, epoch])
     starts = np.concatenate(([0], np.cumsum(counts)))
     parts = [np.arange(starts[i], starts[i + 1]) for i in rng.permutation(len(counts))]
     order = np.concatenate(parts).astype(np.int64)
@@ -57,12 +70,12 @@ def epoch_order(counts: tuple[int, ...], epoch: int, seed: int, buffer: int) -> 
 
 def rng_at(seed: int, position: int) -> np.random.Generator:
     """The random generator of a position in the endless order: keyframes, captions and masks."""
-    return np.random.default_rng([seed, 3, position])
+    return np.random.default_rng([seed, Purpose.POSITION, position])
 
 
 def rng_of(seed: int, step: int, place: int = 0) -> np.random.Generator:
     """The random generator of a place in a step's batch: crops, captions and variations."""
-    return np.random.default_rng([seed, 1, step, place])
+    return np.random.default_rng([seed, Purpose.PLACE, step, place])
 
 
 def sample(items: Sequence[T], keys: Sequence[str], count: int) -> list[T]:

@@ -130,27 +130,22 @@ def vocabulary(
     min_count: int,
     console: Console,
     mirrored: bool = False,
+    codec: type[Vocabulary] = Vocabulary,
 ) -> Vocabulary:
     """The vocabulary of the training captions, or that of a file.
 
     min_count: how often a word has to occur. mirrored: whether samples are seen mirrored; words
-    that only the captions of mirrored ones have come last. Raises UserError if there are no
-    captions, or the file is no vocabulary.
+    that only the captions of mirrored ones have come last. codec: which kind of vocabulary. Raises
+    UserError if there are no captions, or the file is no vocabulary.
     """
     if file is not None:
-        return Vocabulary.read(file)
-    captions = training_captions(entries)
-    words = Vocabulary.of(captions, min_count)
-    if mirrored:
-        others = Vocabulary.of(map(exchange_sides, captions), min_count).words
-        words = Vocabulary([*words.words, *(word for word in others if word not in words.ids)])
-    console.print(f"{len(captions):,} captions, {len(words)} words", highlight=False)
-    return words
-
-
-def training_captions(entries: Sequence[Entry]) -> list[str]:
-    """All captions of some samples. Raises UserError if there are none."""
+        return codec.read(file)
     captions = [caption for entry in entries for caption in entry.captions]
     if not captions:
         raise UserError(*NO_CAPTIONS)
-    return captions
+    words = codec.of(captions, min_count)
+    if mirrored:
+        others = codec.of(map(exchange_sides, captions), min_count).words
+        words = codec([*words.words, *(word for word in others if word not in words.ids)])
+    console.print(f"{len(captions):,} captions, {len(words)} words", highlight=False)
+    return words

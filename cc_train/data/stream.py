@@ -100,6 +100,7 @@ class Stream:
         self,
         entries: Sequence[Entry],
         make: Callable[..., dict[str, Any]],
+        *,
         batch_size: int,
         seed: int,
         settings: StreamSettings,

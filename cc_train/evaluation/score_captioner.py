@@ -25,6 +25,7 @@ def score(
     items: Sequence[Item],
     beams: int,
     console: Console,
+    *,
     place: Path | None = None,
     named: str | None = None,
 ) -> tuple[Evaluation, dict[str, str]]:

@@ -22,9 +22,10 @@ from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
 from cc_train.evaluation.predict import check, predict
 from cc_train.evaluation.unreadable import Unreadable
+from cc_train.runs.checkpoints import Criterion
 
 MEASURES = ("CIDEr", "BLEU-4")
-BEST = (MEASURES[0], True, MEASURES[1])
+CRITERION = Criterion(MEASURES[0], higher_is_better=True, tie_breaker=MEASURES[1])
 MORE = "Give --valid more pairs, or hold out more (validation_split.share, scenes and pairs)"
 FEW = 10  # pairs: with fewer, the best checkpoint hangs on a word or two
 

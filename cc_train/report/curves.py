@@ -61,7 +61,16 @@ def _curve(part: str, name: str, points: Points) -> Curve:
         for step, value in thin
     ]
     path = "M" + " L".join(corners)
-    return Curve(name, part, path, low, high, steps[0], steps[-1], points[-1][1])
+    return Curve(
+        name=name,
+        part=part,
+        path=path,
+        low=low,
+        high=high,
+        first=steps[0],
+        last=steps[-1],
+        value=points[-1][1],
+    )
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> Points:

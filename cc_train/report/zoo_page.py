@@ -43,6 +43,7 @@ def write(zoo: Path, out: str) -> None:
 
 
 def add(
+    *,
     evaluation: str,
     name: str,
     system: str,
@@ -78,11 +79,11 @@ def add(
         name,
         row,
         Path(evaluation),
-        trained,
-        weights,
-        with_references,
-        published,
-        replace,
+        run=trained,
+        weights=weights,
+        with_references=with_references,
+        captions=published,
+        replace=replace,
     )
 
 

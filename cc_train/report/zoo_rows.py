@@ -87,6 +87,7 @@ def add(
     name: str,
     row: ZooRow,
     evaluated: Path,
+    *,
     run: Path | None = None,
     weights: str | None = None,
     with_references: bool = False,

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -29,9 +29,18 @@ from cc_prep.storage import sha256
 FOLDER = "checkpoints"
 DAMAGED = "Restore it, or train on: the same command goes on from the one before"
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
-# A figure, whether more of it is better, and a second figure, of which more is better, that decides
-# where the first one is equal.
-Best: TypeAlias = tuple[str, bool] | tuple[str, bool, str]
+
+
+class Criterion(NamedTuple):
+    """Which of two validations is better.
+
+    figure: its name. higher_is_better: whether the larger figure is better; of equal ones the
+    larger `tie_breaker`, another figure, is.
+    """
+
+    figure: str
+    higher_is_better: bool
+    tie_breaker: str | None = None
 
 
 @dataclass(frozen=True)
@@ -142,25 +151,26 @@ def best_step(run: Path) -> int:
 
 
 def better(
-    best: Mapping[str, float], figures: Mapping[str, float], step: int, by: Best
+    best: Mapping[str, float], figures: Mapping[str, float], step: int, criterion: Criterion
 ) -> dict[str, float]:
     """The validation at `step` where it is at least as good as the best one so far, else that one.
 
     best: `step` and figures of the best one so far; empty where there is none. figures: of the
-    validation at `step`, all finite; without the first figure of `by` it is not the best one. Of
+    validation at `step`, all finite; without the figure of `criterion` it is not the best one. Of
     equal ones the later is taken: it has learned more.
     """
-    name, more = by[:2]
-    names = (name, *by[2:])
+    name, higher_is_better, tie_breaker = criterion
     if name not in figures:
         return dict(best)
-    new: dict[str, float] = {"step": step, **{n: figures[n] for n in names if n in figures}}
+    new: dict[str, float] = {"step": step, name: figures[name]}
+    if tie_breaker is not None and tie_breaker in figures:
+        new[tie_breaker] = figures[tie_breaker]
     if name not in best:
         return new
 
-    def rank(one: Mapping[str, float]) -> tuple[float, ...]:
-        first = one[name] if more else -one[name]
-        return (first, *(one.get(second, -math.inf) for second in names[1:]))
+    def rank(one: Mapping[str, float]) -> tuple[float, float]:
+        first = one[name] if higher_is_better else -one[name]
+        return first, -math.inf if tie_breaker is None else one.get(tie_breaker, -math.inf)
 
     return new if rank(new) >= rank(best) else dict(best)
 

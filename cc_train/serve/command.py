@@ -14,6 +14,7 @@ from cc_train.serve.server import LOCAL, Server
 
 
 def serve(
+    *,
     run: str,
     host: str,
     port: int,
@@ -27,7 +28,9 @@ def serve(
 
     say: is told where the page is.
     """
-    with make(run, host, port, examples, pairs, collect, device) as server:
+    with make(
+        run, host=host, port=port, examples=examples, pairs=pairs, collect=collect, device=device
+    ) as server:
         say(f"{server.service.name}: {server.url} (Ctrl-C ends it)")
         if host not in LOCAL:
             say("everybody who reaches this address can use the page")
@@ -39,6 +42,7 @@ def serve(
 
 def make(
     run: str,
+    *,
     host: str,
     port: int,
     examples: str | None,

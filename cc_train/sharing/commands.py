@@ -27,6 +27,7 @@ from cc_train.options import SHARDS, shards_option
 @click.option("--push", "repo_id", metavar="OWNER/NAME", help="Also upload the folder to the hub.")
 @click.option("--private", is_flag=True, help="With --push: a private repository.")
 def export(
+    *,
     run: str,
     out: str,
     shards: tuple[str, ...],

@@ -271,7 +271,8 @@ def _steps(stored: Run) -> str:
     loop = stored.settings.get("loop", {})
     if not loop or origin.IMPORTED in stored.settings:
         return "a number of steps that the run does not state"
-    items = loop.get(resume.ITEMS) or loop["batch_size"]  # of all processes and micro-batches
+    # Of all processes and micro-batches.
+    items = loop.get(resume.GLOBAL_BATCH_SIZE) or loop["batch_size"]
     if not stored.step:  # exported before: the step is not known any more
         return f"the best of {loop['steps'] or 0:,} steps of {items}"
     text = f"{stored.step:,} steps of {items}"

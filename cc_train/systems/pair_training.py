@@ -110,7 +110,7 @@ class PairTraining:
         """Reads what is in the shards. Raises UserError."""
         settings.encoder.check()
         data, codec = split.captioned(request.shards, request.valid, settings, request.console)
-        features = feature_statistics.first(data.train)
+        features = feature_statistics.first_features(data.train)
         return cls(data, codec, features, frozen_backbone.of_training(data, codec, features))
 
 

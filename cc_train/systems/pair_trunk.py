@@ -21,18 +21,21 @@ from cc_train.layers.caption_decoder import CaptionDecoder
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_bridge, change_kinds
 from cc_train.layers.pair_encoder import PairEncoder
+from cc_train.layers.with_frozen import WithFrozen
 from cc_train.text import TextCodec
 
 BACKBONE = "backbone."  # what the names of its tensors begin with in runs that hold it
 
 
-class PairTrunk(EncoderDecoder):
+class PairTrunk(WithFrozen, EncoderDecoder):
     """Two images, or their stored features → what differs between them, and a decoder of words.
 
     A captioner implements `memory`: what the decoder attends to. bridge, kinds: of the changes
     there, see `change_tokens`. backbone: no part of `state_dict`: a run has it as a file, so that
     images need no shards.
     """
+
+    backbone: FrozenBackbone
 
     def __init__(
         self,
@@ -44,24 +47,15 @@ class PairTrunk(EncoderDecoder):
     ) -> None:
         inputs = Inputs(size, "features", backbone=backbone.spec.source)
         super().__init__(inputs, codec, decoder.length)
-        self._frozen = (backbone,)  # in a tuple, so that it is no submodule
+        self.use_frozen("backbone", backbone)
         self.encoder = PairEncoder(config)
         self.bridge = change_bridge(config.width, decoder.width)
         self.kinds = change_kinds(decoder.width)
         self.decoder = CaptionDecoder(decoder)
 
-    @property
-    def backbone(self) -> FrozenBackbone:
-        """The frozen network whose features are compared."""
-        return self._frozen[0]
-
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Loads weights. Checkpoints from before the backbone was a file hold it as well."""
         return super().load_state_dict(without_backbone(state_dict), *args, **kwargs)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.backbone._apply(fn, recurse)
-        return super()._apply(fn, recurse)
 
     def prepare(self, before_after: Tensor) -> Tensor:
         """The features: the backbone runs once."""
@@ -97,7 +91,7 @@ class PairTrunk(EncoderDecoder):
 
     def standardise(self, entries: Sequence[Entry], console: Console) -> None:
         """Sets each channel's statistics over training samples. Raises UserError."""
-        statistics = feature_statistics.over(entries, self.inputs.backbone, console)
+        statistics = feature_statistics.compute(entries, self.inputs.backbone, console)
         self.encoder.mean.copy_(statistics.mean)
         self.encoder.std.copy_(statistics.std)
         self.encoder.spread.copy_(statistics.spread)

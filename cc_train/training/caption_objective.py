@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cc_train.captioner import CaptionModel, EncoderDecoder
-from cc_train.evaluation.validation import BEST
+from cc_train.evaluation.validation import CRITERION
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.text import IGNORED
 from cc_train.training import optim
+from cc_train.training.objective import Objective
 
 
-class CaptionObjective:
-    """The loss of the next word, an `Objective` (`cc_train.training.trainer`).
+class CaptionObjective(Objective):
+    """The loss of the next word.
 
     A batch is one of `CaptionBatches`. The loss is summed over words and divided by captions.
     score: a captioner in evaluation mode → its figures by name.
     """
 
-    phases: tuple[str, ...] = ("model",)
-    best = BEST
-    over: Literal["sum", "batch"] = "sum"
-    all_parameters_used = False
+    network: EncoderDecoder
+    criterion = CRITERION
 
     def __init__(
         self,
@@ -36,10 +35,8 @@ class CaptionObjective:
         weight_decay: float,
         device: str,
     ) -> None:
-        self.network, self.score = network.to(device), score
-        self.label_smoothing, self.weight_decay = label_smoothing, weight_decay
-        self.others: dict[str, nn.Module] = {}
-        self.buffers: dict[str, Tensor] = {}
+        super().__init__(network.to(device))
+        self.score, self.label_smoothing, self.weight_decay = score, label_smoothing, weight_decay
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         return optim.param_groups([self.network], self.weight_decay)
@@ -48,9 +45,6 @@ class CaptionObjective:
         labels = batch["labels"]
         captions = torch.tensor(len(labels), device=labels.device)
         return {"captions": captions, "words": (labels != IGNORED).sum()}
-
-    def chunks(self, batch: Any) -> list[Any]:
-        return [batch]
 
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
@@ -62,9 +56,6 @@ class CaptionObjective:
             "total": loss / denominators["captions"],
             "word_accuracy": right / denominators["words"],
         }
-
-    def after_step(self, step: int) -> None:
-        """A step leaves nothing to do afterwards."""
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, EncoderDecoder)

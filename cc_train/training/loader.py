@@ -60,22 +60,22 @@ def steps(source: Source, settings: Loop, start: int, device: str) -> Iterator[l
             batches = []
 
 
-def ahead(steps: Iterator[list[Any]], device: str) -> Iterator[list[Any]]:
+def ahead(step_batches: Iterator[list[Any]], device: str) -> Iterator[list[Any]]:
     """The batches of each step, on the device; those of the next one are copied meanwhile.
 
     On a CPU nothing is copied, and nothing is read earlier than it is asked for. The batches must
     be pinned for the copy not to wait for the device.
     """
     if device == "cpu":
-        yield from steps
+        yield from step_batches
         return
     stream = torch.cuda.Stream()
-    following = _copied(next(steps, None), stream)
+    following = _copied(next(step_batches, None), stream)
     while following is not None:
         torch.cuda.current_stream().wait_stream(stream)
         batches = following
         _used_by(batches, torch.cuda.current_stream())
-        following = _copied(next(steps, None), stream)
+        following = _copied(next(step_batches, None), stream)
         yield batches
 
 

@@ -22,14 +22,16 @@ from cc_train.runs import run_folder
 from cc_train.training import loader
 from cc_train.training.experiment_loggers import open_loggers
 from cc_train.training.metric_logger import MetricLogger
+from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
-from cc_train.training.trainer import Objective, Trainer
+from cc_train.training.trainer import Trainer
 
 
 def fit(
     objective: Objective,
     source: Source,
     settings: Loop,
+    *,
     config: Mapping[str, Any],
     run: Path,
     resume: str,

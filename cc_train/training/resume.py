@@ -25,7 +25,7 @@ FREE = (
     "samples.valid_keys_sha256",  # of the keys in their order, which changes no step
     "validation_split.scenes",  # came later; where it changes a split, `samples` differ
 )  # fmt: skip
-ITEMS = "global_batch_size"
+GLOBAL_BATCH_SIZE = "global_batch_size"
 # Settings that came later, with the value that computes what runs without them do.
 ADDED = {
     "mirror": 0.0,
@@ -59,12 +59,12 @@ def check_same(
     """
     _check_start(before, now, run)
     old, new = origin.without_start(before), origin.without_start(now)
-    if "loop" in old and "loop" in new and old["loop"].get(ITEMS) is None:
+    if "loop" in old and "loop" in new and old["loop"].get(GLOBAL_BATCH_SIZE) is None:
         loop, own = dict(old["loop"]), new["loop"]
         batch = loop.get("batch_size", own["batch_size"])
         accumulated = loop.get("grad_accum_steps", own["grad_accum_steps"])
-        processes = own[ITEMS] // (own["batch_size"] * own["grad_accum_steps"])
-        loop[ITEMS] = stream.get("batch", batch * processes) * accumulated
+        processes = own[GLOBAL_BATCH_SIZE] // (own["batch_size"] * own["grad_accum_steps"])
+        loop[GLOBAL_BATCH_SIZE] = stream.get("batch", batch * processes) * accumulated
         old["loop"] = loop
     allowed = tuple(f"{name}:" for name in FREE)
     same = {line for name, value in ADDED.items() for line in differences(None, value, name)}

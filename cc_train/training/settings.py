@@ -61,7 +61,7 @@ class Loop(Section):
             return self.warmup_steps
         return round(self.warmup_ratio * self.steps)
 
-    def divided(self, world: int) -> Loop:
+    def split_over(self, world: int) -> Loop:
         """These settings with the division of a step among so many processes: micro-batches of
         `batch_size` items at most, where `global_batch_size` says how many a step has.
 
@@ -85,7 +85,7 @@ class Loop(Section):
         micro = max(size for size in range(1, self.batch_size + 1) if share % size == 0)
         return self.model_copy(update={"batch_size": micro, "grad_accum_steps": share // micro})
 
-    def lasting(self, items: int, world: int) -> Loop:
+    def with_resolved_epochs(self, items: int, world: int) -> Loop:
         """These settings with the `steps` that `epochs` make, where `epochs` is given, and with the
         `decay_steps` that `decay_epochs` make.
 
@@ -129,7 +129,7 @@ def pick_device(device: str, remedy: str = "Give cpu or auto", tf32: bool = Fals
     return "cuda"
 
 
-def computed_in(precision: str, device: str) -> torch.dtype:
+def compute_dtype(precision: str, device: str) -> torch.dtype:
     """What layers compute in where a training is set to a precision.
 
     A processor without instructions for bfloat16 computes in float32: it emulates bfloat16, which

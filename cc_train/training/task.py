@@ -15,8 +15,8 @@ from cc_train.data.split import Split
 from cc_train.data.stream import Source, Stream, StreamSettings
 from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
+from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
-from cc_train.training.trainer import Objective
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ def over_samples(
     make_batch: Callable[..., dict[str, Any]],
     objective: Objective,
     settings: SampleSettings,
+    *,
     request: Request,
     about: Mapping[str, Any],
     files: Mapping[str, bytes],
@@ -100,6 +101,12 @@ def over_samples(
     """
     loop, ranks = settings.loop, request.ranks
     stream = Stream(
-        data.train, make_batch, loop.batch_size, loop.seed, settings.stream, ranks, partners
+        data.train,
+        make_batch,
+        batch_size=loop.batch_size,
+        seed=loop.seed,
+        settings=settings.stream,
+        ranks=ranks,
+        partners=partners,
     )
     return Task(objective, stream, len(stream.items), about, files)

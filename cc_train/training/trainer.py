@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,79 +21,12 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
 from cc_train.runs import checkpoints, origin
-from cc_train.runs.checkpoints import Best, Checkpoint, better
+from cc_train.runs.checkpoints import Checkpoint, better
 from cc_train.runs.run_folder import SETTINGS
 from cc_train.training import optim, resume
 from cc_train.training.interval import IntervalMeans
-from cc_train.training.settings import Loop, computed_in
-
-
-class Objective(Protocol):
-    """What is trained.
-
-    network: what is exported. Checkpoints hold its `state_dict`, so a network with a large frozen
-        part, such as a language model with adapters, overrides `state_dict` and `load_state_dict`
-        and stores what it trains. others: networks that only training needs. buffers: tensors
-        besides parameters that training must remember. phases: each has its own optimiser and its
-        own backward pass in every step, in this order. best: the validation figure that picks the
-        best checkpoint, whether more is better, and where there is one a figure that breaks ties.
-    over: what the losses are taken over. `sum`: terms of samples, divided by the `denominators` of
-        the whole step, so that any division into micro-batches and processes gives the same step.
-        `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
-        on several processes the objective gathers (`Ranks.gather`) what it compares. An objective
-        that adds both kinds says `batch`, and divides its sums by their denominators.
-    all_parameters_used: each has a gradient in every step; else DDP looks for unused ones, slowly.
-    """
-
-    @property
-    def network(self) -> nn.Module: ...
-    @property
-    def others(self) -> dict[str, nn.Module]: ...
-    @property
-    def buffers(self) -> dict[str, Tensor]: ...
-    @property
-    def phases(self) -> tuple[str, ...]: ...
-    @property
-    def best(self) -> Best: ...
-    @property
-    def over(self) -> Literal["sum", "batch"]: ...
-    @property
-    def all_parameters_used(self) -> bool: ...
-
-    def groups(self, phase: str) -> list[dict[str, Any]]:
-        """Parameter groups that the phase's optimiser updates."""
-        ...
-
-    def denominators(self, batch: Any) -> dict[str, Tensor]:
-        """How many terms the sums of a batch's losses have, by name; scalars.
-
-        Empty where all losses are over a whole batch.
-        """
-        ...
-
-    def chunks(self, batch: Any) -> Sequence[Any]:
-        """Parts of a batch with a backward pass of their own, for less memory; mostly one."""
-        ...
-
-    def losses(
-        self, phase: str, batch: Any, step: int, denominators: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Scalars by name, of a chunk; `total` is minimised, the others are logged.
-
-        denominators: those of the whole step, over all micro-batches and ranks.
-        """
-        ...
-
-    def after_step(self, step: int) -> None:
-        """Called when all phases of a step are over."""
-        ...
-
-    def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
-        """Figures on held-out data, and a picture uint8 [H, W, 3] where there is one.
-
-        Called on all ranks, which may share the work; those of the first one count.
-        """
-        ...
+from cc_train.training.objective import Objective
+from cc_train.training.settings import Loop, compute_dtype
 
 
 class _Forward(nn.Module):
@@ -165,14 +98,16 @@ class Trainer:
         """The network that is validated and stored: the running average, if there is one."""
         return self.averaged.module if self.averaged is not None else self.objective.network
 
-    def prepare(self, resume: str, source: Source) -> int:
+    def prepare(self, resume_mode: str, source: Source) -> int:
         """Makes the run folder or goes on in it; the step to start at.
 
         The first rank looks, decides and sends the checkpoint to the others, which need not see the
-        folder. resume: `never` refuses a folder that has a run. Raises UserError for that, for a
-        run with other settings, and for ranks that were given other settings or samples.
+        folder. resume_mode: `never` refuses a folder that has a run. Raises UserError for that, for
+        a run with other settings, and for ranks that were given other settings or samples.
         """
-        checkpoint, before = self.ranks.decided(lambda: self._decide(resume), checkpoints.to_send)
+        checkpoint, before = self.ranks.decided(
+            lambda: self._decide(resume_mode), checkpoints.to_send
+        )
         digests = self.ranks.gather_objects(json.dumps(self.config, sort_keys=True))
         if digests[self.ranks.rank] != digests[0]:
             lines = "; ".join(differences(json.loads(digests[0]), self.config)[:5])
@@ -188,14 +123,14 @@ class Trainer:
         source.restore(checkpoint.state.get("stream", {}))
         return checkpoint.step
 
-    def _decide(self, resume_how: str) -> tuple[Checkpoint | None, dict[str, Any]]:
+    def _decide(self, resume_mode: str) -> tuple[Checkpoint | None, dict[str, Any]]:
         """The checkpoint to go on from, on the first rank, and the settings that the run had.
 
         Its folder has the new settings then, which say of its start what those said.
         """
         place = self.run / SETTINGS
         resume.check_begun(self.run)
-        if place.exists() and resume_how == "never":
+        if place.exists() and resume_mode == "never":
             raise UserError(f"{self.run}: already holds a run", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
         before: dict[str, Any] = {}
@@ -283,7 +218,7 @@ class Trainer:
         self, phase: str, batches: Sequence[Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Adds up gradients; this rank's share of the step's losses."""
-        half = computed_in(self.settings.precision, self.device)
+        dtype = compute_dtype(self.settings.precision, self.device)
         shares: dict[str, Tensor] = {}
         chunks = [
             (number, chunk)
@@ -297,7 +232,7 @@ class Trainer:
                 previous = number
             wait = self.ranks.world > 1 and place < len(chunks)
             with self.forward.no_sync() if wait else nullcontext():  # type: ignore[operator]
-                with torch.autocast(self.device, half, enabled=half is not torch.float32):
+                with torch.autocast(self.device, dtype, enabled=dtype is not torch.float32):
                     losses = self.forward(phase, chunk, step, denominators)
                 self.scaler.scale(losses["total"]).backward()
             for name, value in losses.items():
@@ -329,7 +264,7 @@ class Trainer:
         figures = self.ranks.broadcast(own)
         self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
         self.not_finite = [name for name in figures if name not in self.figures]
-        self.best = better(self.best, self.figures, step, self.objective.best)
+        self.best = better(self.best, self.figures, step, self.objective.criterion)
         return picture
 
     def save(self, step: int, source: Source) -> None:
@@ -363,8 +298,8 @@ class Trainer:
     def _machine(self) -> dict[str, Any]:
         """What the steps were computed on, and in; noted, and free to change."""
         gpu = torch.cuda.get_device_name() if self.device == "cuda" else None
-        half = str(computed_in(self.settings.precision, self.device)).removeprefix("torch.")
-        known = {"torch": torch.__version__, "gpu": gpu, "precision": half}
+        dtype = str(compute_dtype(self.settings.precision, self.device)).removeprefix("torch.")
+        known = {"torch": torch.__version__, "gpu": gpu, "precision": dtype}
         return {**known, "processes": self.ranks.world}
 
     def _restore(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:

@@ -186,6 +186,7 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
 )
 @json_option
 def inspect(
+    *,
     dataset: str,
     root: str | None,
     overrides: tuple[str, ...],

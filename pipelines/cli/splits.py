@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     help="The file that is written, relative to the root.",
 )
 def split(
+    *,
     dataset: str,
     root: str | None,
     overrides: tuple[str, ...],
@@ -88,7 +89,13 @@ def split(
     groups = _groups(settings, pairs, column, pattern)
     with progress_bar("hashing images") as progress:
         result = splitting.split(
-            settings, pairs, _shares(shares), seed, _distance(distance), groups, progress
+            settings,
+            pairs,
+            _shares(shares),
+            seed=seed,
+            distance=_distance(distance),
+            groups=groups,
+            progress=progress,
         )
     grouped_by = column or pattern
     description = dict(result.about)

@@ -15,7 +15,7 @@ from cc_prep.records import ImagePair
 from cc_prep.steps import changes
 from cc_prep.steps.changes import segmenters
 from cc_prep.weights.folders import identify
-from pipelines.actors import Digests, Images, Interpolate, StagedStep, use_threads
+from pipelines.actors import DecodedPair, Digests, Interpolate, StagedStep, use_threads
 from pipelines.step import Members, unless_rejected
 
 Item = ImagePair | StoredSequence
@@ -33,15 +33,15 @@ class PairReader:
         """See `Interpolate.upcoming`."""
         self._pairs.upcoming(pairs)
 
-    def read(self, items: Sequence[Item]) -> list[Images | RejectedPair]:
+    def read(self, items: Sequence[Item]) -> list[DecodedPair | RejectedPair]:
         """Each item's two images, or why it is rejected."""
         return [self._read(item) for item in items]
 
-    def _read(self, item: Item) -> Images | RejectedPair:
+    def _read(self, item: Item) -> DecodedPair | RejectedPair:
         if isinstance(item, ImagePair):
             return self._pairs.read([item])[0]
         try:
-            return Images(*item.ends())
+            return DecodedPair(*item.ends())
         except (DamagedShard, ValueError) as error:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
 
@@ -71,12 +71,12 @@ class FindChanges(StepOnImages):
             weights = self.check(identify(self.settings.weights))
         self.segmenter = segmenters.make(self.settings, weights, device)
 
-    def read(self, items: Sequence[Item]) -> list[Images | RejectedPair]:
+    def read(self, items: Sequence[Item]) -> list[DecodedPair | RejectedPair]:
         """Each item's images, or why it is rejected."""
         return self.reader.read(items)
 
     def compute(
-        self, items: Sequence[Item], inputs: Sequence[Images | RejectedPair]
+        self, items: Sequence[Item], inputs: Sequence[DecodedPair | RejectedPair]
     ) -> list[FoundChange | RejectedPair]:
         """What changed in the pairs whose images were read."""
         if self.settings.segmenter == "sam":
@@ -89,7 +89,7 @@ class FindChanges(StepOnImages):
         """The found changes as members of a tar."""
         return unless_rejected(_members, computed, items)
 
-    def _change(self, images: Images) -> FoundChange:
+    def _change(self, images: DecodedPair) -> FoundChange:
         return changes.find(images.before, images.after, self.settings, self.segmenter)
 
 

@@ -17,7 +17,7 @@ from cc_prep.records import ImagePair
 from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
 from cc_prep.weights.folders import identify
-from pipelines.actors import Digests, Images, Networks, use_threads
+from pipelines.actors import DecodedPair, Digests, StepBase, use_threads
 from pipelines.regions.changes_step import StepOnImages
 from pipelines.regions.findings import WithFindings
 from pipelines.regions.shards import TRAIN
@@ -40,12 +40,12 @@ class VectorsOfRegions(StepOnImages):
         self.encoder = regions.make(self.settings, file, device)
         self.nouns = phrases.NounPhrases()
 
-    def read(self, items: Sequence[WithFindings]) -> list[Images | RejectedPair]:
+    def read(self, items: Sequence[WithFindings]) -> list[DecodedPair | RejectedPair]:
         """Each item's images, or why it is rejected."""
         return self.reader.read([item.item for item in items])
 
     def compute(
-        self, items: Sequence[WithFindings], inputs: Sequence[Images | RejectedPair]
+        self, items: Sequence[WithFindings], inputs: Sequence[DecodedPair | RejectedPair]
     ) -> list[RegionRow | RejectedPair]:
         """The rows of the pairs whose images were read."""
         use_threads(self.settings.threads)
@@ -57,7 +57,7 @@ class VectorsOfRegions(StepOnImages):
         """The rows without their keys."""
         return unless_rejected(RegionRow.encode, computed)
 
-    def _row(self, images: Images, item: WithFindings) -> RegionRow | RejectedPair:
+    def _row(self, images: DecodedPair, item: WithFindings) -> RegionRow | RejectedPair:
         if item.change is None:
             return RejectedPair(Reason.UNREADABLE_SEQUENCE, "no found change of this pair")
         try:
@@ -75,7 +75,7 @@ class VectorsOfRegions(StepOnImages):
         return RegionRow(item.key, item.id, item.split, item.kind, tuple(names), *vectors)
 
 
-class Retrieve(Networks):
+class Retrieve(StepBase):
     """Rows of vectors → the phrases that fit them.
 
     training: the places of the training split's rows, whose phrases are the vocabulary and whose

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any
 
 from cc_prep import storage
@@ -24,6 +24,7 @@ class Done:
     shard: str
     pairs: int
     input_digest: str
+    _: KW_ONLY
     samples: int
     bytes: int
     sha256: str

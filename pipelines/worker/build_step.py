@@ -141,7 +141,13 @@ class Build(StagedStep):
         }
         return partial(
             training_shards.encode,
-            *(sequence, tokens, similarities, shown, rule.quality, meta, features),
+            sequence,
+            tokens,
+            similarities,
+            shown,
+            quality=rule.quality,
+            processing_meta=meta,
+            features=features,
         )
 
     def _similarities(self, scores: FrameScores | None, count: int) -> tuple[np.ndarray, str]:

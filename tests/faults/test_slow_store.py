@@ -48,7 +48,9 @@ def test_what_is_finished_is_read_once_and_side_by_side(
     state = State(folder)
     for shard in spec.shards:
         storage.write_bytes(f"{folder}/{shard.name}.tar", b"0123456789")
-        state.write_done(Done(shard.name, 5, shard.digest(), 5, 10, "", 1.0))
+        state.write_done(
+            Done(shard.name, 5, shard.digest(), samples=5, bytes=10, sha256="", seconds=1.0)
+        )
     state.write_plan({shard.name: 5 for shard in spec.shards})
     record = {"format": spec.format.name, "format_version": spec.format.version, "weights": {}}
     provenance.write(folder, {**record, "settings": {**spec.settings, "device": "cpu"}})

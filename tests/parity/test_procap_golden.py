@@ -109,7 +109,9 @@ def test_stage2(folder: Path) -> None:
     )
     features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
     words = Vocabulary([*MARKS, *map(str, range(config.words - len(MARKS)))])
-    captioner = ProCap(encoder, config, features, words, "shared", reference_quirks=True)
+    captioner = ProCap(
+        encoder, config, features=features, codec=words, queries="shared", reference_quirks=True
+    )
     captioner.mlp.load_state_dict(parts.bridge)
     captioner.decoder.load_state_dict(parts.decoder)
     captioner.eval()

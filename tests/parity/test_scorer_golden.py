@@ -57,9 +57,15 @@ class Golden:
         reconstruction.load_state_dict(cbr)
         weights = Losses(contrast=sizes["lambda_v"], cbr=sizes["lambda_m"])
         self.objective = ScorerObjective(
-            network, reconstruction, lambda captioner: {}, weights, REFERENCE, 0.0, "cpu",
-            ("changed", "unchanged"),
-        )  # fmt: skip
+            network,
+            reconstruction,
+            score=lambda captioner: {},
+            weights=weights,
+            ways=REFERENCE,
+            weight_decay=0.0,
+            device="cpu",
+            halves=("changed", "unchanged"),
+        )
         self.network, self.reconstruction = network.eval(), reconstruction.eval()
         self.reconstruction.requires_grad_(True)  # their gradients are among the vectors
 

@@ -19,6 +19,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 BESIDE = sorted(
     path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
+MOST_UNNAMED = 6  # arguments by position, without self
 VAGUE = {"found", "said", "told", "kept", "made", "given", "dice", "wanted"}
 FORBIDDEN = {
     "cc_prep": {"pipelines", "cc_train", "ray", "click"},
@@ -68,6 +69,31 @@ def test_vague_locals_are_seen() -> None:
     assert vague_locals(ast.parse("class Losses:\n  dice: float = 1.0\n")) == []
 
 
+def unnamed_arguments(tree: ast.AST) -> list[str]:
+    """Functions that take, and makings of objects that give, too many arguments without a name."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            own = [one for one in node.args.posonlyargs + node.args.args if one.arg != "self"]
+            if len(own) > MOST_UNNAMED:
+                names.append(node.name)
+        elif isinstance(node, ast.Call) and len(node.args) > MOST_UNNAMED:
+            name = ast.unparse(node.func).rpartition(".")[2]
+            names += [name] if name[0].isupper() else []  # a class, whose fields define no function
+    return names
+
+
+def test_unnamed_arguments_are_seen() -> None:
+    """Keeps away: `Done(name, 5, digest, 4, 10, "", 1.5)`, whose review takes its definition."""
+    text = "def a(b, c, d, e, f, g{}): pass\nclass A:\n  def h(self, b, c, d, e, f, g): pass\n"
+    assert unnamed_arguments(ast.parse(text.format("") + "A(1, 2, 3, 4, 5, 6, h=7)")) == []
+    assert unnamed_arguments(ast.parse(text.format(", *, h"))) == []
+    assert unnamed_arguments(ast.parse(text.format(", h") + "x.A(1, 2, 3, 4, 5, 6, 7)")) == [
+        "a",
+        "A",
+    ]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_house_rules(path: Path) -> None:
     text = path.read_text()
@@ -77,6 +103,7 @@ def test_house_rules(path: Path) -> None:
     assert text.count("\n") <= 400
     assert long_functions(tree) == []
     assert vague_locals(tree) == []
+    assert unnamed_arguments(tree) == []
 
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))
@@ -144,6 +171,8 @@ def test_tests_and_benchmarks_are_short(path: Path) -> None:
     assert text.count("\n") <= 400
     assert long_functions(tree) == []
     assert vague_locals(tree) == []
+    if path.is_relative_to(ROOT / "benchmarks"):
+        assert unnamed_arguments(tree) == []
 
 
 def modules_after(statement: str) -> set[str]:

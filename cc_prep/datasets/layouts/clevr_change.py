@@ -64,7 +64,17 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     place = storage.join(root, "facts.json")
     facts = _facts(place) if storage.exists(place) else {CHANGE: {}, NO_CHANGE: {}}
     return [
-        _pair(manifest, split, index, kind, captions[kind], types, mask_files, truth, facts[kind])
+        _pair(
+            manifest,
+            split,
+            index,
+            kind,
+            captions=captions[kind],
+            types=types,
+            mask_files=mask_files,
+            truth=truth,
+            facts=facts[kind],
+        )
         for index in sorted(set(indices))
         for kind in (CHANGE, NO_CHANGE)
     ]
@@ -101,6 +111,7 @@ def _pair(
     split: str,
     index: int,
     kind: str,
+    *,
     captions: dict[str, list[str]],
     types: dict[int, str],
     mask_files: dict[str, frozenset[str]],

@@ -76,13 +76,13 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
     by_own_id = [own["pair"]] if "pair" in own else []
     files = [str(meta[side]).rpartition("/")[2] for side in ("before", "after") if meta.get(side)]
     return Item(
-        str(meta["key"]),
-        references,
-        tuple(groups),
-        image_id,
-        (*_aliases(image_id), "_".join(files), *by_own_id, _of_images(own)),
-        shard_index.facts_of(meta),
-        own,
+        id=str(meta["key"]),
+        references=references,
+        groups=tuple(groups),
+        image_id=image_id,
+        aliases=(*_aliases(image_id), "_".join(files), *by_own_id, _of_images(own)),
+        facts=shard_index.facts_of(meta),
+        own=own,
     )
 
 

@@ -22,7 +22,7 @@ def of_dataset(dataset: str) -> list[Row]:
         raise UserError(f"--dataset {dataset}: no published figures", f"Known: {known}")
     rows: dict[str, Row] = {}
     for figure in figures:
-        row = rows.setdefault(figure.system, Row(figure.system, {}))
+        row = rows.setdefault(figure.system, Row(figure.system, groups={}))
         row.groups[figure.group] = figure.merged
         row.sources[figure.group] = _printed(figure.source, figure.table)
         row.marks[figure.group] = _marks(figure, figures_file)

@@ -115,12 +115,12 @@ def read(place: str) -> Row:
     items, exact = _items(file.parent / "items.jsonl")
     return Row(
         name,
-        groups,
-        pairs,
-        items,
-        conventions,
-        folder.parts,
-        exact,
+        groups=groups,
+        pairs=pairs,
+        items=items,
+        conventions=conventions,
+        folder=folder.parts,
+        exact=exact,
         signature=signed,
         masks=masks,
     )

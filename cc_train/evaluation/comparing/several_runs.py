@@ -58,12 +58,12 @@ def mean(name: str, rows: Sequence[Row]) -> Row:
     }
     return Row(
         name,
-        {g: {m: statistics.fmean(v) for m, v in of.items()} for g, of in values.items()},
-        first.pairs,
-        {id: statistics.fmean(row.items[id] for row in rows) for id in first.items},
-        first.conventions,
-        (name,),
-        {id: statistics.fmean(row.exact[id] for row in rows) for id in first.exact},
+        groups={g: {m: statistics.fmean(v) for m, v in of.items()} for g, of in values.items()},
+        pairs=first.pairs,
+        items={id: statistics.fmean(row.items[id] for row in rows) for id in first.items},
+        conventions=first.conventions,
+        folder=(name,),
+        exact={id: statistics.fmean(row.exact[id] for row in rows) for id in first.exact},
         signature=first.signature,
         members=tuple(rows),
         spread=spread,

@@ -52,6 +52,7 @@ class ChainCaptioner(PairTrunk):
     def __init__(
         self,
         backbone: FrozenBackbone,
+        *,
         size: tuple[int, int],
         config: pair_encoder.Config,
         regions: region_layers.Config,

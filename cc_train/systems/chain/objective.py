@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +74,7 @@ class ChainObjective(CaptionObjective):
         self,
         network: ChainCaptioner,
         score: Callable[[CaptionModel], dict[str, float]],
+        *,
         weights: Losses,
         sampled: float,
         label_smoothing: float,
@@ -86,7 +87,7 @@ class ChainObjective(CaptionObjective):
         self.weights, self.sampled, self.ranks = weights, sampled, ranks
         self.trunk_rate = trunk_rate
         # A contrast is over a whole batch; everything else is a sum over pairs.
-        self.over: Literal["sum", "batch"] = "batch" if weights.contrast else "sum"
+        self.over = "batch" if weights.contrast else "sum"
         width = network.encoder.config.width
         self.consistency = Consistency(width, network.decoder.config.width).to(device)
         self.others["consistency"] = self.consistency

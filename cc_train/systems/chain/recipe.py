@@ -81,13 +81,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = ChainObjective(
         network,
         validation(data, settings, request, network.inputs),
-        settings.losses,
-        settings.sampled,
-        settings.label_smoothing,
-        settings.loop.weight_decay,
-        request.device,
-        request.ranks,
-        settings.trunk_rate,
+        weights=settings.losses,
+        sampled=settings.sampled,
+        label_smoothing=settings.label_smoothing,
+        weight_decay=settings.loop.weight_decay,
+        device=request.device,
+        ranks=request.ranks,
+        trunk_rate=settings.trunk_rate,
     )
     ordered = ChainBatches(
         codec,
@@ -98,7 +98,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     batches = MirroredBatches(ordered, settings.mirror)
     files = {**codec.files(), **backbone.files()}
-    return over_samples(data, batches, objective, settings, request, about, files)
+    return over_samples(
+        data, batches, objective, settings, request=request, about=about, files=files
+    )
 
 
 def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
@@ -133,15 +135,15 @@ def make(
     )
     return ChainCaptioner(
         backbone,
-        (height, width),
-        settings.encoder.config(backbone.spec.grid),
-        of_regions,
-        decoder,
-        codec,
-        settings.rounds,
-        settings.feedback,
-        backbone.folded,
-        tuple(about["mask_classes"]),
+        size=(height, width),
+        config=settings.encoder.config(backbone.spec.grid),
+        regions=of_regions,
+        decoder=decoder,
+        codec=codec,
+        rounds=settings.rounds,
+        feedback=settings.feedback,
+        folded=backbone.folded,
+        mask_classes=tuple(about["mask_classes"]),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from cc_prep.errors import UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.settings import Section
 from cc_train.distributed import ALONE, Ranks
+from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.clip4idc.known_facts import FactHeads
 from cc_train.training import fact_losses, optim
 from cc_train.training.fact_losses import FactLosses
+from cc_train.training.objective import Objective
 
 LARGEST_SCALE = math.log(100)
 RANKS = (1, 5, 10)
@@ -45,8 +47,8 @@ class Network(Section):
     text_layers: int = Field(3, ge=1)
 
 
-class Clip4idcObjective:
-    """Symmetric cross-entropy. `Objective` in `cc_train.training.trainer` says what the parts are.
+class Clip4idcObjective(Objective):
+    """Symmetric cross-entropy.
 
     A batch is {before, after: normalised [N, 3, R, R], tokens: int64 [N, L], positives: bool
     [M, M], whether caption i is true of pair j}; M is the N of all ranks together, which are
@@ -55,28 +57,28 @@ class Clip4idcObjective:
     batches then hold what `known_facts.batch_of` makes, too.
     """
 
-    phases = ("model",)
-    best = ("recall", True)
-    over: Literal["sum", "batch"] = "batch"
-    all_parameters_used = False
+    network: CLIP4IDC
+    criterion = Criterion("recall", higher_is_better=True)
+    over = "batch"
 
     def __init__(
         self,
         network: CLIP4IDC,
         held_out: Iterable[Mapping[str, Tensor]],
+        *,
         weight_decay: float,
         clip_lr_scale: float,
         device: str,
         ranks: Ranks = ALONE,
         facts: FactLosses | None = None,
     ) -> None:
+        super().__init__(network.to(device))
         self.ranks, self.facts = ranks, facts
-        self.network: CLIP4IDC = network.to(device)
         self.held_out, self.device = held_out, device
         self.weight_decay, self.clip_lr_scale = weight_decay, clip_lr_scale
         self.heads = None if facts is None else FactHeads(network.config).to(device)
-        self.others: dict[str, nn.Module] = {} if self.heads is None else {"facts": self.heads}
-        self.buffers: dict[str, Tensor] = {}
+        if self.heads is not None:
+            self.others["facts"] = self.heads
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         groups = optim.param_groups([self.network, *self.others.values()], self.weight_decay)
@@ -92,9 +94,6 @@ class Clip4idcObjective:
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {} if self.heads is None else fact_losses.denominators(batch)
-
-    def chunks(self, batch: Any) -> list[Any]:
-        return [batch]
 
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]

@@ -78,11 +78,11 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = Clip4idcObjective(
         network,
         HeldOut(held_out, settings.data.validation_pairs, network.config.resolution),
-        settings.loop.weight_decay,
-        scale,
-        request.device,
-        request.ranks,
-        settings.facts,
+        weight_decay=settings.loop.weight_decay,
+        clip_lr_scale=scale,
+        device=request.device,
+        ranks=request.ranks,
+        facts=settings.facts,
     )
     batch = partial(_batch, train, settings, network.config, request.ranks)
     about = {"samples": describe(samples, train)}

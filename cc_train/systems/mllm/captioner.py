@@ -45,6 +45,7 @@ class MllmCaptioner(nn.Module):
         base: Base,
         model: nn.Module,
         shape: Geometry,
+        *,
         prompt_tokenizer: PromptTokenizer,
         generation: Generation,
         inputs: Inputs,

@@ -121,6 +121,7 @@ class Estimate:
 def estimate(
     config: Any,
     lora: Mapping[Part, tuple[str, int]],
+    *,
     batch_size: int = 16,
     precision: Precision = "bfloat16",
     checkpointing: bool = False,

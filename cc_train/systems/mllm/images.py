@@ -88,7 +88,15 @@ def geometry(
     order = torch.arange(count * count)
     if family.pixels == "patches":
         order = sequence(count, count, merge, unit)
-    shape = Geometry(side, places, (count, count), tokens, order.argsort(), merge, patch)
+    shape = Geometry(
+        size=side,
+        places=places,
+        patches=(count, count),
+        tokens=tokens,
+        slots=order.argsort(),
+        merge=merge,
+        patch=patch,
+    )
     return _laid_out(shape, layout)
 
 
@@ -270,7 +278,13 @@ def of_processor(
         )
     cells = math.isqrt(places)
     tokens = (cells, cells) if cells * cells == places else None
-    shape = Geometry(side, places, tokens or (1, places), tokens, torch.arange(places))
+    shape = Geometry(
+        size=side,
+        places=places,
+        patches=tokens or (1, places),
+        tokens=tokens,
+        slots=torch.arange(places),
+    )
     return _laid_out(shape, layout), int(number)
 
 

@@ -26,7 +26,7 @@ GGUF, SOURCE = ".gguf", "source.sha256"
 UNREADABLE = "Give a folder that transformers reads"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Base:
     """A model as it was published, and what belongs to it.
 
@@ -147,16 +147,16 @@ def read(
         family = families.with_language(family, model)
     model = model.requires_grad_(False).eval()
     return Base(
-        family,
-        place,
-        model.config,
-        model,
-        tokenizer,
-        questions,
-        processor,
-        mean,
-        std,
-        fingerprint(place),
+        family=family,
+        folder=place,
+        config=model.config,
+        model=model,
+        tokenizer=tokenizer,
+        questions=questions,
+        processor=processor,
+        mean=mean,
+        std=std,
+        fingerprint=fingerprint(place),
     )
 
 

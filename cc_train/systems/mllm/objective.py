@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_train.captioner import CaptionModel
-from cc_train.evaluation.validation import BEST
+from cc_train.evaluation.validation import CRITERION
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.mllm import attention_loss, attention_tap, families
 from cc_train.systems.mllm.attention_tap import Rows, Tap
@@ -19,22 +19,21 @@ from cc_train.systems.mllm.batches import AttentionControl
 from cc_train.systems.mllm.captioner import MllmCaptioner, first_rows
 from cc_train.text import IGNORED
 from cc_train.training.caption_objective import right_words
+from cc_train.training.objective import Objective
 
 NO_GRADIENT = (
     "the attention that is to be controlled has no gradient, so the loss would train nothing"
 )
 
 
-class MllmObjective:
-    """The loss of the next word and, where it is set, that of attention: an `Objective`.
+class MllmObjective(Objective):
+    """The loss of the next word and, where it is set, that of attention.
 
     connector_rate: the learning rate of a connector in units of that of the adapters.
     """
 
-    phases: tuple[str, ...] = ("model",)
-    best = BEST
-    over: Literal["sum", "batch"] = "sum"
-    all_parameters_used = False
+    network: MllmCaptioner
+    criterion = CRITERION
 
     def __init__(
         self,
@@ -45,10 +44,9 @@ class MllmObjective:
         connector_rate: float,
         device: str,
     ) -> None:
-        self.network, self.score, self.control = network.to(device), score, control
+        super().__init__(network.to(device))
+        self.score, self.control = score, control
         self.weight_decay, self.connector_rate = weight_decay, connector_rate
-        self.others: dict[str, nn.Module] = {}
-        self.buffers: dict[str, Tensor] = {}
         self.tap = _tap(network, control)
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
@@ -71,9 +69,6 @@ class MllmObjective:
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         counts = {"words": (batch["labels"] != IGNORED).sum()}
         return counts | ({"masked": batch["has_mask"].sum()} if self.control.is_on else {})
-
-    def chunks(self, batch: Any) -> list[Any]:
-        return [batch]
 
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]

@@ -101,7 +101,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.with_captions(data, request.console)
     about: dict[str, Any] = {"samples": data.about()}
     if family is families.LM:
-        about["backbone"] = BackboneSpec.of(feature_statistics.first(data.train)).to_json()
+        about["backbone"] = BackboneSpec.of(feature_statistics.first_features(data.train)).to_json()
         about["size"] = data.size
     _require_findings(settings, data.train)
     base = loading.read(place, settings.model.family, settings.model.precision, request.device)
@@ -128,13 +128,15 @@ def prepare(settings: Settings, request: Request) -> Task:
         captioner.inputs.size,
         settings.attention,
         settings.entity,
-        control_grid(captioner, settings.attention),
-        captioner.shape.images,
-        captioner.inputs.backbone,
-        captioner.shape.pasted,
+        grid=control_grid(captioner, settings.attention),
+        images=captioner.shape.images,
+        backbone=captioner.inputs.backbone,
+        pasted=captioner.shape.pasted,
     )
     files = {} if backbone is None else backbone.files()
-    return over_samples(data, make_batch, objective, settings, request, about, files)
+    return over_samples(
+        data, make_batch, objective, settings, request=request, about=about, files=files
+    )
 
 
 def control_grid(captioner: MllmCaptioner, control: AttentionControl) -> tuple[int, int] | None:
@@ -187,7 +189,14 @@ def make(
         inputs = replace(inputs, entities=settings.entity.k)
     layer = settings.attention.layer if settings.attention.where == "llm" else -1
     return MllmCaptioner(
-        base, model, shape, prompt_tokenizer, settings.generation, inputs, backbone, layer
+        base,
+        model,
+        shape,
+        prompt_tokenizer=prompt_tokenizer,
+        generation=settings.generation,
+        inputs=inputs,
+        backbone=backbone,
+        layer=layer,
     )
 
 
@@ -307,7 +316,7 @@ def _init_connector(
     Raises UserError for a run with other features or another width.
     """
     if request.init is None:
-        statistics = feature_statistics.over(entries, spec.source, request.console)
+        statistics = feature_statistics.compute(entries, spec.source, request.console)
         connector.mean.copy_(statistics.mean)
         connector.std.copy_(statistics.std)
         return

@@ -59,7 +59,15 @@ def prepare(settings: Settings, request: Request) -> Task:
     ordered = OrderedPairBatches(codec, length, count, spec.source)
     batches = MirroredBatches(ordered, settings.mirror)
     files = {**codec.files(), **backbone.files()}
-    return over_samples(training.data, batches, objective, settings, request, training.about, files)
+    return over_samples(
+        training.data,
+        batches,
+        objective,
+        settings,
+        request=request,
+        about=training.about,
+        files=files,
+    )
 
 
 def _start_from(

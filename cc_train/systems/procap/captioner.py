@@ -7,14 +7,15 @@ leads to the caption decoder. Names follow the reference's `model.chkpt`: `inter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
+from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers import caption_decoder
@@ -26,6 +27,7 @@ from cc_train.layers.pair_comparison import (
     change_kinds,
     change_tokens,
 )
+from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.procap import visualise
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
@@ -34,15 +36,14 @@ from cc_train.text import TextCodec
 Queries = Literal["shared", "independent"]
 
 
-@dataclass(frozen=True)
-class ComparisonConfig:
-    """Of a `Comparison` of the states of both ends."""
+class ComparisonSettings(Section):
+    """Explicit differences between the states of both ends, by `Comparison`."""
 
-    heads: int = 4
-    dropout: float = 0.1
+    heads: int = Field(4, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
 
 
-class ProCap(EncoderDecoder):
+class ProCap(WithFrozen, EncoderDecoder):
     """Two images → a sentence.
 
     features: the frozen networks before the encoder; they are no part of the network's tensors.
@@ -56,23 +57,26 @@ class ProCap(EncoderDecoder):
         those of the queries; without it, as in the paper, to all states alike.
     """
 
+    features: FrameFeatures
+
     def __init__(
         self,
         encoder: ProcedureEncoder,
         decoder: caption_decoder.Config,
+        *,
         features: FrameFeatures,
         codec: TextCodec,
         queries: Queries = "shared",
         reference_quirks: bool = False,
         tokenizer: str | None = None,
-        comparison: ComparisonConfig | None = None,
+        comparison: ComparisonSettings | None = None,
     ) -> None:
         sizes, factor = encoder.config, features.vqgan.config.factor
         size = (sizes.rows * factor, sizes.columns * factor)
         inputs = Inputs(size, features.kind, tokenizer=tokenizer, backbone=features.source)
         super().__init__(inputs, codec, decoder.length)
         self.intermediate_generator, self.reference_quirks = encoder, reference_quirks
-        self._frozen = (features,)  # in a tuple, so that it is no submodule
+        self.use_frozen("features", features)
         width = encoder.config.width
         self.mlp = nn.Sequential(
             Linear(width, width),
@@ -91,11 +95,6 @@ class ProCap(EncoderDecoder):
         if queries == "independent":
             count = (encoder.config.frames - 2) * encoder.config.frame_tokens
             self.queries = nn.Parameter(encoder.image_mask.detach().repeat(count, 1))
-
-    @property
-    def features(self) -> FrameFeatures:
-        """The frozen networks before the encoder."""
-        return self._frozen[0]
 
     @property
     def encoder(self) -> ProcedureEncoder:
@@ -185,7 +184,3 @@ class ProCap(EncoderDecoder):
     def next_word(self) -> CachedDecoder:
         """The decoder with kept keys and values."""
         return CachedDecoder(self.decoder)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.features._apply(fn, recurse)
-        return super()._apply(fn, recurse)

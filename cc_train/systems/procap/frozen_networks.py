@@ -99,7 +99,7 @@ def find_features(
         codec = find(data, vqgan)
     if kind != "features":
         return FrameFeatures(codec, kind, reference_quirks, cache_mb)
-    spec = BackboneSpec.of(feature_statistics.first(data.train))
+    spec = BackboneSpec.of(feature_statistics.first_features(data.train))
     seen = BackboneFeatures(frozen_backbone.find(spec, backbone), grid(data.first, codec), pooling)
     return FrameFeatures(codec, kind, reference_quirks, cache_mb, seen)
 

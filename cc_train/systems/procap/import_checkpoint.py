@@ -120,7 +120,9 @@ def make_run(
             raise UserError(f"{file} is a captioner", "Give its vocabulary with --word2idx")
         words = Vocabulary.read(word2idx)
         features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
-        tensors, more = _captioner(file, parts, encoder, features, words, heads, length)
+        tensors, more = _captioner(
+            file, parts, encoder=encoder, features=features, words=words, heads=heads, length=length
+        )
         settings |= more
         files |= words.files()
     else:
@@ -138,6 +140,7 @@ def make_run(
 def _captioner(
     file: str,
     parts: Parts,
+    *,
     encoder: ProcedureEncoder,
     features: FrameFeatures,
     words: Vocabulary,
@@ -155,7 +158,14 @@ def _captioner(
             )
         if decoder.width % heads:
             raise UserError(f"a width of {decoder.width} is not in {heads} parts", "Give --heads")
-        captioner = ProCap(encoder, decoder, features, words, "shared", reference_quirks=True)
+        captioner = ProCap(
+            encoder,
+            decoder,
+            features=features,
+            codec=words,
+            queries="shared",
+            reference_quirks=True,
+        )
         captioner.mlp.load_state_dict(parts.bridge)
         captioner.decoder.load_state_dict(parts.decoder)
     except (KeyError, RuntimeError) as error:

@@ -40,6 +40,7 @@ from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
 BATCH = 16  # of validation
+VALIDATION_SEED = 2**32 - 1  # far from those that trainings are given
 CLIP_BLOCKS = "visual.transformer."
 
 
@@ -152,19 +153,28 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = Stage1Objective(
         encoder,
         features,
-        settings.losses,
-        HeldOut(data.valid, make_batch, request.ranks, unreadable, settings.stream.pair_scenes),
-        settings.loop.weight_decay,
-        request.device,
-        partial(_picture, data.valid[:6], make_batch, features),
-        settings.max_activation_mb,
-        request.ranks,
+        settings=settings.losses,
+        held_out=HeldOut(
+            data.valid, make_batch, request.ranks, unreadable, settings.stream.pair_scenes
+        ),
+        weight_decay=settings.loop.weight_decay,
+        device=request.device,
+        picture=partial(_picture, data.valid[:6], make_batch, features),
+        max_activation_mb=settings.max_activation_mb,
+        ranks=request.ranks,
     )
     trained = replace(make_batch, crop=settings.crop)
     about = {"samples": data.about(), **frozen_networks.about(data.first, features)}
     network_files = frozen_networks.files(features.vqgan, features.backbone)
     return over_samples(
-        data, trained, objective, settings, request, about, network_files, partners=True
+        data,
+        trained,
+        objective,
+        settings,
+        request=request,
+        about=about,
+        files=network_files,
+        partners=True,
     )
 
 
@@ -175,7 +185,7 @@ def untrained(
     encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
-        seen = feature_statistics.over(data.train, features.source, console, backbone.on_grid)
+        seen = feature_statistics.compute(data.train, features.source, console, backbone.on_grid)
         encoder.standardise.set(seen.mean, seen.std)
     return encoder
 
@@ -273,7 +283,7 @@ class HeldOut:
             for number, entry in enumerate(self.entries[start : start + BATCH], start):
                 try:
                     samples.append(entry.read())
-                    rngs.append(order.rng_at(-1 % 2**32, number))
+                    rngs.append(order.rng_at(VALIDATION_SEED, number))
                     scenes.append(entry.scene)
                 except (DamagedShard, FileNotFoundError):
                     damaged.add(entry.key)

@@ -21,10 +21,12 @@ from torch import Tensor, nn
 from cc_prep.models.clip import rows_of
 from cc_prep.settings import Section
 from cc_train.distributed import ALONE, Ranks
+from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import NAMES as MASKS
 from cc_train.systems.procap.procedure_encoder import VID, ProcedureEncoder
 from cc_train.text import IGNORED
+from cc_train.training.objective import Objective
 
 NAMES = ("msm", "align", "consistency")
 Variant = Literal["true", "align", "consistency"]  # the last two are the negatives
@@ -230,8 +232,8 @@ def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
     return visible, valid
 
 
-class Stage1Objective:
-    """`Objective` in `cc_train.training.trainer` says what the parts are.
+class Stage1Objective(Objective):
+    """The losses of the first stage, each divided by its terms and weighed.
 
     A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
     features float16 [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
@@ -243,14 +245,14 @@ class Stage1Objective:
     go one by one.
     """
 
-    phases = ("model",)
-    best = ("msm", False)
-    over: Literal["sum", "batch"] = "sum"
+    network: ProcedureEncoder
+    criterion = Criterion("msm", higher_is_better=False)
 
     def __init__(
         self,
         network: ProcedureEncoder,
         features: FrameFeatures,
+        *,
         settings: Losses,
         held_out: Iterable[Mapping[str, Any]],
         weight_decay: float,
@@ -259,12 +261,11 @@ class Stage1Objective:
         max_activation_mb: int = 1000,
         ranks: Ranks = ALONE,
     ) -> None:
+        super().__init__(network.to(device))
+        self.features = features.to(device)
         self.max_activation_mb, self.ranks = max_activation_mb, ranks
-        self.network, self.features = network.to(device), features.to(device)
         self.settings, self.held_out, self.device = settings, held_out, device
         self.weight_decay, self.picture = weight_decay, picture
-        self.others: dict[str, nn.Module] = {}
-        self.buffers: dict[str, Tensor] = {}
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         from cc_train.training import optim
@@ -300,9 +301,6 @@ class Stage1Objective:
     ) -> dict[str, Tensor]:
         losses = sums(self.network, _batch(batch), self.settings, batch["variants"])
         return self._weighed({name: value / denominators[name] for name, value in losses.items()})
-
-    def after_step(self, step: int) -> None:
-        """A step leaves nothing to do afterwards."""
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, ProcedureEncoder)

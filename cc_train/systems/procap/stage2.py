@@ -26,7 +26,7 @@ from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks, procedure_encoder
-from cc_train.systems.procap.captioner import ComparisonConfig, ProCap, Queries
+from cc_train.systems.procap.captioner import ComparisonSettings, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
 from cc_train.systems.procap.stage1 import Network, read_encoder, read_features, untrained
@@ -59,13 +59,6 @@ class Decoder(Section):
     length: int = Field(24, ge=3)
     dropout: float = Field(0.1, ge=0, lt=1)
     reference_quirks: bool = False
-
-
-class ComparisonSettings(Section):
-    """Explicit differences between the states of both ends, by `Comparison`."""
-
-    heads: int = Field(4, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class Settings(Section):
@@ -131,13 +124,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = Stage2Objective(
         network,
         validation(data, settings, request, network.inputs),
-        settings.label_smoothing,
-        settings.loop.weight_decay,
-        request.device,
-        settings.encoder_lr_scale,
-        settings.freeze,
-        settings.decay_norms,
-        settings.facts,
+        label_smoothing=settings.label_smoothing,
+        weight_decay=settings.loop.weight_decay,
+        device=request.device,
+        encoder_lr_scale=settings.encoder_lr_scale,
+        freeze=settings.freeze,
+        decay_norms=settings.decay_norms,
+        facts=settings.facts,
     )
     batches = _batches(settings, network)
     about = {
@@ -151,7 +144,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     }
     seen = network.features
     files = {**frozen_networks.files(seen.vqgan, seen.backbone), **codec.files()}
-    return over_samples(data, batches, objective, settings, request, about, files)
+    return over_samples(
+        data, batches, objective, settings, request=request, about=about, files=files
+    )
 
 
 def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBatches:
@@ -210,14 +205,17 @@ def make(
     config = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     config.check()
     _check(settings, encoder.config.width)
-    quirks = settings.reference_quirks
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
-    kind, comparison = settings.queries.kind, _comparison(settings.comparison)
-    return ProCap(encoder, config, features, codec, kind, quirks, digest, comparison)
-
-
-def _comparison(settings: ComparisonSettings | None) -> ComparisonConfig | None:
-    return None if settings is None else ComparisonConfig(**settings.model_dump())
+    return ProCap(
+        encoder,
+        config,
+        features=features,
+        codec=codec,
+        queries=settings.queries.kind,
+        reference_quirks=settings.reference_quirks,
+        tokenizer=digest,
+        comparison=settings.comparison,
+    )
 
 
 def by_name(run: Run) -> dict[str, dict[str, str]]:
@@ -254,8 +252,17 @@ def _untrained(run: Run) -> ProCap:
     queries = settings["queries"]["kind"]
     digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
     known = settings.get("comparison")  # runs from before it have none
-    comparison = None if known is None else ComparisonConfig(**known)
-    return ProCap(encoder, decoder, features, codec, queries, quirks, digest, comparison)
+    comparison = None if known is None else ComparisonSettings(**known)
+    return ProCap(
+        encoder,
+        decoder,
+        features=features,
+        codec=codec,
+        queries=queries,
+        reference_quirks=quirks,
+        tokenizer=digest,
+        comparison=comparison,
+    )
 
 
 def _from_stage1(
@@ -320,7 +327,7 @@ def _check_backbone(settings: Settings, data: Split, init: Path, features: Frame
         )
     if seen is None:
         return
-    stored = BackboneSpec.of(feature_statistics.first(data.train))
+    stored = BackboneSpec.of(feature_statistics.first_features(data.train))
     frozen_backbone.require_same(init, seen.frozen.spec, stored)
 
 

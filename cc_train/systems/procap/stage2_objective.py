@@ -38,6 +38,7 @@ class Stage2Objective(CaptionObjective):
         self,
         network: ProCap,
         score: Callable[[CaptionModel], dict[str, float]],
+        *,
         label_smoothing: float,
         weight_decay: float,
         device: str,

@@ -28,13 +28,13 @@ def reconstructions(
     tensors = {name: value.to(device) for name, value in raw.items() if isinstance(value, Tensor)}
     encoded = features(as_input(tensors["frames"]))
     batch = Batch(
-        tensors["text"],
-        encoded,
-        tensors["damaged_order"],
-        tensors["tokens"],
-        tensors["visible"],
-        tensors["negative_index"],
-        tensors["negative_is_valid"],
+        text=tensors["text"],
+        frames=encoded,
+        damaged=tensors["damaged_order"],
+        tokens=tensors["tokens"],
+        visible=tensors["visible"],
+        negative_index=tensors["negative_index"],
+        negative_is_valid=tensors["negative_is_valid"],
     )
     guessed = torch.where(batch.visible, batch.tokens, predict(network, batch))
     sizes = network.config

@@ -12,6 +12,7 @@ from torch import Tensor
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.layers.feature_grid import Standardise, to_grid
 from cc_train.layers.frozen_backbone import FrozenBackbone
+from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.cached_decoder import CachedSpeaker, SpeakerCache
 from cc_train.systems.scorer.decoder import Speaker
@@ -19,12 +20,14 @@ from cc_train.systems.scorer.encoder import ChangeDetector
 from cc_train.text import TextCodec
 
 
-class ScorerCaptioner(EncoderDecoder):
+class ScorerCaptioner(WithFrozen, EncoderDecoder):
     """Two images, or their stored features → a sentence.
 
     backbone: no part of the network's tensors. standardise: channels of the features are
     standardised first, which the public code does not do.
     """
+
+    backbone: FrozenBackbone
 
     def __init__(
         self,
@@ -37,15 +40,10 @@ class ScorerCaptioner(EncoderDecoder):
     ) -> None:
         inputs = Inputs(size, "features", backbone=backbone.spec.source)
         super().__init__(inputs, codec, decoder.length)
-        self._frozen = (backbone,)  # in a tuple, so that it is no submodule
+        self.use_frozen("backbone", backbone)
         self.standardise = Standardise(sizes.channels) if standardise else None
         self.change_detector = ChangeDetector(sizes)
         self.speaker = Speaker(decoder)
-
-    @property
-    def backbone(self) -> FrozenBackbone:
-        """The backbone."""
-        return self._frozen[0]
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -85,7 +83,3 @@ class ScorerCaptioner(EncoderDecoder):
         """Where each word looked, [B, length, rows, columns]; see `EncoderDecoder`."""
         assert isinstance(state, SpeakerCache)
         return state.looked.float().softmax(2).unflatten(2, self.grid)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.backbone._apply(fn, recurse)
-        return super()._apply(fn, recurse)

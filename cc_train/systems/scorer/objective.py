@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,12 +66,13 @@ class ScorerObjective(CaptionObjective):
     """
 
     network: ScorerCaptioner
-    over: Literal["sum", "batch"] = "batch"
+    over = "batch"
 
     def __init__(
         self,
         network: ScorerCaptioner,
         reconstruction: Reconstruction | None,
+        *,
         score: Callable[[CaptionModel], dict[str, float]],
         weights: Losses,
         ways: Ways,
@@ -138,8 +139,9 @@ class ScorerObjective(CaptionObjective):
             parts["cbr"] = (contrast(matched) + contrast(matched.T)) / 2
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
-        # Of the halves that have pairs in this step, on whatever rank: a caption has two marks, and
-        # where there is none the count of all ranks is at most 1.
+        # How many halves have pairs in this step, on whatever rank. A caption has 2 labels or more,
+        # a word and the end; a half without captions counts 1, to which the trainer raises a 0. The
+        # bound lies between the two: after a division these are not exactly whole numbers.
         counts = torch.stack([denominators[half] * self.ranks.world for half in self.halves])
         present = (counts > 1.5).sum().clamp(min=1)
         shares = {name: part / present for name, part in {"total": total, **parts}.items()}

@@ -14,7 +14,7 @@ from cc_prep.settings import Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
-from cc_train.data.mirroring import MIRROR, MirroredBatches, exchange_sides
+from cc_train.data.mirroring import MIRROR, MirroredBatches
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.distributed import ALONE
@@ -29,7 +29,7 @@ from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
-from cc_train.text import TextCodec
+from cc_train.text import TextCodec, Vocabulary
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples, validation
 
@@ -145,7 +145,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     data = split.with_captions(data, request.console)
     codec = vocabulary(settings, data.train, request.console)
-    first = feature_statistics.first(data.train)
+    first = feature_statistics.first_features(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     spec = BackboneSpec.of_json(about["backbone"])
     backbone = FrozenBackbone(None, spec)  # such a run captions stored features alone
@@ -163,30 +163,32 @@ def prepare(settings: Settings, request: Request) -> Task:
         network,
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
         # Captions that are drawn are drawn one after the other, all by the first process.
-        validation(
+        score=validation(
             data, settings, request, network.inputs, ALONE if settings.ways.sampled else None
         ),
-        settings.losses,
-        settings.ways,
-        loop.weight_decay,
-        request.device,
-        halves,
-        request.ranks,
-        loop.seed,
-        supervision,
+        weights=settings.losses,
+        ways=settings.ways,
+        weight_decay=loop.weight_decay,
+        device=request.device,
+        halves=halves,
+        ranks=request.ranks,
+        seed=loop.seed,
+        supervision=supervision,
     )
     scorer_batches = ScorerBatches(
         codec,
         settings.decoder.length,
-        spec.source,
-        halves,
-        settings.swap,
-        settings.pairs_per_scene,
-        None if supervision is None else network.grid,
+        backbone=spec.source,
+        halves=halves,
+        swap=settings.swap,
+        pairs_per_scene=settings.pairs_per_scene,
+        grid=None if supervision is None else network.grid,
     )
     batches = MirroredBatches(scorer_batches, settings.mirror)
     files = {**codec.files(), **backbone.files()}
-    return over_samples(data, batches, objective, settings, request, about, files)
+    return over_samples(
+        data, batches, objective, settings, request=request, about=about, files=files
+    )
 
 
 def _initialise(
@@ -203,24 +205,20 @@ def _initialise(
             request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
     elif network.standardise is not None:
         source = network.backbone.spec.source
-        statistics = feature_statistics.over(entries, source, request.console, network.pooled)
+        statistics = feature_statistics.compute(entries, source, request.console, network.pooled)
         network.standardise.set(statistics.mean, statistics.std)
 
 
 def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -> TextCodec:
     """The words of the training captions, or of a file. Raises UserError if there are none."""
-    file, least, mirrored = settings.vocabulary, settings.min_word_count, settings.mirror > 0
-    if settings.split_words == "treebank":
-        return split.vocabulary(entries, file, least, console, mirrored)
-    if file is not None:
-        return ScorerWords.read(file)
-    captions = split.training_captions(entries)
-    codec = ScorerWords.of(captions, least)
-    if mirrored:
-        others = ScorerWords.of(map(exchange_sides, captions), least).words
-        codec = ScorerWords([*codec.words, *(word for word in others if word not in codec.ids)])
-    console.print(f"{len(captions):,} captions, {len(codec)} words", highlight=False)
-    return codec
+    return split.vocabulary(
+        entries,
+        settings.vocabulary,
+        settings.min_word_count,
+        console,
+        mirrored=settings.mirror > 0,
+        codec=Vocabulary if settings.split_words == "treebank" else ScorerWords,
+    )
 
 
 def make(
@@ -228,16 +226,17 @@ def make(
 ) -> ScorerCaptioner:
     """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
     channels, rows, columns = backbone.spec.grid
-    coarse = _coarser(rows, columns, settings.encoder.largest_grid)
+    rows, columns = _coarser(rows, columns, settings.encoder.largest_grid)
     height, width = about["size"]
     sizes = encoder.Config(
         channels,
-        *coarse,
-        settings.encoder.width,
-        settings.encoder.heads,
-        settings.encoder.layers,
-        settings.encoder.dropout,
-        max(encoder.POSITIONS, *coarse),
+        rows,
+        columns,
+        width=settings.encoder.width,
+        heads=settings.encoder.heads,
+        layers=settings.encoder.layers,
+        dropout=settings.encoder.dropout,
+        positions=max(encoder.POSITIONS, rows, columns),
     )
     sizes.check()
     if settings.losses.cbr and sizes.width % CBR_HEADS:

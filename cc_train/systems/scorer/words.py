@@ -16,22 +16,22 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.scorer import END, MARKS, NULL, START, UNK, VOCABULARY, vocabulary, words_of
-from cc_train.text import Marks, described, ids_of, padded
+from cc_train.text import Marks, Vocabulary, described, ids_of, padded
 
 CODEC = "scorer-words"
 FILE = VOCABULARY
 
 
-class ScorerWords:
-    """A `TextCodec`. words: by id; the first are `MARKS`, and no word is twice in it."""
+class ScorerWords(Vocabulary):
+    """The words of captions, as SCORER's public code has them.
+
+    words: by id; the first are SCORER's `MARKS`, and no word is twice in it.
+    """
 
     marks = Marks(START, END, NULL, (UNK,))
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words, self.ids = list(words), ids_of(words, MARKS)
-
-    def __len__(self) -> int:
-        return len(self.words)
 
     @classmethod
     def of(cls, captions: Iterable[str], min_count: int = 1) -> ScorerWords:

@@ -8,7 +8,7 @@ the codes ("legacy"), which keeps training compatible with published checkpoints
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from cc_prep.models.vqgan import VQGAN, Config
 from cc_prep.settings import Section
+from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.vqgan.discriminator import PatchDiscriminator
 from cc_train.systems.vqgan.perceptual import Backbone, make
 from cc_train.training import optim
+from cc_train.training.objective import Objective
 
 MOST_ADVERSARIAL = 1e4
 SHOWN = 8
@@ -63,17 +65,17 @@ class Weights(Section):
     revive_until: int = Field(2000, ge=0)
 
 
-class VqganObjective:
-    """Generator and discriminator in phase; an `Objective` (`cc_train.training.trainer`).
+class VqganObjective(Objective):
+    """Generator and discriminator in phase.
 
     held_out: batches of images [N, 3, H, W] in [0, 1] for validation. weight_decay: of filters;
     norms, biases and codes never decay.
     """
 
+    network: VQGAN
+    criterion = Criterion("psnr", higher_is_better=True)
     phases: tuple[str, ...] = ("generator", "discriminator")
-    best = ("psnr", True)
-    over: Literal["sum", "batch"] = "batch"
-    all_parameters_used = False
+    over = "batch"
 
     def __init__(
         self,
@@ -83,13 +85,13 @@ class VqganObjective:
         device: str,
         weight_decay: float = 0.0,
     ) -> None:
+        super().__init__(VQGAN(Config(**network.model_dump())).to(device))
         self.weight_decay = weight_decay
         self.weights, self.held_out, self.device = weights, held_out, device
-        self.network: VQGAN = VQGAN(Config(**network.model_dump())).to(device)
         self.discriminator = PatchDiscriminator(
             weights.discriminator_channels, weights.discriminator_layers
         ).to(device)
-        self.others: dict[str, nn.Module] = {"discriminator": self.discriminator}
+        self.others = {"discriminator": self.discriminator}
         self.usage = torch.zeros(network.codes, dtype=torch.int64, device=device)
         self.buffers = {"usage": self.usage}
         self.distance = make(weights.backbone) if weights.perceptual else None
@@ -103,12 +105,6 @@ class VqganObjective:
     def groups(self, phase: str) -> list[dict[str, Any]]:
         module = self.network if phase == "generator" else self.discriminator
         return optim.param_groups([module], self.weight_decay)
-
-    def denominators(self, batch: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def chunks(self, batch: Any) -> list[Any]:
-        return [batch]
 
     def losses(
         self, phase: str, batch: Tensor, step: int, denominators: Mapping[str, Tensor]

@@ -8,7 +8,7 @@ import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +21,12 @@ from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import FirstRankFailed, Ranks, joined
 from cc_train.evaluation.unreadable import Unreadable
+from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.chain.objective import PARTS
 from cc_train.systems.chain.objective import Losses as ChainLosses
 from cc_train.systems.scorer.objective import Losses
 from cc_train.training import optim
+from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Trainer
 from tests import small_chain, small_scorer
@@ -38,18 +40,15 @@ def contrast(rows: Tensor) -> Tensor:
     return (rows @ rows.T).square().mean().sqrt()
 
 
-class Two:
+class Two(Objective):
     """An objective with a network, and another one that only training needs."""
 
-    phases = ("model",)
-    best = ("loss", False)
-    over: Literal["sum", "batch"] = "batch"
-    all_parameters_used = False
+    criterion = Criterion("loss", higher_is_better=False)
+    over = "batch"
 
     def __init__(self) -> None:
-        self.network = nn.Linear(2, 1, bias=False)
-        self.others: dict[str, nn.Module] = {"head": nn.Linear(1, 1, bias=False)}
-        self.buffers: dict[str, Tensor] = {}
+        super().__init__(nn.Linear(2, 1, bias=False))
+        self.others["head"] = nn.Linear(1, 1, bias=False)
         self.counts: list[float] = []
         for module in (self.network, self.others["head"]):
             nn.init.ones_(module.weight)
@@ -60,15 +59,10 @@ class Two:
     def denominators(self, batch: Tensor) -> dict[str, Tensor]:
         return {"rows": torch.tensor(float(len(batch)))}
 
-    def chunks(self, batch: Tensor) -> list[Tensor]:
-        return [batch]
-
     def losses(self, phase: str, batch: Tensor, step: int, denominators: Any) -> dict[str, Tensor]:
         self.counts.append(float(denominators["rows"]))
         values = self.others["head"](self.network(batch))
         return {"total": (values.square().sum() / denominators["rows"])}
-
-    def after_step(self, step: int) -> None: ...
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         return {"loss": 0.0}, None

@@ -14,7 +14,7 @@ from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.steps.interpolation import check_truth
-from pipelines.actors import Interpolate, Networks, use_threads
+from pipelines.actors import Interpolate, StepBase, use_threads
 from pipelines.fingerprint import with_absolute_paths
 from pipelines.worker.build_step import Build
 
@@ -168,14 +168,14 @@ def test_tf32_is_a_setting_of_gpus(device: str, allowed: bool) -> None:
     one that also makes a CPU round."""
     import torch
 
-    networks = Networks(manifest.load("synth", ["tokenize.tf32=true"], root="/x"), {}, "cpu")
-    networks.device = device
-    networks.use(networks.manifest.tokenize)
+    step = StepBase(manifest.load("synth", ["tokenize.tf32=true"], root="/x"), {}, "cpu")
+    step.device = device
+    step.use(step.manifest.tokenize)
     try:
         assert torch.backends.cudnn.allow_tf32 is allowed
         assert (torch.get_float32_matmul_precision() == "high") is allowed
     finally:
-        networks.use(networks.manifest.score)
+        step.use(step.manifest.score)
     assert torch.backends.cudnn.allow_tf32 is False
 
 

@@ -62,7 +62,16 @@ def test_every_pair_is_in_one_shard(synth_root: Path, size: int, limit: int | No
 def done(shard: ShardPlan, count: int | None = None, rejects: int = 0) -> Done:
     pairs = count or len(shard.pairs)
     reject = Reject("k", "i", "s", "change", shard.name, "r", "m")
-    return Done(shard.name, pairs, shard.digest(count), 1, 1, "", 0.0, (reject,) * rejects)
+    return Done(
+        shard.name,
+        pairs,
+        shard.digest(count),
+        samples=1,
+        bytes=1,
+        sha256="",
+        seconds=0.0,
+        rejects=(reject,) * rejects,
+    )
 
 
 def test_remaining() -> None:

@@ -21,10 +21,12 @@ def state(folder: Path) -> State:
     """Of 30 pairs in three shards: one shard done, one under way."""
     folder_state = State(str(folder))
     reject = Reject("k", "i", "s", "change", "train-000000", "r", "m")
-    folder_state.write_done(Done("train-000000", 10, "", 9, 1, "", 1.0, (reject,)))
+    folder_state.write_done(
+        Done("train-000000", 10, "", samples=9, bytes=1, sha256="", seconds=1.0, rejects=(reject,))
+    )
     folder_state.write_journal(Journal("train-000001", "run", "host", ["x"], done=4, rejected=2))
     # Of another --split, so not of this run's plan.
-    folder_state.write_done(Done("val-000000", 10, "", 10, 1, "", 1.0))
+    folder_state.write_done(Done("val-000000", 10, "", samples=10, bytes=1, sha256="", seconds=1.0))
     return folder_state
 
 

@@ -203,7 +203,9 @@ def test_what_is_made_anew() -> None:
     reject = Reject("k", "i", "s", "change", "a", "r", "m")
 
     def left(digest: str, rejects: int, retry: bool) -> list[object]:
-        done = Done("a", 2, digest, 1, 1, "", 0.0, (reject,) * rejects)
+        done = Done(
+            "a", 2, digest, samples=1, bytes=1, sha256="", seconds=0.0, rejects=(reject,) * rejects
+        )
         return list(remaining([shard], {"a": done}, retry))
 
     assert remaining([shard], {}, False) == [shard]
@@ -223,7 +225,15 @@ def test_a_smaller_limit_does_not_shrink_a_finished_shard(sequences_folder: str)
     """Keeps away: `score-frames --limit 1` that overwrites the scores of a whole shard."""
     whole = plan_from_sequences(sequences_folder, ["train"], None)
     done = {
-        shard.name: Done(shard.name, shard.count, shard.digest(), shard.count, 1, "", 1.0)
+        shard.name: Done(
+            shard.name,
+            shard.count,
+            shard.digest(),
+            samples=shard.count,
+            bytes=1,
+            sha256="",
+            seconds=1.0,
+        )
         for shard in whole
     }
     limited = plan_from_sequences(sequences_folder, ["train"], 1)
@@ -231,6 +241,6 @@ def test_a_smaller_limit_does_not_shrink_a_finished_shard(sequences_folder: str)
         remaining(limited, done, False)
     assert remaining(whole, done, False) == []
     [shard] = plan_from_sequences(sequences_folder, ["train"], 2)
-    fewer = {shard.name: Done(shard.name, 1, "of one", 1, 1, "", 1.0)}
+    fewer = {shard.name: Done(shard.name, 1, "of one", samples=1, bytes=1, sha256="", seconds=1.0)}
     assert remaining([shard], fewer, False) == [shard], "a larger one extends"
     assert shard_from_json(shard.to_json()) == shard

@@ -34,7 +34,9 @@ def sample(features: Features | None = FEATURES, mask: np.ndarray | None = MASK)
     tokens, scores = np.arange(20).reshape(5, 2, 2), np.zeros((2, 1, 5))
     sides = {} if mask is None else {"mask_before": GONE, "mask_after": NEW}
     sequence = FrameSequence(MASKED_PAIR, FRAMES, mask=mask, **sides)
-    return training_shards.encode(sequence, tokens, scores, [0, 4], 95, ABOUT, features)
+    return training_shards.encode(
+        sequence, tokens, scores, [0, 4], quality=95, processing_meta=ABOUT, features=features
+    )
 
 
 def changed(name: str, data: object) -> dict[str, bytes]:
@@ -255,8 +257,8 @@ def plain_sample() -> dict[str, bytes]:
         tokens,
         frame_scores(1).similarities(),
         [0, 4],
-        95,
-        {"codes": 20},
+        quality=95,
+        processing_meta={"codes": 20},
     )
 
 

@@ -33,13 +33,15 @@ def entries(tmp_path: Path, backbone: Path) -> list[Entry]:
 
 def stored(entries: list[Entry]) -> np.ndarray:
     """Features of all frames of all samples, float64 [N, C, h, w]."""
-    features = [feature_statistics.of(entry) for entry in entries]
+    features = [feature_statistics.read_features(entry) for entry in entries]
     return np.concatenate([one.values for one in features if one is not None]).astype(np.float64)
 
 
 def test_they_are_those_of_all_images(entries: list[Entry], backbone: Path) -> None:
     values = stored(entries)
-    statistics = feature_statistics.over(entries, FeatureSource("vqgan", sha256(backbone)), QUIET)
+    statistics = feature_statistics.compute(
+        entries, FeatureSource("vqgan", sha256(backbone)), QUIET
+    )
     least = feature_statistics.LEAST_DEVIATION
     assert np.allclose(statistics.mean, values.mean((0, 2, 3)))
     assert np.allclose(statistics.std, values.std((0, 2, 3)) + least)
@@ -48,7 +50,7 @@ def test_they_are_those_of_all_images(entries: list[Entry], backbone: Path) -> N
 
 def test_they_are_of_what_is_made_of_the_features(entries: list[Entry], backbone: Path) -> None:
     folded = to_grid(torch.from_numpy(stored(entries)), (2, 2), "unshuffle")
-    statistics = feature_statistics.over(
+    statistics = feature_statistics.compute(
         entries,
         FeatureSource("vqgan", sha256(backbone)),
         QUIET,
@@ -63,19 +65,24 @@ def test_damaged_samples_are_left_out(entries: list[Entry], backbone: Path) -> N
     data = bytearray(place.read_bytes())
     data[entries[0].offset : entries[0].offset + 512] = bytes(512)
     place.write_bytes(data)
-    assert feature_statistics.of(entries[0]) is None
-    first = feature_statistics.first(entries)
+    assert feature_statistics.read_features(entries[0]) is None
+    first = feature_statistics.first_features(entries)
     assert np.array_equal(first.values, stored(entries)[: token_shards.FRAMES])
-    statistics = feature_statistics.over(entries, FeatureSource("vqgan", sha256(backbone)), QUIET)
+    statistics = feature_statistics.compute(
+        entries, FeatureSource("vqgan", sha256(backbone)), QUIET
+    )
     assert np.allclose(statistics.mean, stored(entries[1:]).mean((0, 2, 3)))
-    for search in (feature_statistics.first, lambda one: feature_statistics.over(one, None, QUIET)):
+    for search in (
+        feature_statistics.first_features,
+        lambda one: feature_statistics.compute(one, None, QUIET),
+    ):
         with pytest.raises(UserError, match="not one sample"):
             search(entries[:1])
 
 
 def test_other_features_and_none_are_refused(tmp_path: Path, entries: list[Entry]) -> None:
     with pytest.raises(UserError, match=r"features of .*, not of"):
-        feature_statistics.over(entries, FeatureSource("vqgan", "0" * 64), QUIET)
+        feature_statistics.compute(entries, FeatureSource("vqgan", "0" * 64), QUIET)
     pattern, _ = token_shards.write(tmp_path / "without", 1)
     with pytest.raises(UserError, match="holds no features"):
-        feature_statistics.first(shard_index.read([pattern]))
+        feature_statistics.first_features(shard_index.read([pattern]))

@@ -56,7 +56,9 @@ def make(samples: list[TrainingSample], rngs: list[np.random.Generator]) -> dict
 
 def stream(pattern: str, batch: int, ranks: Ranks = ALONE, **settings: Any) -> Stream:
     entries = shard_index.read([pattern])
-    return Stream(entries, make, batch, 7, StreamSettings(**settings), ranks)
+    return Stream(
+        entries, make, batch_size=batch, seed=7, settings=StreamSettings(**settings), ranks=ranks
+    )
 
 
 @given(
@@ -232,7 +234,9 @@ def test_a_part_that_is_read_late_is_named(tmp_path: Path) -> None:
         raise DamagedShard(f"{samples[0].key}.mask.png: no image")
 
     entries = shard_index.read([write_shards(tmp_path, [4])])
-    batches = Stream(entries, damaged, 2, 7, StreamSettings(), Ranks())
+    batches = Stream(
+        entries, damaged, batch_size=2, seed=7, settings=StreamSettings(), ranks=Ranks()
+    )
     with pytest.raises(JobFailed, match=r"\.mask\.png: no image: look at .*cc-prep verify"):
         batches(0)
 

@@ -88,7 +88,9 @@ def test_frames_and_masks_are_decoded(tmp_path: Path) -> None:
     pair = ImagePair("a", "train", "0", "change", "0.png", "1.png", ("a cube",))
     sequence = FrameSequence(pair, frames, mask=mask)
     tokens, scores = np.zeros((4, 1, 1)), np.zeros((2, 1, 4))
-    members = training_shards.encode(sequence, tokens, scores, [0, 3], 95, {})
+    members = training_shards.encode(
+        sequence, tokens, scores, [0, 3], quality=95, processing_meta={}
+    )
     with training_shards.write_shard(str(tmp_path / "a-000000.tar")) as (writer, _):
         writer.add(pair.key, members)
     [sample] = open_shards(str(tmp_path / "a-000000.tar"))

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -18,41 +18,30 @@ from torch import Tensor, nn
 from cc_prep.errors import UserError
 from cc_train.data.stream import StatelessSource
 from cc_train.runs import checkpoints
+from cc_train.runs.checkpoints import Criterion
 from cc_train.training.loop import fit
+from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
 
 NAN, INF = math.nan, math.inf
 
 
-class Scripted:
+class Scripted(Objective):
     """An objective whose validations give the figures that the test names."""
 
-    phases = ("model",)
-    over: Literal["sum", "batch"] = "batch"
-    all_parameters_used = False
+    over = "batch"
 
     def __init__(self, figures: list[float], more: bool) -> None:
-        self.network: nn.Module = nn.Linear(1, 1)
-        self.others: dict[str, nn.Module] = {}
-        self.buffers: dict[str, Tensor] = {}
-        self.best, self.figures = ("figure", more), iter(figures)
+        super().__init__(nn.Linear(1, 1))
+        self.criterion, self.figures = Criterion("figure", higher_is_better=more), iter(figures)
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         return [{"params": list(self.network.parameters())}]
-
-    def denominators(self, batch: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def chunks(self, batch: Tensor) -> list[Tensor]:
-        return [batch]
 
     def losses(
         self, phase: str, batch: Tensor, step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         return {"total": self.network(batch).square().sum()}
-
-    def after_step(self, step: int) -> None:
-        pass
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], None]:
         return {"figure": next(self.figures), "other": 2.0}, None
@@ -83,10 +72,10 @@ def test_no_number_is_never_the_best(
         Scripted(figures, more),
         StatelessSource(lambda number: torch.ones(1, 1)),
         settings,
-        {},
-        tmp_path,
-        "never",
-        Console(file=lines, width=200),
+        config={},
+        run=tmp_path,
+        resume="never",
+        console=Console(file=lines, width=200),
     )
     stored = checkpoints.read_state(tmp_path, len(figures))["best"]
     assert stored.get("step") == best

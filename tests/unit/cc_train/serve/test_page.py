@@ -36,7 +36,15 @@ def server(tmp_path_factory: pytest.TempPathFactory, collected: Path) -> Iterato
     for side in ("before", "after"):
         place = waiting / f"site7_{side}.jpg"
         place.write_bytes((EXAMPLES / f"scene6_{side}.jpg").read_bytes())
-    http_server = make("captioner-mini", "127.0.0.1", 0, None, str(waiting), str(collected), "cpu")
+    http_server = make(
+        "captioner-mini",
+        host="127.0.0.1",
+        port=0,
+        examples=None,
+        pairs=str(waiting),
+        collect=str(collected),
+        device="cpu",
+    )
     with started(http_server) as one:
         yield one
         one.shutdown()

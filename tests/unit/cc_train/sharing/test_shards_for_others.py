@@ -33,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 images = [0, 1 + number % (FRAMES - 2), FRAMES - 1]
                 tokens, scores = rng.integers(0, 9, (FRAMES, 1, 2)), np.zeros((2, 2, FRAMES))
                 sequence = FrameSequence(pair, frames, mask=mask)
-                members = training_shards.encode(sequence, tokens, scores, images, 95, {})
+                members = training_shards.encode(
+                    sequence, tokens, scores, images, quality=95, processing_meta={}
+                )
                 writer.add(pair.key, members)
         index[f"{split}-000000"] = written.index
     training_shards.write_index(str(folder), index)

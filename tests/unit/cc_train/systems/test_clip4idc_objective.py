@@ -26,7 +26,9 @@ POSITIVES = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)
 
 def objective(monkeypatch: pytest.MonkeyPatch) -> clip4idc.Clip4idcObjective:
     torch.manual_seed(0)
-    task = clip4idc.Clip4idcObjective(clip4idc.from_scratch(TINY), [], 0.1, 1.0, "cpu")
+    task = clip4idc.Clip4idcObjective(
+        clip4idc.from_scratch(TINY), [], weight_decay=0.1, clip_lr_scale=1.0, device="cpu"
+    )
     generator = torch.Generator().manual_seed(1)
     pairs, text = torch.randn(2, 3, 16, generator=generator)
     monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (pairs, pairs, pairs, text))
@@ -175,7 +177,9 @@ def test_from_clip_starts_from_copies() -> None:
 
 def test_what_came_from_clip_learns_slowly() -> None:
     network = clip4idc.from_scratch(TINY)
-    task = clip4idc.Clip4idcObjective(network, [], 0.1, 1e-3, "cpu")
+    task = clip4idc.Clip4idcObjective(
+        network, [], weight_decay=0.1, clip_lr_scale=1e-3, device="cpu"
+    )
     optimiser = optim.build_optimizer(task.groups("model"), 1.0, (0.9, 0.99))
     rates = {id(p): g["base"] for g in optimiser.param_groups for p in g["params"]}
     assert len(rates) == len(list(network.parameters()))

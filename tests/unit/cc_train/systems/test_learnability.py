@@ -26,7 +26,7 @@ from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
-from cc_train.systems.procap.captioner import ComparisonConfig, ProCap
+from cc_train.systems.procap.captioner import ComparisonSettings, ProCap
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
@@ -34,7 +34,7 @@ from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import Vocabulary
 from cc_train.training.fact_losses import FactLosses
-from cc_train.training.trainer import Objective
+from cc_train.training.objective import Objective
 from tests import pair_samples
 
 PAIRS, FRAMES, GRID, CODES, TEXT = 32, 4, 2, 16, 8
@@ -155,10 +155,10 @@ def test_each_loss_of_stage_1(
     objective = Stage1Objective(
         encoder(FRAMES, kind, compare_ends),
         features(kind),
-        Losses(**weights),
-        held_out,
-        0.0,
-        "cpu",
+        settings=Losses(**weights),
+        held_out=held_out,
+        weight_decay=0.0,
+        device="cpu",
     )
     with torch.inference_mode():
         before = objective.validate(objective.network.eval())[0][name]
@@ -174,8 +174,17 @@ def test_the_captioner_of_stage_2(kind: Reads) -> None:
     """Both ends and two procedure queries → the pair's own caption, word for word."""
     words = Vocabulary.of(CAPTIONS, 1)
     sizes = caption_decoder.Config(len(words), 64, 4, 128, 1, 12, 0.0)
-    network = ProCap(encoder(FRAMES, kind), sizes, features(kind), words)
-    objective = Stage2Objective(network, lambda captioner: {}, 0.0, 0.0, "cpu", 1.0, False, False)
+    network = ProCap(encoder(FRAMES, kind), sizes, features=features(kind), codec=words)
+    objective = Stage2Objective(
+        network,
+        lambda captioner: {},
+        label_smoothing=0.0,
+        weight_decay=0.0,
+        device="cpu",
+        encoder_lr_scale=1.0,
+        freeze=False,
+        decay_norms=False,
+    )
     make = CaptionBatches(kind, words, 12)
     overfit(objective, drawn(make, 16, 0), 400, 2e-3)
     ends = make(SAMPLES, [np.random.default_rng(0)] * PAIRS)["before_after"]
@@ -194,10 +203,22 @@ def test_stage_2_with_a_comparison_and_facts() -> None:
     sizes = Config(64, 2, backbone.channels, CODES, FRAMES, *grid, TEXT, standardised=True)
     decoder = caption_decoder.Config(len(SCENE_WORDS), 64, 4, 128, 1, 12, 0.0)
     network = ProCap(
-        ProcedureEncoder(sizes), decoder, frozen, SCENE_WORDS, comparison=ComparisonConfig()
+        ProcedureEncoder(sizes),
+        decoder,
+        features=frozen,
+        codec=SCENE_WORDS,
+        comparison=ComparisonSettings(),
     )
     objective = Stage2Objective(
-        network, lambda captioner: {}, 0.0, 0.0, "cpu", 1.0, False, False, FactLosses()
+        network,
+        lambda captioner: {},
+        label_smoothing=0.0,
+        weight_decay=0.0,
+        device="cpu",
+        encoder_lr_scale=1.0,
+        freeze=False,
+        decay_norms=False,
+        facts=FactLosses(),
     )
     overfit(objective, ordered(make), 250, 2e-3)
     batch = make([s for scene in SCENES for s in scene], [np.random.default_rng(0)] * 2 * PAIRS)
@@ -233,7 +254,9 @@ def test_the_contrast_of_clip4idc() -> None:
         "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, TINY_CLIP4IDC.context)),
         "positives": torch.eye(PAIRS, dtype=torch.bool),
     }
-    objective = clip4idc.Clip4idcObjective(network, [], 0.0, 1.0, "cpu")
+    objective = clip4idc.Clip4idcObjective(
+        network, [], weight_decay=0.0, clip_lr_scale=1.0, device="cpu"
+    )
     overfit(objective, itertools.repeat(batch), 120, 1e-3)
     with torch.inference_mode():
         *_, pairs, text = clip4idc.embed(network, batch)
@@ -254,7 +277,9 @@ def test_the_facts_of_clip4idc() -> None:
         "positives": torch.eye(PAIRS, dtype=torch.bool),
         **known_facts.batch_of(known, (2, 2)),
     }
-    objective = clip4idc.Clip4idcObjective(network, [], 0.0, 1.0, "cpu", facts=FactLosses())
+    objective = clip4idc.Clip4idcObjective(
+        network, [], weight_decay=0.0, clip_lr_scale=1.0, device="cpu", facts=FactLosses()
+    )
     overfit(objective, itertools.repeat(batch), 150, 1e-3)
     assert objective.heads is not None
     with torch.inference_mode():

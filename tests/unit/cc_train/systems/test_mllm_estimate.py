@@ -56,7 +56,7 @@ def vicuna() -> Any:
 
 @pytest.fixture(scope="module")
 def davir(vicuna: Any) -> Estimate:
-    return estimate(vicuna, BLIP, 16, "bfloat16", sequence_length=130)
+    return estimate(vicuna, BLIP, batch_size=16, precision="bfloat16", sequence_length=130)
 
 
 def test_davirs_model_has_its_known_sizes(davir: Estimate) -> None:
@@ -87,9 +87,9 @@ def test_the_table_says_it(davir: Estimate) -> None:
 def test_what_fits_where(vicuna: Any, davir: Estimate) -> None:
     """The paper trained on one card of 80 GB; two pairs with checkpointing fit into 24 GB."""
     assert davir.total < 80e9 * 0.9
-    small = estimate(vicuna, BLIP, 2, checkpointing=True, sequence_length=130)
+    small = estimate(vicuna, BLIP, batch_size=2, checkpointing=True, sequence_length=130)
     assert small.total < 24e9 * 0.9
-    assert estimate(vicuna, BLIP, 8, sequence_length=130).total > 24e9
+    assert estimate(vicuna, BLIP, batch_size=8, sequence_length=130).total > 24e9
 
 
 def small_blip() -> tuple[Any, dict[str, Any]]:
@@ -190,7 +190,9 @@ def test_activations_are_about_what_a_step_keeps(name: str) -> None:
     make, lora = SMALL[name]
     config, inputs = make()
     real = kept_bytes(config, lora, inputs)
-    guess = estimate(config, lora, 2, "bfloat16", sequence_length=80, image_size=112).activations
+    guess = estimate(
+        config, lora, batch_size=2, precision="bfloat16", sequence_length=80, image_size=112
+    ).activations
     assert 0.9 < guess / real < 1.25  # dropout's masks are in the guess
 
 

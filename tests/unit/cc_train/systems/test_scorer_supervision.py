@@ -36,12 +36,12 @@ def supervised(weights: SceneLosses) -> ScorerObjective:
     return ScorerObjective(
         network,
         None,
-        lambda captioner: {},
-        Losses(contrast=0, cbr=0),
-        Ways(),
-        0.0,
-        "cpu",
-        halves,
+        score=lambda captioner: {},
+        weights=Losses(contrast=0, cbr=0),
+        ways=Ways(),
+        weight_decay=0.0,
+        device="cpu",
+        halves=halves,
         supervision=Supervision(weights, 48, network.grid),
     )
 

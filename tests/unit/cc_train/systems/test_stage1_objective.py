@@ -131,7 +131,14 @@ def test_align_reads_differences_of_the_ends_where_it_is_asked_to() -> None:
 def objective(encoder: ProcedureEncoder, **more: object) -> Stage1Objective:
     codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=8, codes=16, code_width=8))
     features = FrameFeatures(codec.eval(), "pixels")
-    return Stage1Objective(encoder, features, Losses(), more.get("held_out", ()), 0.1, "cpu")
+    return Stage1Objective(
+        encoder,
+        features,
+        settings=Losses(),
+        held_out=more.get("held_out", ()),
+        weight_decay=0.1,
+        device="cpu",
+    )
 
 
 def raw() -> dict[str, torch.Tensor]:
@@ -248,7 +255,7 @@ def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
 
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss() -> None:
     """Keeps away: stage 2 that starts from the worst checkpoint of stage 1."""
-    assert Stage1Objective.best == ("msm", False)
+    assert Stage1Objective.criterion == ("msm", False, None)
 
 
 @pytest.mark.parametrize("name", ["align", "consistency"])
@@ -324,8 +331,9 @@ def test_large_passes_go_one_by_one_on_a_processor_and_the_one_with_all_heads_la
     ):
         for most, chunks in ((1000, [expected]), (0, [(name,) for name in expected])):
             objective = Stage1Objective(
-                double_encoder, features, weights, (), 0.0, "cpu", max_activation_mb=most
-            )
+                double_encoder, features, settings=weights, held_out=(), weight_decay=0.0,
+                device="cpu", max_activation_mb=most,
+            )  # fmt: skip
             assert objective.division(raw["visible"]) == chunks
 
 

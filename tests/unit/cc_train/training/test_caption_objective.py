@@ -33,7 +33,11 @@ def network(**more: Any) -> ProCap:
         words=len(WORDS), width=16, heads=2, hidden=16, layers=1, length=6, dropout=0.0
     )
     return ProCap(
-        ProcedureEncoder(sizes), decoder, FrameFeatures(codec, "tokens"), WORDS, **more
+        ProcedureEncoder(sizes),
+        decoder,
+        features=FrameFeatures(codec, "tokens"),
+        codec=WORDS,
+        **more,
     ).eval()
 
 
@@ -41,7 +45,14 @@ def objective(
     captioner: ProCap, freeze: bool = False, decay_norms: bool = False, smoothing: float = 0.1
 ) -> Stage2Objective:
     return Stage2Objective(
-        captioner, lambda one: {"CIDEr": 1.0}, smoothing, 0.5, "cpu", 0.25, freeze, decay_norms
+        captioner,
+        lambda one: {"CIDEr": 1.0},
+        label_smoothing=smoothing,
+        weight_decay=0.5,
+        device="cpu",
+        encoder_lr_scale=0.25,
+        freeze=freeze,
+        decay_norms=decay_norms,
     )
 
 

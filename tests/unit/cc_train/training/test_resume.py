@@ -16,7 +16,7 @@ RUN = Path("run")
 
 
 def config(world: int = 1, **loop: Any) -> dict[str, Any]:
-    return {"cache_mb": 500, "loop": Loop(**loop).divided(world).model_dump(mode="json")}
+    return {"cache_mb": 500, "loop": Loop(**loop).split_over(world).model_dump(mode="json")}
 
 
 @pytest.mark.parametrize("name", ["validate_every", "checkpoint_every", "threads", "log_every"])
@@ -116,7 +116,7 @@ def test_another_start_is_refused() -> None:
     [(1, 16, 16, 1), (1, 8, 8, 2), (2, 8, 8, 1), (4, 8, 4, 1), (16, 8, 1, 1), (1, 5, 4, 4)],
 )
 def test_a_step_is_divided(world: int, most: int, micro: int, accumulated: int) -> None:
-    loop = Loop(global_batch_size=16, batch_size=most).divided(world)
+    loop = Loop(global_batch_size=16, batch_size=most).split_over(world)
     assert (loop.batch_size, loop.grad_accum_steps) == (micro, accumulated)
     assert loop.global_batch_size == 16
 
@@ -136,13 +136,13 @@ def test_a_step_is_divided(world: int, most: int, micro: int, accumulated: int) 
 def test_small_micro_batches_are_said(total: int | None, world: int, most: int, note: str) -> None:
     """Keeps away: a training that is ten times slower than it could be, without a word."""
     asked = Loop(global_batch_size=total, batch_size=most)
-    text = start.small_parts(asked, asked.divided(world), world)
+    text = start.small_parts(asked, asked.split_over(world), world)
     assert note in text
     assert bool(note) == bool(text)
 
 
 def test_a_step_that_cannot_be_divided_is_refused() -> None:
     with pytest.raises(UserError, match="16 items cannot be divided among 3 processes"):
-        Loop(global_batch_size=16).divided(3)
+        Loop(global_batch_size=16).split_over(3)
     with pytest.raises(UserError, match="both given"):
-        Loop(global_batch_size=16, grad_accum_steps=2).divided(1)
+        Loop(global_batch_size=16, grad_accum_steps=2).split_over(1)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
-from cc_train.evaluation.validation import BEST
+from cc_train.evaluation.validation import CRITERION
 from cc_train.runs import run_folder
-from cc_train.runs.checkpoints import better
+from cc_train.runs.checkpoints import Criterion, better
 from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training.loop import Loop, Trainer
-from cc_train.training.settings import computed_in, pick_device
+from cc_train.training.settings import compute_dtype, pick_device
 
 TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 
@@ -126,7 +126,7 @@ def test_bfloat16_is_not_emulated(
     monkeypatch.setattr(
         torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: native, raising=False
     )
-    assert computed_in(precision, device) == expected
+    assert compute_dtype(precision, device) == expected
 
 
 @pytest.mark.parametrize("tf32", [False, True])
@@ -161,7 +161,7 @@ def test_equal_figures_do_not_choose_the_first_checkpoint(
     """Keeps away: small data, where CIDEr is always 0, that end with the first checkpoint."""
     task = objective(adversarial=0.0)
     trainer = Trainer(task, Loop(device="cpu"), {}, Path("unused"))
-    monkeypatch.setattr(task, "best", BEST)
+    monkeypatch.setattr(task, "criterion", CRITERION)
     for step, values in enumerate(figures, 1):
         named = dict(zip(("CIDEr", "BLEU-4"), values, strict=True))
         monkeypatch.setattr(task, "validate", lambda network, named=named: (named, None))
@@ -172,8 +172,8 @@ def test_equal_figures_do_not_choose_the_first_checkpoint(
 def test_the_best_one_of_a_run_from_before_ties_were_broken() -> None:
     """Keeps away: a resumed run that does not know the BLEU-4 of its best checkpoint."""
     before = {"step": 500, "CIDEr": 0.0}
-    new = better(before, {"CIDEr": 0.0, "BLEU-4": 0.0}, 1000, BEST)
+    new = better(before, {"CIDEr": 0.0, "BLEU-4": 0.0}, 1000, CRITERION)
     assert new == {"step": 1000, "CIDEr": 0.0, "BLEU-4": 0.0}
-    assert better(before, {"BLEU-4": 9.0}, 1000, BEST) == before
-    assert better({"step": 1, "msm": 2.0}, {"msm": 1.5}, 2, ("msm", False))["step"] == 2
-    assert better({"step": 1, "msm": 2.0}, {"msm": 2.5}, 2, ("msm", False))["step"] == 1
+    assert better(before, {"BLEU-4": 9.0}, 1000, CRITERION) == before
+    assert better({"step": 1, "msm": 2.0}, {"msm": 1.5}, 2, Criterion("msm", False))["step"] == 2
+    assert better({"step": 1, "msm": 2.0}, {"msm": 2.5}, 2, Criterion("msm", False))["step"] == 1

@@ -82,7 +82,7 @@ def test_groups_are_never_torn(members: list[int], shares: dict[str, float], see
     groups = {str(i): str(group) for i, group in enumerate(members)}
     settings = manifest.load("own")
     try:
-        division = splitting.split(settings, pairs, shares, seed, None, groups)
+        division = splitting.split(settings, pairs, shares, seed=seed, distance=None, groups=groups)
     except UserError:
         largest = max(members.count(one) for one in members)
         assert largest > max(shares.values()) / sum(shares.values()) * len(members)

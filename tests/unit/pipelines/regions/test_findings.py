@@ -182,7 +182,17 @@ def test_other_findings_make_the_shard_anew() -> None:
 
     plan = fakes.shards(2, 2)[0]
     shard = ShardWithFindings(plan, "f" * 64, "c.tar")
-    done = Done(shard.name, 2, shard.digest(), 2, 10, "0" * 64, 1.0, (), None)
+    done = Done(
+        shard.name,
+        2,
+        shard.digest(),
+        samples=2,
+        bytes=10,
+        sha256="0" * 64,
+        seconds=1.0,
+        rejects=(),
+        index=None,
+    )
     assert shard.remaining(done, False) is None
     assert shard.remaining(None, False) == shard
     other = ShardWithFindings(plan, "e" * 64, "c.tar")

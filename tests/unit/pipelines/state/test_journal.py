@@ -13,7 +13,17 @@ from cc_prep.formats.rejects import Reject
 from pipelines.state.journal import Done, Journal, State
 
 REJECT = Reject("k", "i", "s", "change", "train-000000", "r", "m")
-DONE = Done("train-000000", 5, "d", 4, 10, "s", 1.5, (REJECT,), [{"key": "k", "offset": 512}])
+DONE = Done(
+    "train-000000",
+    5,
+    "d",
+    samples=4,
+    bytes=10,
+    sha256="s",
+    seconds=1.5,
+    rejects=(REJECT,),
+    index=[{"key": "k", "offset": 512}],
+)
 
 
 def test_a_new_journal_counts_from_nothing() -> None:

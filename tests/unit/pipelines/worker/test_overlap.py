@@ -101,7 +101,7 @@ def outcome(folder: Path, step: Staged, device: str) -> tuple[object, ...]:
         str(folder / "train-000000.tar")
     )]  # fmt: skip
     assert numbers == sorted(numbers)
-    return done.sha256, done.rejects, worker.failures, worker.batch, step.freed
+    return done.sha256, done.rejects, worker.failures, worker.batch_size, step.freed
 
 
 @settings(max_examples=25)

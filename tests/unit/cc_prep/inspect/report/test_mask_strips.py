@@ -22,7 +22,9 @@ ROADS = np.repeat(np.array([[0, 1, 2, 0]], np.uint8), 8, axis=1).repeat(32, axis
 
 def of_both(sequence: FrameSequence) -> list[Strip]:
     """The strips of a stored sequence, and of the training sample made of it."""
-    sample = training_shards.encode(sequence, np.zeros((3, 0, 0)), np.zeros((2, 0, 3)), [0], 95, {})
+    sample = training_shards.encode(
+        sequence, np.zeros((3, 0, 0)), np.zeros((2, 0, 3)), [0], quality=95, processing_meta={}
+    )
     return [
         strips.of_sequence(sequences.decode("k", sequences.encode(sequence, "png", 95, {}))),
         strips.of_training_sample(training_shards.decode("k", sample)),

@@ -53,7 +53,7 @@ def write(folder: Path, *masks: tuple[np.ndarray | None, tuple[str, ...]]) -> st
         )
         members = training_shards.encode(
             FrameSequence(pair, FRAMES, mask=mask),
-            np.zeros((2, 0, 0)), np.zeros((2, 1, 2)), [0, 1], 95, {},
+            np.zeros((2, 0, 0)), np.zeros((2, 1, 2)), [0, 1], quality=95, processing_meta={},
         )  # fmt: skip
         name = f"test-{number:06d}"
         with training_shards.write_shard(str(folder / f"{name}.tar")) as (writer, written):
@@ -136,8 +136,8 @@ def test_masks_are_written_as_anybody_s_are_scored(tmp_path: Path) -> None:
     pattern = write(tmp_path, (band(0, 32), one), (band(8, 16), one), (None, one))
     entries, items = shard_items.captioned([pattern])
     out = tmp_path / "out"
-    score_captioner.score(Points(), entries, items, 1, QUIET, out)
-    scores, _ = score_captioner.score(Points(), entries[1:], items[1:], 1, QUIET, out)
+    score_captioner.score(Points(), entries, items, 1, QUIET, place=out)
+    scores, _ = score_captioner.score(Points(), entries[1:], items[1:], 1, QUIET, place=out)
     predicted, true = out / "predicted_masks", out / "true_masks"
     keys = [entry.key for entry in entries]
     assert [file.stem for file in sorted(predicted.iterdir())] == keys[1:]
@@ -154,7 +154,7 @@ def test_masks_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     own.parent.mkdir(parents=True)
     own.write_bytes(b"own")
     with pytest.raises(UserError, match="true_masks: masks of no evaluation"):
-        score_captioner.score(Points(), entries, items, 1, QUIET, tmp_path / "out")
+        score_captioner.score(Points(), entries, items, 1, QUIET, place=tmp_path / "out")
     assert own.read_bytes() == b"own"
 
 
