@@ -73,7 +73,6 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         request.console.print(
             f"the masks of {masked:,} {'pair' if masked == 1 else 'pairs'} are not taken in: "
             "ProCap's files hold frames alone",
-            highlight=False,
         )
     spec = job.JobSpec(
         format=sequences.FORMAT,
@@ -99,7 +98,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
     try:
         procap.read_scores(source, names)
     except FileNotFoundError:
-        request.console.print(f"no {names.scores} in {source}: sequences only", highlight=False)
+        request.console.print(f"no {names.scores} in {source}: sequences only")
         return None
     folder = storage.join(out, sequences.FORMAT.folder)
     manifest = fingerprint.continue_from(manifest, folder)

@@ -175,7 +175,7 @@ def note_what_is_missing(
     ):
         if names:
             line = what.format(", ".join(names), folder)
-            console.print(f"{line}: nothing is made of them", highlight=False, soft_wrap=True)
+            console.print(f"{line}: nothing is made of them")
     sources.note_missing(folder, splits, limit, console)
     sources.note_changed(manifest, folder, splits, console)
 

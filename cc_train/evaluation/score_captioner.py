@@ -43,7 +43,7 @@ def score(
     masks = SampleMasks(captioner.inputs.mask_classes, keep=place is not None)
     captions = _captions(captioner, entries, beams, False, console, masks)
     for note in masks.notes():
-        console.print(note, highlight=False)
+        console.print(note)
     if place is not None:
         coco.write(place, items, captions)
         written.write(place, masks.pngs)

@@ -73,7 +73,7 @@ class Validation:
             check(self.entries, inputs, console)
         note = _too_weak(list(self.references.values()))
         if note and ranks.first:
-            console.print(note, highlight=False, soft_wrap=True)
+            console.print(note)
         self.unreadable = Unreadable(len(self.entries), skip_bad, ranks, console)
         self.unreadable.agreed(damaged)
 

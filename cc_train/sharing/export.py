@@ -152,7 +152,7 @@ def _calibration(stored: Run, captioner: CaptionModel, details: Details) -> dict
     known = {"pairs": len(entries), "trained_on": count} if count else {}
     if count:
         note = calibration.of_training(count, len(entries))
-        on_stderr().print(note, highlight=False, soft_wrap=True)
+        on_stderr().print(note)
     return {**calibrating.fit(captioner, details.calibrate).to_json(), **known}
 
 
@@ -184,7 +184,7 @@ def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
     """How many of the samples that an export is measured on the run was trained on."""
     count = run_folder.trained_on(stored.folder, keys)
     if count:
-        console.print(evaluation.of_training(count, len(keys)), highlight=False, soft_wrap=True)
+        console.print(evaluation.of_training(count, len(keys)))
     return count
 
 

@@ -70,7 +70,6 @@ def plan_pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardF
     if codec != "png":
         request.console.print(
             f"the sequences are {codec}, which changes pixels: the raw images are read",
-            highlight=False,
         )
         return plan(manifest, splits, limit)
     fingerprint.continue_from(manifest, sequence_folder, fingerprint.PLAN_KEYS)

@@ -169,8 +169,7 @@ def note_other_root(
     earlier = old.get("roots", [])
     others = [root for root in new.get("roots", []) if root not in earlier]
     if earlier and others:
-        _print(
-            console,
+        console.print(
             f"images are read from {', '.join(others)}; what {folder} holds already was made from "
             f"{', '.join(earlier)}",
         )
@@ -181,8 +180,7 @@ def note_other_splits(planned: Iterable[str], new: Mapping[str, Any], console: C
     names = dict.fromkeys(name.rpartition("-")[0] for name in planned)
     others = [split for split in names if split not in new.get("splits", names)]
     if others:
-        _print(
-            console,
+        console.print(
             f"the folder also has shards of {', '.join(others)}, which the manifest does not name: "
             "if a split was renamed or left out, use another --out",
         )
@@ -198,8 +196,7 @@ def note_missing(folder: str, splits: Sequence[str], limit: int | None, console:
     for split in splits:
         total = available.get(split, 0)
         if 0 < there[split] < (total if limit is None else min(limit, total)):
-            _print(
-                console,
+            console.print(
                 f"{folder} has sequences of {there[split]:,} of {total:,} pairs of {split}, made "
                 "with --limit: the other pairs are left out. To take them too, run "
                 f"{maker(record)} without --limit first",
@@ -233,8 +230,7 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
         and stored[shard.name].get("input_digest") != shard.digest(planned.get(shard.name))
     ]
     if changed:
-        _print(
-            console,
+        console.print(
             f"the pairs of {', '.join(changed[:3])}{' …' if len(changed) > 3 else ''} in "
             f"{manifest.root} changed since {folder} was made (names, captions, labels or masks): "
             "the pairs as they were are taken. To take the change, interpolate into another --out",
@@ -245,8 +241,7 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
         now[shard.split] += shard.count
     for split, before in recorded.get("pairs", {}).items():
         if now[split] > before:
-            _print(
-                console,
+            console.print(
                 f"{manifest.root} now has {now[split]:,} pairs of {split}, and had {before:,} when "
                 f"{folder} was made: the new ones are left out. To take them, run {maker(record)} "
                 "again",
@@ -257,7 +252,3 @@ def maker(record: Mapping[str, Any]) -> str:
     """The command that made the sequences of a provenance."""
     weights = record.get("settings", {}).get("interpolate", {}).get("weights")
     return "cc-prep import procap" if weights == IMPORTED else "cc-prep interpolate"
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)

@@ -338,5 +338,4 @@ def _say_sizes(captioner: MllmCaptioner, request: Request) -> None:
     request.console.print(
         f"{captioner.base.family.name}: {whole / 1e6:,.1f} M parameters, {trained / 1e6:,.2f} M of "
         f"them trained; {captioner.shape.images * captioner.shape.places} tokens for the images",
-        highlight=False,
     )

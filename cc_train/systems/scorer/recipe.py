@@ -219,7 +219,7 @@ def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -
     if mirrored:
         others = ScorerWords.of(map(exchange_sides, captions), least).words
         codec = ScorerWords([*codec.words, *(word for word in others if word not in codec.ids)])
-    console.print(f"{len(captions):,} captions, {len(codec)} words", highlight=False)
+    console.print(f"{len(captions):,} captions, {len(codec)} words")
     return codec
 
 

@@ -381,7 +381,7 @@ def test_unreadable_samples_to_validate_on_are_counted() -> None:
     entries: Any = [Entry(), Whole()]
     maker: Any = lambda samples, rngs, negative_index: {"count": len(samples)}  # noqa: E731
     screen = io.StringIO()
-    unreadable = Unreadable(2, 0.5, Ranks(), Console(file=screen, width=40))
+    unreadable = Unreadable(2, 0.5, Ranks(), Console(file=screen, soft_wrap=True))
     assert list(HeldOut(entries, maker, unreadable=unreadable)) == [{"count": 1}]
     assert screen.getvalue().startswith("1 of 2 samples to validate on cannot be read")
     unreadable.skip_bad = 0.1
