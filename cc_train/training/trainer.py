@@ -218,8 +218,8 @@ class Trainer:
 
         batches: the micro-batches of this rank. signals: numbers that are summed over all ranks in
         the same exchange as the denominators; the sums are `self.signals` afterwards. The total of
-        a phase has the phase's name; `interval` takes the shares in. Raises JobFailed if a loss or
-        a gradient is not finite; the weights are then as before.
+        a phase has the phase's name; `interval` takes the shares in. Raises JobFailed if the loss
+        or a gradient of a phase is not finite; that phase's weights are then as before.
         """
         self._seed(step, self.ranks.rank)
         batches = [to_device(batch, self.device) for batch in batches]
