@@ -24,7 +24,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import masks, split_file
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -246,8 +246,7 @@ def _rows(place: str) -> list[dict[str, Any]]:
     except csv.Error as error:
         raise UserError(f"{place}: {error}", CSV_FORM) from None
     except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{place}: {reason}", ROW_FILES) from None
+        raise UserError(f"{place}: {first_line(error)}", ROW_FILES) from None
     if not rows:
         raise UserError(f"{place}: no rows", REMEDY)
     bad = next((row for row in rows if not has_columns(row)), None)
