@@ -47,6 +47,11 @@ class ShardFormat:
         return f"{shard}.{self.extension}"
 
 
+def split_of(shard: str) -> str:
+    """The split of a shard named `<split>-000000`."""
+    return shard.rpartition("-")[0]
+
+
 def read_rows(
     data: bytes, schema: pa.Schema | None, place: str, optional: Sequence[str] = ()
 ) -> list[dict[str, Any]]:

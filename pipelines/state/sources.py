@@ -24,6 +24,7 @@ from cc_prep import storage
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
+from cc_prep.formats.base import split_of
 from cc_prep.manifest import IMPORTED, Manifest
 from pipelines.plan import ShardPlan, plan
 
@@ -129,7 +130,7 @@ def check_not_renamed(
     digests = {
         name: (one.get("input_digest"), record.get("planned", {}).get(name, 0))
         for name, one in record.get("shards", {}).items()
-        if splits and name.rpartition("-")[0] not in splits
+        if splits and split_of(name) not in splits
     }
     for shard in shards:
         for name, (digest, count) in digests.items():
@@ -177,7 +178,7 @@ def note_other_root(
 
 def note_other_splits(planned: Iterable[str], new: Mapping[str, Any], console: Console) -> None:
     """Says of which splits a folder has shards that the manifest does not name (any more)."""
-    names = dict.fromkeys(name.rpartition("-")[0] for name in planned)
+    names = dict.fromkeys(split_of(name) for name in planned)
     others = [split for split in names if split not in new.get("splits", names)]
     if others:
         console.print(
@@ -192,7 +193,7 @@ def note_missing(folder: str, splits: Sequence[str], limit: int | None, console:
     available = recorded_in(record).get("pairs", {})
     there = Counter[str]()
     for name, count in record.get("planned", {}).items():
-        there[name.rpartition("-")[0]] += count
+        there[split_of(name)] += count
     for split in splits:
         total = available.get(split, 0)
         if 0 < there[split] < (total if limit is None else min(limit, total)):
