@@ -25,6 +25,7 @@ from cc_train.runs.checkpoints import Best, Checkpoint, better
 from cc_train.runs.run_folder import SETTINGS
 from cc_train.training import optim, resume
 from cc_train.training.interval import IntervalMeans
+from cc_train.training.loader import to_device
 from cc_train.training.settings import Loop, computed_in
 
 
@@ -387,10 +388,3 @@ class Trainer:
         # After a damaged one was passed over, the best of before may be pruned already.
         if self.best and int(self.best["step"]) not in checkpoint.stored:
             self.best = {}
-
-
-def to_device(batch: Any, device: str) -> Any:
-    """A batch with its tensors on the device; pinned ones are copied while the host goes on."""
-    if isinstance(batch, dict):
-        return {name: to_device(value, device) for name, value in batch.items()}
-    return batch.to(device, non_blocking=True) if isinstance(batch, Tensor) else batch
