@@ -71,7 +71,7 @@ def batch() -> Batch:
 )
 def test_who_counts(settings: Losses, align: list[int], consistency: list[int]) -> None:
     """Keeps away: a wrong caption that is true, or a sample of which nothing is seen, in a loss."""
-    counts = denominators(batch(), settings)
+    counts = denominators(batch().visible, batch().negative_is_valid, settings)
     assert counts["align"] == sum(align)
     assert counts["consistency"] == sum(consistency)
     assert counts["msm"] == (~batch().visible).sum()
@@ -194,7 +194,8 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
     batches = [seen(task, part) for part in (first, short)]
     for name in stage1.NAMES:
         total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
-        number = sum(float(denominators(b, task.settings)[name]) for b in batches)
+        counts = [denominators(b.visible, b.negative_is_valid, task.settings) for b in batches]
+        number = sum(float(count[name]) for count in counts)
         assert measures[name] == pytest.approx(total / number, rel=1e-5)
     right, masked = torch.zeros(3), torch.zeros(3)
     for one, rows in zip(batches, ([0, 1], [2]), strict=True):
