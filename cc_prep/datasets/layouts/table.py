@@ -20,6 +20,7 @@ import io
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from cc_prep import storage
@@ -125,7 +126,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
                 "Give each pair its own id",
             )
         captions = (*earlier.captions, *pair.captions)
-        by_id[pair.id] = ImagePair(**{**pair.__dict__, "captions": captions})
+        by_id[pair.id] = replace(pair, captions=captions)
     return split_file.with_splits(manifest, masks.with_empty(list(by_id.values())))
 
 
@@ -137,7 +138,7 @@ def _once(
     for name in ONCE:
         value = _text(row, name)
         there = values.get(name, "")
-        same = KINDS.get(value.lower()) == KINDS.get(there.lower()) if name == "kind" else False
+        same = name == "kind" and KINDS.get(value.lower()) == KINDS.get(there.lower())
         if value and there and value != there and not same:
             raise UserError(
                 f"{place}: row {number}: {id!r} stands in an earlier row with another {name}",
