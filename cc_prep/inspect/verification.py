@@ -26,8 +26,12 @@ from cc_prep.formats.base import ShardFormat, split_of
 from cc_prep.progress import Progress, no_progress
 
 FORMATS = (
-    *(sequences.FORMAT, scores.FORMAT, changes.FORMAT),
-    *(region_features.FORMAT, entities.FORMAT, training_shards.FORMAT),
+    sequences.FORMAT,
+    scores.FORMAT,
+    changes.FORMAT,
+    region_features.FORMAT,
+    entities.FORMAT,
+    training_shards.FORMAT,
 )
 # Of these nothing depends on how frames are interpolated.
 FRAMELESS = (changes.FORMAT.name, region_features.FORMAT.name, entities.FORMAT.name)

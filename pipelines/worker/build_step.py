@@ -141,7 +141,13 @@ class Build(StagedStep):
         }
         return partial(
             training_shards.encode,
-            *(sequence, tokens, similarities, shown, rule.quality, meta, features),
+            sequence,
+            tokens,
+            similarities,
+            shown,
+            rule.quality,
+            meta,
+            features,
         )
 
     def _similarities(self, scores: FrameScores | None, count: int) -> tuple[np.ndarray, str]:
