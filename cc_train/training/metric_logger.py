@@ -1,4 +1,4 @@
-"""The logs of a training: JSON lines, TensorBoard, pictures, a line on the screen, others'."""
+"""The logs of a training: log.jsonl, TensorBoard, pictures, the console, experiment loggers."""
 
 from __future__ import annotations
 
