@@ -91,7 +91,7 @@ def baseline(options: Options) -> None:
     _finish(out, record, list(answers.values()), console)
     scores = evaluation.evaluate(items, captions, protocol=options.protocol, subset=subset)
     evaluation.write(out, scores, items, captions)
-    figures = scores.figures()
+    figures = scores.to_json()
     click.echo(json.dumps(figures, indent=2) if options.as_json else evaluation.table(scores))
     click.echo(f"files: {out}", err=True)
 

@@ -124,14 +124,14 @@ def score_masks(predictions: str, references: str, output: Output, *, classes: i
         place = str(Path(output.folder) / evaluation.SCORES)
         if storage.exists(place) and not _holds_masks_alone(place):
             raise UserError(f"{place}: not the scores of masks", "Give another --out")
-    figures = mask_files.score(predictions, references, classes).figures()
+    figures = mask_files.score(predictions, references, classes).to_json()
     if place is not None:
         storage.write_json(place, {"masks": figures})
     click.echo(json.dumps(figures, indent=2) if output.as_json else segmentation.table(figures))
 
 
 def _print(scores: Evaluation, place: Path, as_json: bool) -> None:
-    click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
+    click.echo(json.dumps(scores.to_json(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
 
 

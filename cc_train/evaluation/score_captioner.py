@@ -26,17 +26,17 @@ def score(
     beams: int,
     console: Console,
     place: Path | None = None,
-    named: str | None = None,
+    protocol: str | None = None,
 ) -> tuple[Evaluation, dict[str, str]]:
     """Scores and captions by key of samples and their items. Raises UserError.
 
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
     place: a folder into which captions and masks are written before they are scored, so that they
-    are there whatever the scores then fail at. named: a protocol of `protocols`.
+    are there whatever the scores then fail at. protocol: the name of one of `protocols`.
     """
-    if named is not None:
-        protocols.checked(named, items)  # before the captions, which take long
+    if protocol is not None:
+        protocols.checked(protocol, items)  # before the captions, which take long
     if place is not None:
         written.check(place)
     check(entries, captioner.inputs, console)
@@ -47,7 +47,7 @@ def score(
     if place is not None:
         coco.write(place, items, captions)
         written.write(place, masks.pngs)
-    scores = evaluation.evaluate(items, captions, protocol=named)
+    scores = evaluation.evaluate(items, captions, protocol=protocol)
     scores.beams = beams
     scores.masks, scores.faithfulness = masks.scores, faithfulness.count(masks.judged)
     swapped = _captions(captioner, entries, beams, True, console)

@@ -118,7 +118,7 @@ class Validation:
         first, *others = counters
         for other in others:
             first.matrix += other.matrix
-        value = first.scores.figures()[MIOU_CHANGE]
+        value = first.scores.to_json()[MIOU_CHANGE]
         return {} if value is None else {"mIoU_change": value}
 
     def _right(self, captions: Mapping[str, str]) -> dict[str, float]:
