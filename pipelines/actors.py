@@ -170,10 +170,6 @@ class Interpolate(StagedStep):
         ]
         self.video_frames.expect(references)
 
-    def sequences(self, pairs: Sequence[ImagePair]) -> list[FrameSequence | RejectedPair]:
-        """Each pair's sequence with its truth and masks, or why it was rejected."""
-        return self.compute(pairs, self.read(pairs))
-
     def read(self, pairs: Sequence[ImagePair]) -> list[Images | RejectedPair]:
         """Each pair's images, or why it is rejected."""
         return [self._read(pair) for pair in pairs]
