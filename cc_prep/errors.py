@@ -19,7 +19,7 @@ class UserError(Exception):
         return f"{self.what}. {self.remedy}" if self.remedy else self.what
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's message, at most 200 characters; its type if it has none."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200]
