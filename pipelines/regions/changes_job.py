@@ -43,7 +43,7 @@ def changes(request: job.Request) -> job.Summary | None:
         folder=storage.join(out, change_shards.FORMAT.folder),
         shards=shards,
         make_step=partial(FindChanges, fingerprint.with_absolute_paths(manifest), digests),
-        settings=fingerprint.fingerprint(manifest, fingerprint.CHANGE_KEYS),
+        settings=fingerprint.recorded_settings(manifest, fingerprint.CHANGE_KEYS),
         weights=digests,
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=manifest.changes.threads,
