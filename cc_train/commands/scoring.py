@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -82,8 +82,8 @@ def score_run(
     scores, captions = score_captioner.score(
         captioner, entries, items, beams, on_stderr(), place, protocol
     )
-    scores.step = step
-    scores.trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
+    trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
+    scores = replace(scores, step=step, trained_on=trained_on)
     evaluation.write(place, scores, items, captions)
     _print(scores, place, output.as_json)
 

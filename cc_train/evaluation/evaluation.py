@@ -53,7 +53,7 @@ def default_folder(run: str) -> str:
     return f"{run}/{FOLDER}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evaluation:
     """Scores of all items and of each group, × 100.
 

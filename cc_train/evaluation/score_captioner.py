@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -48,10 +49,14 @@ def score(
         coco.write(place, items, captions)
         written.write(place, masks.pngs)
     scores = evaluation.evaluate(items, captions, protocol=protocol)
-    scores.beams = beams
-    scores.masks, scores.faithfulness = masks.scores, faithfulness.count(masks.judged)
     swapped = _captions(captioner, entries, beams, True, console)
-    scores.swapped = evaluation.swap_check(items, captions, swapped)
+    scores = replace(
+        scores,
+        beams=beams,
+        masks=masks.scores,
+        faithfulness=faithfulness.count(masks.judged),
+        swapped=evaluation.swap_check(items, captions, swapped),
+    )
     return scores, captions
 
 

@@ -171,7 +171,8 @@ def _measured(
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
-    scores.trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
+    trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
+    scores = replace(scores, trained_on=trained_on)
     evaluation.write(place, scores, items, captions)
     words = model_card.measured(place, entries)
     if details.calibrate and scores.facts is not None:
