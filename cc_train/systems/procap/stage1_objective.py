@@ -78,10 +78,7 @@ class Batch:
 
 
 def denominators(visible: Tensor, negative_is_valid: Tensor, settings: Losses) -> dict[str, Tensor]:
-    """How many terms each loss sums up; it is divided by that, or by 1 where there are none.
-
-    visible, negative_is_valid: as in `Batch`.
-    """
+    """How many terms each loss sums up; it is divided by that, or by 1. Tensors as in `Batch`."""
     consistent, aligned = _sample_weights(visible, negative_is_valid, settings)
     return {"msm": (~visible).sum(), "align": aligned.sum(), "consistency": consistent.sum()}
 
