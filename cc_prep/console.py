@@ -6,9 +6,9 @@ from rich.console import Console
 
 
 def on_stderr() -> Console:
-    """A console on stderr that prints text as it is.
+    """A console on stderr that prints text as it is, and each line as one line.
 
     With rich's markup a path such as `data[v2]` would lose its brackets, and `x[/v2]` would be an
-    error.
+    error. Without soft_wrap rich breaks lines at 80 columns where the output goes to a file.
     """
-    return Console(stderr=True, markup=False, highlight=False)
+    return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)

@@ -19,6 +19,12 @@ class UserError(Exception):
         return f"{self.what}. {self.remedy}" if self.remedy else self.what
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, at most 200 characters; its type if it has none."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
+
+
 @contextmanager
 def prefix_error_with(place: object) -> Iterator[None]:
     """Puts the file before the message of a UserError raised in the block."""

@@ -317,8 +317,7 @@ def build(
     settings.override(values, overrides)
     if root is not None:
         values["root"] = root
-    if not isinstance(values.get("name"), str):
-        values["name"] = Path(source).stem if "name" not in values else values["name"]
+    values.setdefault("name", Path(source).stem)
     return settings.build(Manifest, {**values, "source": source}, source, "manifests/README.md")
 
 

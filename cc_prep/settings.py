@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -107,7 +107,9 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
         *parents, last = key.split(".")
         inner = values
         for parent in parents:
-            inner = inner.setdefault(parent, {})
+            if inner.get(parent) is None:  # a section that a file leaves out may be null in it
+                inner[parent] = {}
+            inner = inner[parent]
             if not isinstance(inner, dict):
                 raise UserError(
                     f"--set {assignment}: {parent} has no keys below it", "Drop the dot"
@@ -155,15 +157,21 @@ def _expand(value: Any, source: str, left: Iterator[int]) -> Any:
     return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}", variable, value)
 
 
+def _section(annotation: Any) -> type[Section]:
+    """The section of a field that has one, or one or None."""
+    kinds = (annotation, *get_args(annotation))
+    return next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+
+
 def _explained(model: type[Section], source: str, error: ValidationError, help: str) -> UserError:
     """The first mistake of a ValidationError in words."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"]]
     key = ".".join(place) or "(the whole file)"
     if first["type"] == "extra_forbidden":
-        section: Any = model
+        section = model
         for part in place[:-1]:
-            section = section.model_fields[part].annotation
+            section = _section(section.model_fields[part].annotation)
         known = [name for name in section.model_fields if name != "source"]
         near = difflib.get_close_matches(place[-1], known, 1)
         remedy = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(known)}"

@@ -87,7 +87,7 @@ def _section(
             raise UserError(f"{source}: train.{name}: no system of that name", known)
     if system not in sections:
         note = f"{source} has no train.{system}: the defaults are used"
-        console.print(note, highlight=False, soft_wrap=True)
+        console.print(note)
     section = sections.get(system) or {}
     if not isinstance(section, dict):
         raise UserError(f"{source}: train.{system} is no mapping", f"See {HELP}")

@@ -17,7 +17,7 @@ from cc_prep.errors import JobFailed, UserError
 
 WAIT = timedelta(minutes=30)  # for a rank that writes, or died
 FAILED = "failed"  # where the first process that fails leaves its error for the others
-LOST = ("onnection closed", "onnection reset", "gloo", "NCCL")
+LOST = ("connection closed", "connection reset", "gloo", "nccl")  # in an error, in lower case
 
 T = TypeVar("T")
 
@@ -210,7 +210,7 @@ def joined(cuda: bool) -> Iterator[Ranks]:
 def _lost_another(error: Exception) -> bool:
     """Whether the exchange with other processes failed: gloo has no type of its own for it."""
     return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in LOST)
+        isinstance(error, RuntimeError) and any(words in str(error).lower() for words in LOST)
     )
 
 

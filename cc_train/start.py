@@ -34,7 +34,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         asked, loop = loop, loop.split_over(ranks.world)
         note = small_parts(asked, loop, ranks.world)
         if note:
-            console.print(note, highlight=False, soft_wrap=True)
+            console.print(note)
         settings = settings.model_copy(update={"loop": loop})
         torch.manual_seed(loop.seed)
         request = replace(request, ranks=ranks, device=device)

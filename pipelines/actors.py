@@ -20,6 +20,7 @@ from cc_prep.media import images, masks
 from cc_prep.media.masks import NO_MASKS, Masks
 from cc_prep.media.video_frames import VideoFrames
 from cc_prep.models.cpu import allocator
+from cc_prep.numerics import set_tf32
 from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence, interpolation
 from pipelines.step import Members, unless_rejected
@@ -113,9 +114,7 @@ def use_threads(count: int, tf32: bool = False) -> None:
         torch.set_num_threads(count)
     # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
     torch.set_deterministic_debug_mode("warn")
-    # Both are said: torch's own default has convolutions in TF32, and products not.
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+    set_tf32(tf32)
     # Or every new tensor is first filled with NaN: a fortieth of a network's time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
@@ -170,10 +169,6 @@ class Interpolate(StagedStep):
             if images.FRAME in reference
         ]
         self.video_frames.expect(references)
-
-    def sequences(self, pairs: Sequence[ImagePair]) -> list[FrameSequence | RejectedPair]:
-        """Each pair's sequence with its truth and masks, or why it was rejected."""
-        return self.compute(pairs, self.read(pairs))
 
     def read(self, pairs: Sequence[ImagePair]) -> list[DecodedPair | RejectedPair]:
         """Each pair's images, or why it is rejected."""

@@ -53,7 +53,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
         shards=with_findings(shards, source_folder, findings),
         make_step=partial(Build, fingerprint.with_absolute_paths(manifest), digests, makes, scorer),
         settings={
-            **fingerprint.fingerprint(manifest, fingerprint.TRAINING_SHARD_KEYS),
+            **fingerprint.recorded_settings(manifest, fingerprint.TRAINING_SHARD_KEYS),
             **findings.settings,
         },
         weights={**digests, **findings.weights},

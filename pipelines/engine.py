@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
-from cc_prep.errors import JobFailed, UserError
+from cc_prep.errors import JobFailed, UserError, first_line
 from cc_prep.models.cpu.allocator import ONE_ARENA
 from pipelines.cluster.broken import BrokenDevices, release
 from pipelines.cluster.output import LOG, divert_output, restore_output
@@ -64,7 +64,7 @@ def start() -> tuple[Resources, ...]:
             stop()  # first of all, so that whatever is said next is seen
             if not isinstance(error, Exception):
                 raise
-            raise _not_started(address, (str(error).splitlines() or [repr(error)])[0]) from None
+            raise _not_started(address, first_line(error)) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     return free_resources()
@@ -188,7 +188,6 @@ def _cause(error: BaseException) -> Exception:
     if isinstance(error, OSError) and error.errno:
         place = f"{error.filename}: " if error.filename else ""
         return JobFailed(f"a worker met: {place}{os.strerror(error.errno)}")
-    lines = str(error).strip().splitlines() or ["no message"]
     if isinstance(error, JobFailed):
-        return JobFailed(lines[0])  # Ray adds lines of its own to it
-    return JobFailed(f"{type(error).__name__}: {lines[0]} (Ray's log: {LOG})")
+        return JobFailed(str(error).partition("\n")[0])  # Ray adds lines of its own to it
+    return JobFailed(f"{type(error).__name__}: {first_line(error)} (Ray's log: {LOG})")

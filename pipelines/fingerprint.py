@@ -22,15 +22,15 @@ from pipelines.state import sources
 PLAN_KEYS = ("name", "layout", "image_size", "shards")
 # The manifest's keys that decide the bytes of each kind of folder.
 CHANGE_KEYS = (*PLAN_KEYS, "changes")
-SEQUENCE_KEYS = ("name", "layout", "image_size", "interpolate", "shards")
+SEQUENCE_KEYS = (*PLAN_KEYS, "interpolate")
 SCORE_KEYS = (*SEQUENCE_KEYS, "score", "keyframes")
 TRAINING_SHARD_KEYS = (*SCORE_KEYS, "tokenize", "features")
 SECTIONS_WITH_WEIGHTS = ("interpolate", "score", "tokenize", "features", "changes", "entities")
-# Settings that a fingerprint names only where a file says which pairs there are.
+# Recorded only where a file says which pairs there are.
 PAIR_FILES = ("split", "exclude")
 
 
-def fingerprint(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
+def recorded_settings(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
     """The settings that decide an output's bytes, as they stand in its provenance.
 
     A file of weights stands there by its name and digest, so that it may be moved.
@@ -49,19 +49,21 @@ def fingerprint(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
 
 def with_absolute_paths(manifest: Manifest) -> Manifest:
     """The manifest as a worker on another node finds its places, whose current folder differs."""
-    sections = {
-        section: getattr(manifest, section).model_copy(
-            update={"weights": _absolute_weights(getattr(manifest, section).weights)}
-        )
-        for section in SECTIONS_WITH_WEIGHTS
-        if getattr(manifest, section).weights is not None
-    }
-    root = storage.absolute(manifest.root)
+    manifest = manifest.model_copy(update={"root": storage.absolute(manifest.root)})
+    for section in SECTIONS_WITH_WEIGHTS:
+        name = getattr(manifest, section).weights
+        if name is not None:
+            manifest = with_section(manifest, section, weights=_absolute_weights(name))
     if manifest.features.folder is not None:
-        features = sections.get("features", manifest.features)
-        folder = {"folder": storage.absolute(manifest.features.folder)}
-        sections["features"] = features.model_copy(update=folder)
-    return manifest.model_copy(update={"root": root, **sections})
+        folder = storage.absolute(manifest.features.folder)
+        manifest = with_section(manifest, "features", folder=folder)
+    return manifest
+
+
+def with_section(manifest: Manifest, section: str, **values: Any) -> Manifest:
+    """The manifest with other values in one of its sections."""
+    changed = getattr(manifest, section).model_copy(update=values)
+    return manifest.model_copy(update={section: changed})
 
 
 def with_config_content(manifest: Manifest) -> Manifest:
@@ -74,16 +76,12 @@ def with_config_content(manifest: Manifest) -> Manifest:
     from cc_prep.weights import networks  # which brings torch
 
     content = networks.read_config(manifest.tokenize.config)
-    tokenize = manifest.tokenize.model_copy(update={"config": content})
-    return manifest.model_copy(update={"tokenize": tokenize})
+    return with_section(manifest, "tokenize", config=content)
 
 
 def for_imported_sequences(manifest: Manifest, depth: int) -> Manifest:
     """The manifest under which sequences that others interpolated are taken in."""
-    interpolate = manifest.interpolate.model_copy(
-        update={"method": IMPORTED, "weights": IMPORTED, "depth": depth}
-    )
-    return manifest.model_copy(update={"interpolate": interpolate})
+    return with_section(manifest, "interpolate", method=IMPORTED, weights=IMPORTED, depth=depth)
 
 
 def continue_from(
@@ -100,19 +98,14 @@ def continue_from(
     for section in ("interpolate", "score"):
         recorded = record["settings"].get(section, {})
         if section in keys and recorded.get("weights") == IMPORTED:
-            section_settings = getattr(manifest, section).model_copy(update=recorded)
-            manifest = manifest.model_copy(update={section: section_settings})
+            manifest = with_section(manifest, section, **recorded)
         # What was made with a file need not have that file here: then its name must be the same.
         elif section in keys and _is_recorded(getattr(manifest, section).weights, recorded):
-            section_settings = getattr(manifest, section).model_copy(
-                update={"weights": recorded["weights"]}
-            )
-            manifest = manifest.model_copy(update={section: section_settings})
-    settings = fingerprint(manifest, keys)
+            manifest = with_section(manifest, section, weights=recorded["weights"])
+    settings = recorded_settings(manifest, keys)
     # A split file or a list of exclusions with which the folder was made counts without one now.
     compared = {*settings, *PAIR_FILES}
-    recorded_settings = {key: record["settings"].get(key) for key in compared}
-    check_same_settings(folder, recorded_settings, settings)
+    check_same_settings(folder, {key: record["settings"].get(key) for key in compared}, settings)
     sources.check_same(folder, sources.recorded_in(record), sources.settings(manifest))
     return manifest
 

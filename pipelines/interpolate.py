@@ -31,7 +31,7 @@ def interpolate(request: job.Request) -> job.Summary | None:
         folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
         shards=shards,
         make_step=partial(Interpolate, fingerprint.with_absolute_paths(manifest), digests),
-        settings=fingerprint.fingerprint(manifest, fingerprint.SEQUENCE_KEYS),
+        settings=fingerprint.recorded_settings(manifest, fingerprint.SEQUENCE_KEYS),
         weights=digests,
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=manifest.interpolate.threads,

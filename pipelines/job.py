@@ -162,12 +162,11 @@ def _locked(
     state.write_plan(planned)
     account.write(planned, record)
     if _excluded(spec):
-        console.print(f"excluded: {_excluded(spec)}", highlight=False, soft_wrap=True)
-    if len(todo) < len(plan):
-        console.print(f"{len(plan) - len(todo)} of {len(plan)} shards are done already",
-                      highlight=False)  # fmt: skip
+        console.print(f"excluded: {_excluded(spec)}")
+    if done := len(plan) - len(todo):
+        console.print(f"{done} of {len(plan)} shards are done already")
     if todo and spec.compute is not None:
-        console.print(_compute(spec.compute, todo, pool), highlight=False, soft_wrap=True)
+        console.print(_compute(spec.compute, todo, pool))
     try:
         if todo:
             with Watcher(state, plan, console, account.finished, pool.workers):
@@ -221,7 +220,7 @@ def _run_workers(
                 left.pop(done.shard, None)
             break
         except BrokenDevices as error:
-            console.print(f"{error}; the job goes on without it", highlight=False)
+            console.print(f"{error}; the job goes on without it")
             pool = without_devices(pool, error)
         finally:
             with contextlib.suppress(OSError, StoreFailed):
@@ -310,8 +309,8 @@ def _print_plan(spec: JobSpec, options: Options, pool: Pool, console: Console) -
     if _excluded(spec):
         rows["excluded"] = _excluded(spec)
     for name, value in rows.items():
-        console.print(f"{name:8} {value}", highlight=False, soft_wrap=True)
-    console.print("nothing was written (--dry-run)", highlight=False)
+        console.print(f"{name:8} {value}")
+    console.print("nothing was written (--dry-run)")
 
 
 def _excluded(spec: JobSpec) -> str:

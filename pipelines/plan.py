@@ -97,15 +97,10 @@ def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) ->
     for split in splits:
         pairs = ordered(datasets.pairs(manifest, split), manifest.shards.shuffle_seed)
         _check_keys(pairs)
-        size = manifest.shards.pairs_per_shard
+        taken, size = pairs[:limit], manifest.shards.pairs_per_shard
         shards += [
-            ShardPlan(
-                split,
-                start // size,
-                tuple(pairs[:limit][start : start + size]),
-                available=len(pairs),
-            )
-            for start in range(0, len(pairs[:limit]), size)
+            ShardPlan(split, index, tuple(taken[start : start + size]), available=len(pairs))
+            for index, start in enumerate(range(0, len(taken), size))
         ]
     if not shards:
         raise UserError(

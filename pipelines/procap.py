@@ -73,14 +73,13 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         request.console.print(
             f"the masks of {masked:,} {'pair' if masked == 1 else 'pairs'} are not taken in: "
             "ProCap's files hold frames alone",
-            highlight=False,
         )
     spec = job.JobSpec(
         format=sequences.FORMAT,
         folder=storage.join(storage.absolute(request.out), sequences.FORMAT.folder),
         shards=shards,
         make_step=partial(ImportFrames, fingerprint.with_absolute_paths(manifest), source),
-        settings=fingerprint.fingerprint(manifest, fingerprint.SEQUENCE_KEYS),
+        settings=fingerprint.recorded_settings(manifest, fingerprint.SEQUENCE_KEYS),
         weights={},
         threads=1,
         bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
@@ -99,7 +98,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
     try:
         procap.read_scores(source, names)
     except FileNotFoundError:
-        request.console.print(f"no {names.scores} in {source}: sequences only", highlight=False)
+        request.console.print(f"no {names.scores} in {source}: sequences only")
         return None
     folder = storage.join(out, sequences.FORMAT.folder)
     manifest = fingerprint.continue_from(manifest, folder)
@@ -109,7 +108,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         folder=storage.join(out, scores.FORMAT.folder),
         shards=plan_from_sequences(folder, request.splits, request.limit),
         make_step=partial(ImportScores, manifest, source),
-        settings=fingerprint.fingerprint(manifest, fingerprint.SCORE_KEYS),
+        settings=fingerprint.recorded_settings(manifest, fingerprint.SCORE_KEYS),
         weights={},
         threads=1,
         bytes_a_pair=estimates.SCORE_BYTES,
@@ -122,8 +121,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
 
 def _with_imported_scores(manifest: Manifest) -> Manifest:
     """The manifest under which scores are taken in. Raises UserError for its keyframe rule."""
-    score_settings = manifest.score.model_copy(update={"weights": IMPORTED})
-    manifest = manifest.model_copy(update={"score": score_settings})
+    manifest = fingerprint.with_section(manifest, "score", weights=IMPORTED)
     fingerprint.check_keyframes(manifest)
     return manifest
 

@@ -107,14 +107,14 @@ class Watcher:
             if now.finished == shown == self.first.finished and not now.under_way:
                 self._say_that_it_waits()
             if now.finished != shown:
-                self.console.print(self.line(now), highlight=False)
+                self.console.print(self.line(now))
                 shown = now.finished
 
     def _say_that_it_waits(self) -> None:
         """Once: on a full cluster, or one that is still to start its nodes, nothing happens yet."""
         if not self.waited:
             workers = counted(self.workers, "worker")
-            self.console.print(f"waiting for Ray to start {workers}", highlight=False)
+            self.console.print(f"waiting for Ray to start {workers}")
             self.waited = True
 
     def counts(self) -> Counts:

@@ -38,7 +38,7 @@ def score_frames(request: job.Request) -> job.Summary | None:
         folder=storage.join(out, scores.FORMAT.folder),
         shards=shards,
         make_step=partial(Score, fingerprint.with_absolute_paths(manifest), digests),
-        settings=fingerprint.fingerprint(manifest, fingerprint.SCORE_KEYS),
+        settings=fingerprint.recorded_settings(manifest, fingerprint.SCORE_KEYS),
         weights=digests,
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=manifest.score.threads,

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from cc_prep import device_errors, storage
-from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
+from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed, first_line
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
 from pipelines.plan import ShardPlan
@@ -139,7 +139,7 @@ class ShardWorker:
         except Exception as error:
             if not self._is_broken_device(error):
                 raise
-            raise BrokenDevice(_first_line(error)) from None
+            raise BrokenDevice(first_line(error)) from None
 
     def _step_or_broken_device(self) -> Step:
         """The step. Raises BrokenDevice where networks cannot even be put on the GPU."""
@@ -148,7 +148,7 @@ class ShardWorker:
         except Exception as error:
             if not self._is_broken_device(error):
                 raise
-            raise BrokenDevice(_first_line(error)) from None
+            raise BrokenDevice(first_line(error)) from None
 
     def _is_broken_device(self, error: Exception) -> bool:
         return self.run_info.device != "cpu" and device_errors.is_broken_device(error)
@@ -267,12 +267,12 @@ class ShardWorker:
                 self.batch_size = min(self.batch_size, part_size)
             return results
         if out_of_memory:
-            return [RejectedPair(Reason.OUT_OF_MEMORY, _first_line(failure))]
+            return [RejectedPair(Reason.OUT_OF_MEMORY, first_line(failure))]
         return [self._failed(pairs[0], failure)]
 
     def _end_process(self, journal: Journal, error: Exception) -> None:
         """Ends the worker: on a failed GPU every later call fails too. Ray starts it anew."""
-        journal.device_fault = _first_line(error)
+        journal.device_fault = first_line(error)
         self.state.write_journal(journal)
         os._exit(1)
 
@@ -307,10 +307,6 @@ class _ExistingSamples:
 
 def _is_too_large(result: Sample | RejectedPair) -> bool:
     return isinstance(result, RejectedPair) and result.reason is Reason.OUT_OF_MEMORY
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:

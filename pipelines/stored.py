@@ -15,7 +15,7 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects, scores, sequences
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.base import ShardFormat, split_of
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import Manifest
 from pipelines.plan import larger_already
@@ -175,7 +175,7 @@ def note_what_is_missing(
     ):
         if names:
             line = what.format(", ".join(names), folder)
-            console.print(f"{line}: nothing is made of them", highlight=False, soft_wrap=True)
+            console.print(f"{line}: nothing is made of them")
     sources.note_missing(folder, splits, limit, console)
     sources.note_changed(manifest, folder, splits, console)
 
@@ -184,7 +184,7 @@ def _rejected(records: Mapping[str, Mapping[str, Any]], splits: Sequence[str]) -
     """Those of some splits that have shards, but no sample in any of them."""
     samples = Counter[str]()
     for name, record in records.items():
-        samples[name.rpartition("-")[0]] += record["samples"]
+        samples[split_of(name)] += record["samples"]
     return [split for split in splits if split in samples and not samples[split]]
 
 
@@ -197,7 +197,7 @@ def in_splits(
     """
     left = dict.fromkeys(splits, math.inf if limit is None else limit)
     for name, record in sorted(records.items()):
-        split = name.rpartition("-")[0]
+        split = split_of(name)
         count = int(min(record["samples"], left.get(split, 0)))
         if count > 0:
             left[split] -= count

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cc_prep import storage
+from cc_prep.errors import first_line
 from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
@@ -46,6 +47,11 @@ class ShardFormat:
         return f"{shard}.{self.extension}"
 
 
+def split_of(shard: str) -> str:
+    """The split of a shard named `<split>-000000`."""
+    return shard.rpartition("-")[0]
+
+
 def read_rows(
     data: bytes, schema: pa.Schema | None, place: str, optional: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
@@ -65,8 +71,7 @@ def read_rows(
             table = table.cast(schema)
         table_rows: list[dict[str, Any]] = table.to_pylist()
     except Exception as error:  # damage makes pyarrow raise nearly any type of its own and others
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DamagedShard(f"{place}: {reason}") from None
+        raise DamagedShard(f"{place}: {first_line(error)}") from None
     return table_rows
 
 

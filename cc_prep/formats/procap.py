@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from cc_prep import storage
-from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.errors import Reason, RejectedPair, UserError, first_line
 from cc_prep.records import CHANGE, NO_CHANGE, FrameScores
 
 CLEVR_LAYOUT = "clevr_change"
@@ -107,8 +107,7 @@ class Videos:
         except KeyError:
             raise RejectedPair(Reason.MISSING_IMAGE, f"{file} has no {key}") from None
         except (OSError, RuntimeError) as error:  # h5py raises either for a damaged file
-            reason = str(error).splitlines()[0]
-            raise RejectedPair(Reason.UNREADABLE_SEQUENCE, f"{file}: {reason}") from None
+            raise RejectedPair(Reason.UNREADABLE_SEQUENCE, f"{file}: {first_line(error)}") from None
         return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
 
     def count(self, kind: str) -> int:

@@ -63,11 +63,11 @@ class ShardWriter:
             self._tar.addfile(member, io.BytesIO(data))
         self._spans[key] = (start, self._file.count - start)
 
-    def close(self) -> Written:
-        """Ends the tar; what it holds."""
+    def close(self, written: Written) -> None:
+        """Ends the tar, and notes in `written` what it holds."""
         self._tar.close()
-        digest = self._file.digest.hexdigest()
-        return Written(len(self._spans), self._file.count, digest, self._spans)
+        written.samples, written.bytes = len(self._spans), self._file.count
+        written.sha256, written.spans = self._file.digest.hexdigest(), self._spans
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def write_shard(place: str) -> Iterator[tuple[ShardWriter, Written]]:
     with storage.write_whole(place) as file:
         writer = ShardWriter(file)
         yield writer, written
-        written.__dict__.update(writer.close().__dict__)
+        writer.close(written)
 
 
 def read_shard(place: str) -> Iterator[tuple[str, dict[str, bytes]]]:

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from cc_prep import storage
+from cc_prep.errors import first_line
 from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import pair_meta
@@ -374,8 +375,7 @@ def _array(
             raise ValueError(f".npy of version {version}")
         shape, transposed, stored_dtype = np.lib.format.read_array_header_1_0(file, HEADER_SIZE)
     except Exception as error:  # NumPy parses the header as Python and raises nearly every type
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{name}: {reason}") from None
+        raise ValueError(f"{name}: {first_line(error)}") from None
     expected = [np.dtype(dtype).newbyteorder("<") for dtype in dtypes]
     if stored_dtype not in expected or len(shape) != axes or transposed or min(shape) < 0:
         types = " or ".join(map(str, expected))

@@ -13,6 +13,7 @@ import jinja2
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, training_shards
+from cc_prep.formats.base import split_of
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.inspect import verification
 from cc_prep.manifest import NONE
@@ -67,7 +68,7 @@ def _splits(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Counts of each split; training comes first."""
     of_split: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        of_split[row["shard"].rpartition("-")[0]].append(row)
+        of_split[split_of(row["shard"])].append(row)
     return [
         {
             "name": name,

@@ -22,12 +22,16 @@ from cc_prep.formats import (
     tar,
     training_shards,
 )
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.base import ShardFormat, split_of
 from cc_prep.progress import Progress, no_progress
 
 FORMATS = (
-    *(sequences.FORMAT, scores.FORMAT, changes.FORMAT),
-    *(region_features.FORMAT, entities.FORMAT, training_shards.FORMAT),
+    sequences.FORMAT,
+    scores.FORMAT,
+    changes.FORMAT,
+    region_features.FORMAT,
+    entities.FORMAT,
+    training_shards.FORMAT,
 )
 # Of these nothing depends on how frames are interpolated.
 FRAMELESS = (changes.FORMAT.name, region_features.FORMAT.name, entities.FORMAT.name)
@@ -119,7 +123,7 @@ def notes(folder: str) -> list[str]:
     data = record.get("data")
     named = data.get("splits") if isinstance(data, dict) else None
     named = named if isinstance(named, list) else []
-    splits = sorted({str(name).rpartition("-")[0] for name in record.get("shards", ())})
+    splits = sorted({split_of(str(name)) for name in record.get("shards", ())})
     others = [split for split in splits if named and split not in named]
     if not others:
         return []

@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.metadata import distribution
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,6 @@ START, END, PAD = 49406, 49407, 0
 CONTEXT = 32
 LONGEST = 4000  # characters that are read: a word's time grows with the square of its length
 PACKAGE, FILE = "clip-anytorch", "clip/simple_tokenizer.py"
-
-
-def clean(text: str) -> str:
-    """`text` as CLIP sees it: ftfy, HTML entities twice, white space, lower case."""
-    module = _module()
-    cleaned: str = module.whitespace_clean(module.basic_clean(text)).lower()
-    return cleaned
 
 
 def encode(text: str) -> list[int]:
@@ -41,7 +33,7 @@ def batch(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
-def _module() -> ModuleType:
+def _tokenizer() -> Any:
     """The tokenizer alone: `import clip` takes pkg_resources, which setuptools no longer has."""
     spec = importlib.util.spec_from_file_location(
         "clip_simple_tokenizer", str(distribution(PACKAGE).locate_file(FILE))
@@ -50,9 +42,4 @@ def _module() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-@lru_cache(maxsize=1)
-def _tokenizer() -> Any:
-    return _module().SimpleTokenizer()
+    return module.SimpleTokenizer()

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from cc_prep import storage
-from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.errors import Reason, RejectedPair, UserError, first_line
 from cc_prep.formats.training_shards import Features
 from cc_prep.records import ImagePair
 
@@ -58,8 +58,9 @@ class FeatureFiles:
         except FileNotFoundError:
             raise RejectedPair(Reason.MISSING_FEATURES, place) from None
         except (ValueError, EOFError, OSError) as error:
-            reason = str(error).partition("\n")[0]
-            raise RejectedPair(Reason.UNREADABLE_FEATURES, f"{place}: {reason}") from None
+            raise RejectedPair(
+                Reason.UNREADABLE_FEATURES, f"{place}: {first_line(error)}"
+            ) from None
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.ndim != 3:
             raise RejectedPair(
                 Reason.UNREADABLE_FEATURES, f"{place}: no floats of channels, rows and columns"

@@ -241,8 +241,7 @@ def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
         os.replace(temporary, place)
     except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+        remove(temporary)
         raise
 
 
@@ -309,8 +308,7 @@ def _bucket_is_there(place: str) -> Iterator[None]:
 def remove(place: str) -> None:
     """Removes a file; one that is not there is no error."""
     if not is_remote(place):
-        if os.path.exists(local_path(place)):
-            os.unlink(local_path(place))
+        Path(local_path(place)).unlink(missing_ok=True)
         return
     with contextlib.suppress(FileNotFoundError):
         object_store.call(place, lambda fs, path: fs.rm_file(path))

@@ -64,7 +64,7 @@ AMBIGUOUS = frozenset(("place", "put", "original", "location", "replaced"))
 NEGATIONS = frozenset((
     "not", "never", "without", "no", "nothing", "none", "cannot",
     # What "hasn't" and the like are cut to.
-    *("hasn", "haven", "hadn", "isn", "aren", "wasn", "weren", "doesn", "don", "didn"),
+    "hasn", "haven", "hadn", "isn", "aren", "wasn", "weren", "doesn", "don", "didn",
 ))  # fmt: skip
 # After "no" and "nothing": something ended, or all the rest stayed, which denies no change.
 NO_DENIAL = ("longer", "more", "else", "other")

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from cc_prep import storage
 from cc_prep.device_errors import is_out_of_memory
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_prep.weights.registry import Located
 
 CONFIG = "config.json"
@@ -47,12 +47,6 @@ def locate_folder(place: str, model_type: str) -> Located:
             f"Give a local folder of a {model_type} model",
         )
     return identify(str(folder))
-
-
-def first_line(error: Exception) -> str:
-    """What went wrong in a line that fits into a message."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
 
 
 def identify(place: str) -> Located:

@@ -11,7 +11,7 @@ import yaml
 from torch import nn
 
 from cc_prep import weights
-from cc_prep.errors import UserError, prefix_error_with
+from cc_prep.errors import UserError, first_line, prefix_error_with
 from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.models.vqgan import VQGAN
@@ -98,8 +98,9 @@ def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
             values = yaml.safe_load(text)  # JSON is YAML
         values = json.loads(json.dumps(values))
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{file}: {reason}", "Give the YAML beside the checkpoint") from None
+        raise UserError(
+            f"{file}: {first_line(error)}", "Give the YAML beside the checkpoint"
+        ) from None
     for key in ("model", "params"):
         if isinstance(values, dict) and isinstance(values.get(key), dict):
             values = values[key]

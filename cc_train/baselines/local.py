@@ -17,7 +17,7 @@ from pydantic import Field
 
 from cc_prep import extras
 from cc_prep.device_errors import is_out_of_memory
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_prep.media import images
 from cc_prep.settings import Section
 from cc_prep.weights import folders
@@ -173,7 +173,7 @@ def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         )
     except folders.UNREADABLE as error:
         raise UserError(
-            f"{folder}: no model that takes images and text ({folders.first_line(error)})",
+            f"{folder}: no model that takes images and text ({first_line(error)})",
             "Give a folder with config.json, safetensors and the processor's files",
         ) from None
     return processor, model.eval()

@@ -91,7 +91,7 @@ def baseline(options: Options) -> None:
     _finish(out, record, list(answers.values()), console)
     scores = evaluation.evaluate(items, captions, protocol=options.protocol, subset=subset)
     evaluation.write(out, scores, items, captions)
-    figures = scores.figures()
+    figures = scores.to_json()
     click.echo(json.dumps(figures, indent=2) if options.as_json else evaluation.table(scores))
     click.echo(f"files: {out}", err=True)
 
@@ -111,7 +111,7 @@ def _answers(
         answers[one.key] = one.answer
         stored += one.stored
     if stored:
-        console.print(f"{stored} of {len(answers)} answers were stored", highlight=False)
+        console.print(f"{stored} of {len(answers)} answers were stored")
     return answers
 
 
@@ -201,6 +201,6 @@ def _finish(out: Path, record: dict[str, Any], answers: Sequence[Answer], consol
     storage.write_json(str(out / FILE), {**record, "version": __version__, "answers": counts})
     if cut:
         note = f"{cut} answers were cut at the limit of tokens: see --set in docs/baseline.md"
-        console.print(note, highlight=False)
+        console.print(note)
     if empty:
-        console.print(f"{empty} answers are empty, and score 0", highlight=False)
+        console.print(f"{empty} answers are empty, and score 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -80,10 +80,10 @@ def score_run(
     items = coco.with_facts(items, facts) if facts else items
     captioner, step = _captioner_and_step(run, device)
     scores, captions = score_captioner.score(
-        captioner, entries, items, beams, on_stderr(), place=place, named=protocol
+        captioner, entries, items, beams, on_stderr(), place=place, protocol=protocol
     )
-    scores.step = step
-    scores.trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
+    trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
+    scores = replace(scores, step=step, trained_on=trained_on)
     evaluation.write(place, scores, items, captions)
     _print(scores, place, output.as_json)
 
@@ -124,14 +124,14 @@ def score_masks(predictions: str, references: str, output: Output, *, classes: i
         place = str(Path(output.folder) / evaluation.SCORES)
         if storage.exists(place) and not _holds_masks_alone(place):
             raise UserError(f"{place}: not the scores of masks", "Give another --out")
-    figures = mask_files.score(predictions, references, classes).figures()
+    figures = mask_files.score(predictions, references, classes).to_json()
     if place is not None:
         storage.write_json(place, {"masks": figures})
     click.echo(json.dumps(figures, indent=2) if output.as_json else segmentation.table(figures))
 
 
 def _print(scores: Evaluation, place: Path, as_json: bool) -> None:
-    click.echo(json.dumps(scores.figures(), indent=2) if as_json else evaluation.table(scores))
+    click.echo(json.dumps(scores.to_json(), indent=2) if as_json else evaluation.table(scores))
     click.echo(f"files: {place}", err=True)
 
 

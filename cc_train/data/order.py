@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from enum import IntEnum
@@ -83,8 +84,6 @@ def sample(items: Sequence[T], keys: Sequence[str], count: int) -> list[T]:
 
     The choice is spread over all of them, whatever their order, and the same each time.
     """
-    import hashlib
-
     digests = [hashlib.sha256(key.encode("utf-8")).digest() for key in keys]
     chosen = sorted(range(len(items)), key=digests.__getitem__)[:count]
     return [items[number] for number in sorted(chosen)]
@@ -100,8 +99,6 @@ def hold_out(
     digest of the id decides, so the choice does not depend on the order. With two ids or more each
     part has at least one; with one id nothing is held out.
     """
-    import hashlib
-
     ranked = sorted(set(ids), key=lambda id: hashlib.sha256(id.encode("utf-8")).digest())
     few = min(least, len(ranked) // 5)
     count = min(max(1, few, round(share * len(ranked))), len(ranked) - 1)

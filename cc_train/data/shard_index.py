@@ -59,7 +59,7 @@ class Entry:
     @property
     def scene(self) -> str:
         """The part of the key that the change and the no-change pair of a scene share."""
-        return self.key.rpartition("-")[0] or self.key
+        return scene_of(self.key)
 
     def meta(self) -> dict[str, Any]:
         """The part of the sample's JSON that the index holds, and its key; reads nothing."""

@@ -92,7 +92,7 @@ def with_captions(data: Split, console: Console) -> Split:
     if len(train) == len(data.train):
         return data
     left_out = len(data.train) - len(train)
-    console.print(f"{left_out:,} pairs without a caption are left out", highlight=False)
+    console.print(f"{left_out:,} pairs without a caption are left out")
     return replace(data, train=train, first=train[0].meta())
 
 
@@ -120,7 +120,7 @@ def read(
     if not train or not held_out:
         raise UserError("fewer than two scenes", "Give more shards, or --valid")
     held_out = order.sample(held_out, [entry.key for entry in held_out], settings.pairs)
-    console.print(f"{len(train):,} pairs, {len(held_out):,} to validate on", highlight=False)
+    console.print(f"{len(train):,} pairs, {len(held_out):,} to validate on")
     return Split(train, held_out, train[0].meta())
 
 
@@ -147,5 +147,5 @@ def vocabulary(
     if mirrored:
         others = codec.of(map(exchange_sides, captions), min_count).words
         words = codec([*words.words, *(word for word in others if word not in words.ids)])
-    console.print(f"{len(captions):,} captions, {len(words)} words", highlight=False)
+    console.print(f"{len(captions):,} captions, {len(words)} words")
     return words

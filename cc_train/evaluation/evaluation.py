@@ -53,7 +53,7 @@ def default_folder(run: str) -> str:
     return f"{run}/{FOLDER}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evaluation:
     """Scores of all items and of each group, × 100.
 
@@ -82,7 +82,7 @@ class Evaluation:
         """What is right of the pairs with facts; None where there are none."""
         return fact_scores.count(self.verdicts.values()) if self.verdicts else None
 
-    def figures(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What scores.json holds."""
         figures: dict[str, Any] = {}
         facts = self.facts
@@ -93,7 +93,7 @@ class Evaluation:
             for name, scores in self.groups.items()
         }
         if self.masks is not None:
-            figures["masks"] = self.masks.figures()
+            figures["masks"] = self.masks.to_json()
         if self.faithfulness is not None:
             figures["faithfulness"] = self.faithfulness.to_json()
         figures["left_out"] = self.groups[TOTAL].left_out
@@ -187,7 +187,7 @@ def write(
     """
     coco.write(out, items, predictions)
     coco.write_references(out / coco.REFERENCES, [*items, *uncaptioned])
-    storage.write_json(str(out / SCORES), result.figures())
+    storage.write_json(str(out / SCORES), result.to_json())
     item_scores = result.groups[TOTAL].items
     lines = [
         json.dumps(
@@ -238,7 +238,7 @@ def table(result: Evaluation) -> str:
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
     if result.masks is not None:
-        lines.append(f"\n{segmentation.table(result.masks.figures())}".rstrip())
+        lines.append(f"\n{segmentation.table(result.masks.to_json())}".rstrip())
     if result.faithfulness is not None:
         lines.append(f"\n{faithfulness.table(result.faithfulness.to_json())}".rstrip())
     if any(scores.corpus.get("CIDEr") == 0 for scores in result.groups.values()):

@@ -47,7 +47,6 @@ def check(entries: Sequence[Entry], inputs: Inputs, console: Console) -> None:
             f"reads: those of {inputs.backbone or 'its backbone'} of {width}×{height} images. They "
             "are computed from the stored images. This takes longer, and where these are JPEGs, "
             "some captions differ",
-            highlight=False, soft_wrap=True,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,32 +28,36 @@ def score(
     console: Console,
     *,
     place: Path | None = None,
-    named: str | None = None,
+    protocol: str | None = None,
 ) -> tuple[Evaluation, dict[str, str]]:
     """Scores and captions by key of samples and their items. Raises UserError.
 
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
     place: a folder into which captions and masks are written before they are scored, so that they
-    are there whatever the scores then fail at. named: a protocol of `protocols`.
+    are there whatever the scores then fail at. protocol: the name of one of `protocols`.
     """
-    if named is not None:
-        protocols.checked(named, items)  # before the captions, which take long
+    if protocol is not None:
+        protocols.checked(protocol, items)  # before the captions, which take long
     if place is not None:
         written.check(place)
     check(entries, captioner.inputs, console)
     masks = SampleMasks(captioner.inputs.mask_classes, keep=place is not None)
     captions = _captions(captioner, entries, beams, False, console, masks)
     for note in masks.notes():
-        console.print(note, highlight=False)
+        console.print(note)
     if place is not None:
         coco.write(place, items, captions)
         written.write(place, masks.pngs)
-    scores = evaluation.evaluate(items, captions, protocol=named)
-    scores.beams = beams
-    scores.masks, scores.faithfulness = masks.scores, faithfulness.count(masks.judged)
+    scores = evaluation.evaluate(items, captions, protocol=protocol)
     swapped = _captions(captioner, entries, beams, True, console)
-    scores.swapped = evaluation.swap_check(items, captions, swapped)
+    scores = replace(
+        scores,
+        beams=beams,
+        masks=masks.scores,
+        faithfulness=faithfulness.count(masks.judged),
+        swapped=evaluation.swap_check(items, captions, swapped),
+    )
     return scores, captions
 
 

@@ -40,6 +40,6 @@ class Unreadable:
         if new:
             text = f"{about}, and are left out; the last is {new[-1]}"
             if self.ranks.first:
-                self.console.print(text, highlight=False, soft_wrap=True)
+                self.console.print(text)
             self.noted |= keys
         return keys

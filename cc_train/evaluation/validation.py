@@ -74,7 +74,7 @@ class Validation:
             check(self.entries, inputs, console)
         note = _too_weak(list(self.references.values()))
         if note and ranks.first:
-            console.print(note, highlight=False, soft_wrap=True)
+            console.print(note)
         self.unreadable = Unreadable(len(self.entries), skip_bad, ranks, console)
         self.unreadable.agreed(damaged)
 
@@ -119,7 +119,7 @@ class Validation:
         first, *others = counters
         for other in others:
             first.matrix += other.matrix
-        value = first.scores.figures()[MIOU_CHANGE]
+        value = first.scores.to_json()[MIOU_CHANGE]
         return {} if value is None else {"mIoU_change": value}
 
     def _right(self, captions: Mapping[str, str]) -> dict[str, float]:

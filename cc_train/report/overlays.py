@@ -22,9 +22,9 @@ from cc_train.report.pictures import CODECS
 # RGB; those of classes, the last one for all further ones
 RIGHT, WRONG, MISSED = (0, 190, 70), (225, 30, 30), (60, 110, 255)
 COLOURS = (
-    *((225, 30, 30), (255, 200, 0), (60, 110, 255)),
-    *((170, 60, 200), (0, 170, 170), (150, 90, 40)),
-)
+    (225, 30, 30), (255, 200, 0), (60, 110, 255),
+    (170, 60, 200), (0, 170, 170), (150, 90, 40),
+)  # fmt: skip
 OPACITY = 0.5
 SIDE = 320  # px that an image of an overlay is wide at least
 GAP = 6  # px between the images

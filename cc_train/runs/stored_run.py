@@ -12,9 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_prep.settings import S
-from cc_prep.weights.folders import first_line
 from cc_train.runs import run_folder
 
 Network = TypeVar("Network", bound=nn.Module)

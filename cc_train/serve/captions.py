@@ -19,9 +19,9 @@ from cc_train.report import attention, strips
 MOST_BEAMS = 10
 SHOWN_SIDE = 320  # px of a picture with heat
 COLOURS = (  # of classes
-    *((255, 40, 0), (0, 110, 255), (255, 190, 0)),
-    *((150, 60, 220), (0, 150, 90), (150, 90, 40)),
-)
+    (255, 40, 0), (0, 110, 255), (255, 190, 0),
+    (150, 60, 220), (0, 150, 90), (150, 90, 40),
+)  # fmt: skip
 OPACITY = 150  # of 255
 
 

@@ -152,7 +152,7 @@ def _calibration(stored: Run, captioner: CaptionModel, details: Details) -> dict
     known = {"pairs": len(entries), "trained_on": count} if count else {}
     if count:
         note = calibration.of_training(count, len(entries))
-        on_stderr().print(note, highlight=False, soft_wrap=True)
+        on_stderr().print(note)
     return {**calibrating.fit(captioner, details.calibrate).to_json(), **known}
 
 
@@ -171,7 +171,8 @@ def _measured(
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
-    scores.trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
+    trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
+    scores = replace(scores, trained_on=trained_on)
     evaluation.write(place, scores, items, captions)
     words = model_card.measured(place, entries)
     if details.calibrate and scores.facts is not None:
@@ -184,7 +185,7 @@ def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
     """How many of the samples that an export is measured on the run was trained on."""
     count = run_folder.trained_on(stored.folder, keys)
     if count:
-        console.print(evaluation.of_training(count, len(keys)), highlight=False, soft_wrap=True)
+        console.print(evaluation.of_training(count, len(keys)))
     return count
 
 

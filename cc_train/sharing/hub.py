@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from cc_prep import extras
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_train.runs import checkpoints, run_folder
 from cc_train.sharing import model_card
 
@@ -107,7 +107,7 @@ def _errors(what: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # its own types, and those of whichever HTTP library it uses
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise UserError(f"{what}, and the hub says: {reason}", _remedy(error)) from None
 
 

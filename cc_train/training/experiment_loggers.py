@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from cc_prep import extras, storage
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 
 Name = Literal["wandb", "mlflow", "trackio"]
 PROJECT = "change-captioning"
@@ -122,7 +122,7 @@ def open_loggers(
                 extras.install(name),
             ) from None
         except Exception as error:  # each has types of its own
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            reason = first_line(error).rstrip(".")
             raise UserError(
                 f"loop.loggers: {name}: {reason}", "Log in, or leave it out of loop.loggers"
             ) from None

@@ -83,13 +83,14 @@ def _copied(batches: list[Any] | None, stream: torch.cuda.Stream) -> list[Any] |
     if batches is None:
         return None
     with torch.cuda.stream(stream):
-        return [_on_gpu(batch) for batch in batches]
+        return [to_device(batch, "cuda") for batch in batches]
 
 
-def _on_gpu(batch: Any) -> Any:
+def to_device(batch: Any, device: str) -> Any:
+    """A batch with its tensors on the device; pinned ones are copied while the host goes on."""
     if isinstance(batch, dict):
-        return {name: _on_gpu(value) for name, value in batch.items()}
-    return batch.to("cuda", non_blocking=True) if isinstance(batch, Tensor) else batch
+        return {name: to_device(value, device) for name, value in batch.items()}
+    return batch.to(device, non_blocking=True) if isinstance(batch, Tensor) else batch
 
 
 def _used_by(batch: Any, stream: torch.cuda.Stream) -> None:

@@ -82,14 +82,14 @@ def fit(
 def _say_that_it_goes_on(trainer: Trainer, start: int, console: Console) -> None:
     before, steps = trainer.steps_before, trainer.settings.steps
     for what in trainer.damaged:
-        console.print(f"passed over: {what}", highlight=False, soft_wrap=True)
+        console.print(f"passed over: {what}")
     if start == steps:
-        console.print(f"all {steps} steps are done", highlight=False)
+        console.print(f"all {steps} steps are done")
         return
-    console.print(f"going on at step {start}", highlight=False)
+    console.print(f"going on at step {start}")
     if before not in (None, steps) and trainer.settings.schedule != "constant":
         text = f"{before} steps became {steps}: the learning rate follows"
-        console.print(f"{text} the schedule of all {steps}", highlight=False)
+        console.print(f"{text} the schedule of all {steps}")
 
 
 def _log_validate_save(
@@ -111,7 +111,7 @@ def _log_validate_save(
         if logger is not None:
             logger.log(done, "validation", trainer.figures)
             if trainer.not_finite:
-                logger.note(
+                logger.console.print(
                     f"validation {done}: {', '.join(trainer.not_finite)} is no finite number, and "
                     "is left out"
                 )

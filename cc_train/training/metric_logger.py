@@ -1,4 +1,4 @@
-"""The logs of a training: JSON lines, TensorBoard, pictures, a line on the screen, others'."""
+"""The logs of a training: log.jsonl, TensorBoard, pictures, the console, experiment loggers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MetricLogger:
     def _in_thread(self, fault: threading.ExceptHookArgs) -> None:
         """TensorBoard writes in a thread of its own: a full disk there is a line, no traceback."""
         if isinstance(fault.exc_value, OSError):
-            self.console.print(f"TensorBoard's log: {fault.exc_value}", highlight=False)
+            self.console.print(f"TensorBoard's log: {fault.exc_value}")
         else:
             self.hook(fault)
 
@@ -90,7 +90,7 @@ class MetricLogger:
         self._tell(lambda logger: logger.log(step, named))
         words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         self.console.print(
-            f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}", highlight=False
+            f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}",
         )
 
     def _tell(self, what: Callable[[ExperimentLogger], None]) -> None:
@@ -103,11 +103,7 @@ class MetricLogger:
             except Exception as error:  # each has types of its own
                 self.others.remove(logger)
                 kind = type(logger).__name__.strip("_")
-                self.note(f"{kind} gets no more figures: {type(error).__name__}: {error}")
-
-    def note(self, line: str) -> None:
-        """A line on the screen."""
-        self.console.print(line, highlight=False, soft_wrap=True)
+                self.console.print(f"{kind} gets no more figures: {type(error).__name__}: {error}")
 
     def _pace(self, step: int, samples: int) -> str:
         """How fast the run is, and how long it still takes."""

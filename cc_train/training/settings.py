@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from cc_prep.errors import UserError
+from cc_prep.numerics import set_tf32
 from cc_prep.settings import Section
 from cc_train.training.experiment_loggers import Name
 from cc_train.training.optim import Optimizer, Schedule
@@ -115,8 +116,8 @@ class Loop(Section):
 def pick_device(device: str, remedy: str = "Give cpu or auto", tf32: bool = False) -> str:
     """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError.
 
-    remedy: for a user who wants a GPU that is not there. tf32: what float32 means on a GPU from now
-    on, see `set_tf32`.
+    On a GPU it also sets what float32 means there from now on: see `set_tf32`. So no caller can
+    forget it. remedy: for a user who wants a GPU that is not there.
     """
     if device not in DEVICES:
         raise UserError(f"device={device}: not known", f"Give {', '.join(DEVICES)}")
@@ -125,7 +126,7 @@ def pick_device(device: str, remedy: str = "Give cpu or auto", tf32: bool = Fals
         raise UserError("device=cuda: torch finds no GPU", remedy)
     if not available or device == "cpu":
         return "cpu"
-    set_tf32(tf32)  # torch's own default has convolutions in TF32, and products not
+    set_tf32(tf32)
     return "cuda"
 
 
@@ -142,12 +143,3 @@ def compute_dtype(precision: str, device: str) -> torch.dtype:
         return torch.float32
     chosen: torch.dtype = getattr(torch, precision)
     return chosen
-
-
-def set_tf32(allowed: bool) -> None:
-    """Whether a GPU may round the factors of float32 products and convolutions to TF32's 10 bits.
-
-    It does neither with False, so float32 means the same as on a CPU.
-    """
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed

@@ -25,6 +25,7 @@ from cc_train.runs.checkpoints import Checkpoint, better
 from cc_train.runs.run_folder import SETTINGS
 from cc_train.training import optim, resume
 from cc_train.training.interval import IntervalMeans
+from cc_train.training.loader import to_device
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop, compute_dtype
 
@@ -153,8 +154,8 @@ class Trainer:
 
         batches: the micro-batches of this rank. signals: numbers that are summed over all ranks in
         the same exchange as the denominators; the sums are `self.signals` afterwards. The total of
-        a phase has the phase's name; `interval` takes the shares in. Raises JobFailed if a loss or
-        a gradient is not finite; the weights are then as before.
+        a phase has the phase's name; `interval` takes the shares in. Raises JobFailed if the loss
+        or a gradient of a phase is not finite; that phase's weights are then as before.
         """
         self._seed(step, self.ranks.rank)
         batches = [to_device(batch, self.device) for batch in batches]
@@ -322,10 +323,3 @@ class Trainer:
         # After a damaged one was passed over, the best of before may be pruned already.
         if self.best and int(self.best["step"]) not in checkpoint.stored:
             self.best = {}
-
-
-def to_device(batch: Any, device: str) -> Any:
-    """A batch with its tensors on the device; pinned ones are copied while the host goes on."""
-    if isinstance(batch, dict):
-        return {name: to_device(value, device) for name, value in batch.items()}
-    return batch.to(device, non_blocking=True) if isinstance(batch, Tensor) else batch

@@ -93,7 +93,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
         rendered = track(rendered, "rendering", scenes, console=console, transient=True)
     for count, _ in enumerate(rendered, 1):
         if not console.is_terminal and count % 25 == 0:
-            console.print(f"{count}/{scenes} scenes", highlight=False)
+            console.print(f"{count}/{scenes} scenes")
     click.echo(f"{counted(scenes, 'scene')}, {2 * scenes:,} pairs in {out_dir}")
 
 

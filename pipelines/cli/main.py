@@ -26,12 +26,12 @@ def cli() -> None:
 
 
 for command in (
-    *(data.synth, data.videos, data.init, data.inspect, data.references, splits.split),
-    *(jobs.interpolate, jobs.score_frames, jobs.changes, jobs.entities),
-    *(jobs.build, jobs.import_group, jobs.export_group),
-    *(look.verify, look.stats, look.report, look.card, look.status),
+    data.synth, data.videos, data.init, data.inspect, data.references, splits.split,
+    jobs.interpolate, jobs.score_frames, jobs.changes, jobs.entities,
+    jobs.build, jobs.import_group, jobs.export_group,
+    look.verify, look.stats, look.report, look.card, look.status,
     weights.weights,
-):
+):  # fmt: skip
     cli.add_command(command)
 
 

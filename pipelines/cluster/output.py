@@ -19,8 +19,9 @@ _DIVERTED: dict[int, int] = {}
 
 
 def messages() -> Console:
-    """A console on standard error that Ray's own chatter does not reach."""
-    return Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8"), markup=False)
+    """A console as `cc_prep.console.on_stderr`, which Ray's own chatter does not reach."""
+    file = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    return Console(file=file, markup=False, highlight=False, soft_wrap=True)
 
 
 def divert_output() -> None:

@@ -43,7 +43,7 @@ def changes(request: job.Request) -> job.Summary | None:
         folder=storage.join(out, change_shards.FORMAT.folder),
         shards=shards,
         make_step=partial(FindChanges, fingerprint.with_absolute_paths(manifest), digests),
-        settings=fingerprint.fingerprint(manifest, fingerprint.CHANGE_KEYS),
+        settings=fingerprint.recorded_settings(manifest, fingerprint.CHANGE_KEYS),
         weights=digests,
         weight_files=fingerprint.weight_files(manifest, digests),
         threads=manifest.changes.threads,
@@ -70,7 +70,6 @@ def plan_pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardF
     if codec != "png":
         request.console.print(
             f"the sequences are {codec}, which changes pixels: the raw images are read",
-            highlight=False,
         )
         return plan(manifest, splits, limit)
     fingerprint.continue_from(manifest, sequence_folder, fingerprint.PLAN_KEYS)

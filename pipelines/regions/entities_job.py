@@ -45,7 +45,7 @@ def find_vectors(request: job.Request) -> job.Summary | None:
     shards = plan_pairs_or_sequences(replace(request, splits=splits))
     digests = find_weights(manifest)
     language = weights.locate(phrases.MODEL)
-    settings = fingerprint.fingerprint(manifest, (*fingerprint.PLAN_KEYS, "entities"))
+    settings = fingerprint.recorded_settings(manifest, (*fingerprint.PLAN_KEYS, "entities"))
     section = settings.pop("entities")
     assert isinstance(section, dict)
     settings["region_features"] = {name: section[name] for name in VECTOR_SETTINGS}
@@ -76,7 +76,7 @@ def find_entities(request: job.Request) -> job.Summary | None:
     shards, training = plan_from_regions(source, request.splits, request.limit)
     digests = find_weights(manifest) if manifest.entities.retriever == "clip" else {}
     record = provenance.read(source) or {}
-    settings = fingerprint.fingerprint(manifest, (*fingerprint.PLAN_KEYS, "entities"))
+    settings = fingerprint.recorded_settings(manifest, (*fingerprint.PLAN_KEYS, "entities"))
     settings["changes"] = record["settings"]["changes"]
     summary = _run(
         request,

@@ -129,7 +129,14 @@ class ShardWithFindings:
 
     def to_json(self) -> dict[str, Any]:
         """What a worker gets; `type` says of which class it is, and that of `shard` likewise."""
-        return {**self.__dict__, "type": self.TYPE, "shard": self.shard.to_json()}
+        return {
+            "type": self.TYPE,
+            "shard": self.shard.to_json(),
+            "findings_digest": self.findings_digest,
+            "changes": self.changes,
+            "entities": self.entities,
+            "rejected": self.rejected,
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardWithFindings:

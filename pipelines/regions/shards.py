@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import region_features
+from cc_prep.formats.base import split_of
 from cc_prep.formats.region_features import RegionRow
 from pipelines.stored import ShardFromStored, digest_of, finished_shards, in_splits
 
@@ -41,7 +42,7 @@ def plan_from_regions(
     places = {
         name: storage.join(folder, region_features.FORMAT.file(name)) for name in sorted(records)
     }
-    training = [name for name in places if name.rpartition("-")[0] == TRAIN]
+    training = [name for name in places if split_of(name) == TRAIN]
     digest = hashlib.sha256("".join(records[name]["sha256"] for name in training).encode())
     shards = []
     for split, name, count in in_splits(records, splits, limit):

@@ -24,6 +24,7 @@ from cc_prep import storage
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
+from cc_prep.formats.base import split_of
 from cc_prep.manifest import IMPORTED, Manifest
 from pipelines.plan import ShardPlan, plan
 
@@ -76,7 +77,7 @@ def _is_whole(recorded: Any) -> bool:
 
 
 def settings(manifest: Manifest) -> dict[str, Any]:
-    """The settings that decide what a pair is, beside those of a fingerprint."""
+    """The settings that decide what a pair is, beside `recorded_settings`."""
     values = manifest.model_dump(mode="json", include={*SECTIONS})
     digests = {
         split: hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()
@@ -129,7 +130,7 @@ def check_not_renamed(
     digests = {
         name: (one.get("input_digest"), record.get("planned", {}).get(name, 0))
         for name, one in record.get("shards", {}).items()
-        if splits and name.rpartition("-")[0] not in splits
+        if splits and split_of(name) not in splits
     }
     for shard in shards:
         for name, (digest, count) in digests.items():
@@ -169,8 +170,7 @@ def note_other_root(
     earlier = old.get("roots", [])
     others = [root for root in new.get("roots", []) if root not in earlier]
     if earlier and others:
-        _print(
-            console,
+        console.print(
             f"images are read from {', '.join(others)}; what {folder} holds already was made from "
             f"{', '.join(earlier)}",
         )
@@ -178,11 +178,10 @@ def note_other_root(
 
 def note_other_splits(planned: Iterable[str], new: Mapping[str, Any], console: Console) -> None:
     """Says of which splits a folder has shards that the manifest does not name (any more)."""
-    names = dict.fromkeys(name.rpartition("-")[0] for name in planned)
+    names = dict.fromkeys(split_of(name) for name in planned)
     others = [split for split in names if split not in new.get("splits", names)]
     if others:
-        _print(
-            console,
+        console.print(
             f"the folder also has shards of {', '.join(others)}, which the manifest does not name: "
             "if a split was renamed or left out, use another --out",
         )
@@ -194,12 +193,11 @@ def note_missing(folder: str, splits: Sequence[str], limit: int | None, console:
     available = recorded_in(record).get("pairs", {})
     there = Counter[str]()
     for name, count in record.get("planned", {}).items():
-        there[name.rpartition("-")[0]] += count
+        there[split_of(name)] += count
     for split in splits:
         total = available.get(split, 0)
         if 0 < there[split] < (total if limit is None else min(limit, total)):
-            _print(
-                console,
+            console.print(
                 f"{folder} has sequences of {there[split]:,} of {total:,} pairs of {split}, made "
                 "with --limit: the other pairs are left out. To take them too, run "
                 f"{maker(record)} without --limit first",
@@ -233,8 +231,7 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
         and stored[shard.name].get("input_digest") != shard.digest(planned.get(shard.name))
     ]
     if changed:
-        _print(
-            console,
+        console.print(
             f"the pairs of {', '.join(changed[:3])}{' …' if len(changed) > 3 else ''} in "
             f"{manifest.root} changed since {folder} was made (names, captions, labels or masks): "
             "the pairs as they were are taken. To take the change, interpolate into another --out",
@@ -245,8 +242,7 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
         now[shard.split] += shard.count
     for split, before in recorded.get("pairs", {}).items():
         if now[split] > before:
-            _print(
-                console,
+            console.print(
                 f"{manifest.root} now has {now[split]:,} pairs of {split}, and had {before:,} when "
                 f"{folder} was made: the new ones are left out. To take them, run {maker(record)} "
                 "again",
@@ -257,7 +253,3 @@ def maker(record: Mapping[str, Any]) -> str:
     """The command that made the sequences of a provenance."""
     weights = record.get("settings", {}).get("interpolate", {}).get("weights")
     return "cc-prep import procap" if weights == IMPORTED else "cc-prep interpolate"
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)

@@ -11,10 +11,11 @@ import torch
 
 from cc_prep import device_errors
 from cc_prep.models.rife import RIFE
+from cc_prep.numerics import set_tf32
 from cc_prep.steps.scoring import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
-from cc_train.training.settings import pick_device, set_tf32
+from cc_train.training.settings import pick_device
 from tests.gpu.conftest import Timed
 
 Row = Callable[[str, str, str], None]

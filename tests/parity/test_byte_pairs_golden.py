@@ -24,7 +24,6 @@ def test_there_are_golden_vectors() -> None:
 
 @pytest.mark.parametrize("item", ITEMS, ids=range(len(ITEMS)))
 def test_same_ids(item: dict) -> None:
-    assert clip_tokenizer.clean(item["text"]) == item["cleaned"]
     assert clip_tokenizer.encode(item["text"]) == item["ids"]
     for context, field in ((77, "clip77"), (32, "idc32")):
         expected = item.get(field, item["ids"])

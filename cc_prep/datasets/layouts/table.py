@@ -20,11 +20,12 @@ import io
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import masks, split_file
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -125,7 +126,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
                 "Give each pair its own id",
             )
         captions = (*earlier.captions, *pair.captions)
-        by_id[pair.id] = ImagePair(**{**pair.__dict__, "captions": captions})
+        by_id[pair.id] = replace(pair, captions=captions)
     return split_file.with_splits(manifest, masks.with_empty(list(by_id.values())))
 
 
@@ -137,7 +138,7 @@ def _once(
     for name in ONCE:
         value = _text(row, name)
         there = values.get(name, "")
-        same = KINDS.get(value.lower()) == KINDS.get(there.lower()) if name == "kind" else False
+        same = name == "kind" and KINDS.get(value.lower()) == KINDS.get(there.lower())
         if value and there and value != there and not same:
             raise UserError(
                 f"{place}: row {number}: {id!r} stands in an earlier row with another {name}",
@@ -246,8 +247,7 @@ def _rows(place: str) -> list[dict[str, Any]]:
     except csv.Error as error:
         raise UserError(f"{place}: {error}", CSV_FORM) from None
     except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{place}: {reason}", ROW_FILES) from None
+        raise UserError(f"{place}: {first_line(error)}", ROW_FILES) from None
     if not rows:
         raise UserError(f"{place}: no rows", REMEDY)
     bad = next((row for row in rows if not has_columns(row)), None)

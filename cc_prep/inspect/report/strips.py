@@ -164,17 +164,13 @@ def _marked(image: np.ndarray, change: FoundChange) -> np.ndarray:
     return drawn
 
 
-def _three_channels(mask: np.ndarray) -> np.ndarray:
-    return np.repeat(mask[..., None], 3, axis=2)
-
-
 def _with_penalties(strip: Strip, penalty: np.ndarray, keyframes: list[int]) -> Strip:
     inner = penalty[1:-1]
     top = max(float(inner.max(initial=0)), 1e-12)
     step = STRIP_PX + GAP_PX
     points = [
         (
-            (i + 1.5) * step - GAP_PX / 2 - GAP_PX / 2,
+            (i + 1) * step + STRIP_PX / 2,
             CURVE_PX - 8 - (CURVE_PX - 16) * float(value) / top,
             float(value),
             i + 1 in keyframes,

@@ -148,7 +148,9 @@ def _row(row: Any) -> tuple[Any, Any]:
     if not isinstance(row, dict):
         return None, None
     id = row.get("image_id")
-    return (_of_images(row) or None) if id is None else id, row.get("caption")
+    if id is None:
+        id = _of_images(row) or None
+    return id, row.get("caption")
 
 
 def _first_sentence(sentences: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -186,7 +186,7 @@ def to_json(tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[
             for table in tables
         },
         **{
-            f"{measure} gained": [gain.__dict__ for gain in gains if gain.measure == measure]
+            f"{measure} gained": [asdict(gain) for gain in gains if gain.measure == measure]
             for measure in ("CIDEr", *sorted({gain.measure for gain in gains} - {"CIDEr"}))
         },
         "notes": list(notes),

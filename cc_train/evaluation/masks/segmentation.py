@@ -66,7 +66,7 @@ class MaskScores:
             )
         }
 
-    def figures(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What scores.json holds; None for a figure of 0 / 0."""
         of_class = self._of_each_class()
         ious = [measures["IoU"] for measures in of_class]

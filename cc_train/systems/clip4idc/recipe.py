@@ -67,7 +67,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     train = _fewer_unchanged(train, settings.data.no_change)
     if settings.facts is not None:
         _check_facts(train)
-    request.console.print(f"{len(train):,} pairs, {len(held_out):,} held out", highlight=False)
+    request.console.print(f"{len(train):,} pairs, {len(held_out):,} held out")
     network, scale = from_scratch(settings.network), 1.0
     _forget_unseen_words(network, train, settings.data)
     if request.init is not None:

@@ -24,8 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from cc_prep.errors import UserError
-from cc_prep.weights.folders import first_line
+from cc_prep.errors import UserError, first_line
 from cc_train.systems.mllm import images, loading
 from cc_train.systems.mllm.adapters import layers_of
 from cc_train.systems.mllm.families import Part

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from cc_prep import extras, weights
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_prep.storage import sha256
 from cc_prep.weights import download, folders
 from cc_train.systems.mllm import attention_tap, families
@@ -118,7 +118,7 @@ def read_config(place: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(place, local_files_only=True)
     except folders.UNREADABLE as error:
-        raise UserError(f"{place}: {folders.first_line(error)}", UNREADABLE) from None
+        raise UserError(f"{place}: {first_line(error)}", UNREADABLE) from None
 
 
 def read(
@@ -139,7 +139,7 @@ def read(
         model = folders.pretrained(make, place, dtype=kind, attn_implementation=tapped)
         tokenizer, questions, processor = _words(family, place)
     except folders.UNREADABLE as error:
-        raise UserError(f"{place}: {folders.first_line(error)}", UNREADABLE) from None
+        raise UserError(f"{place}: {first_line(error)}", UNREADABLE) from None
     if tokenizer.pad_token_id is None:  # Vicuna and GPT-2 have none
         tokenizer.pad_token = tokenizer.eos_token
     mean, std = _pixels(place, family)
@@ -213,7 +213,7 @@ def _converted(file: Path) -> Path:
         except Exception as error:  # its parser raises nearly anything for a damaged file
             if not place.is_dir():  # another process may have been as fast
                 raise UserError(
-                    f"{file}: {folders.first_line(error)}",
+                    f"{file}: {first_line(error)}",
                     "Give a GGUF file of Llama's kind, and room for it",
                 ) from None
     return place
@@ -270,4 +270,4 @@ def _modules(config: Any) -> str:
     try:
         return ", ".join(families.attention_modules(empty(config))) or "none"
     except (*folders.UNREADABLE, TypeError) as error:
-        return f"not known ({folders.first_line(error)})"
+        return f"not known ({first_line(error)})"

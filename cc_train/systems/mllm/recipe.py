@@ -100,15 +100,15 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     data = split.with_captions(data, request.console)
     about: dict[str, Any] = {"samples": data.about()}
+    spec = None
     if family is families.LM:
-        about["backbone"] = BackboneSpec.of(feature_statistics.first_features(data.train)).to_json()
-        about["size"] = data.size
+        spec = BackboneSpec.of(feature_statistics.first_features(data.train))
+        about |= {"backbone": spec.to_json(), "size": data.size}
     _require_findings(settings, data.train)
     base = loading.read(place, settings.model.family, settings.model.precision, request.device)
     about["base"] = {"family": base.family.name, "fingerprint": base.fingerprint}
     backbone = None
-    if family is families.LM:
-        spec = BackboneSpec.of_json(about["backbone"])
+    if spec is not None:
         backbone = frozen_backbone.find(spec, settings.model.backbone_weights)
     captioner = make(settings, base, about, backbone)
     if isinstance(captioner.model, SeeingLanguageModel):
@@ -347,5 +347,4 @@ def _say_sizes(captioner: MllmCaptioner, request: Request) -> None:
     request.console.print(
         f"{captioner.base.family.name}: {whole / 1e6:,.1f} M parameters, {trained / 1e6:,.2f} M of "
         f"them trained; {captioner.shape.images * captioner.shape.places} tokens for the images",
-        highlight=False,
     )

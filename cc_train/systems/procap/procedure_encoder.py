@@ -260,6 +260,6 @@ def resized_times(table: Tensor, frames: int) -> Tensor:
     """A time table [1, T, 1, 1, D] for another number of frames: both ends kept, linear between."""
     if table.shape[1] == frames:
         return table
-    flat = table.flatten(2)[:, :, :].transpose(1, 2)  # [1, D, T]
+    flat = table.flatten(2).transpose(1, 2)  # [1, D, T]
     resized = F.interpolate(flat, frames, mode="linear", align_corners=True)
     return resized.transpose(1, 2).reshape(1, frames, 1, 1, -1)

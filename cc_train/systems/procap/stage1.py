@@ -127,11 +127,11 @@ def prepare(settings: Settings, request: Request) -> Task:
     """
     _check(settings)
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
-    files = (settings.vqgan, settings.backbone_weights)
     features = frozen_networks.find_features(
         data,
         settings.frames,
-        *files,
+        settings.vqgan,
+        settings.backbone_weights,
         settings.feature_pooling,
         reference_quirks=settings.reference_quirks,
         cache_mb=settings.cache_mb,

@@ -26,6 +26,7 @@ from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import NAMES as MASKS
 from cc_train.systems.procap.procedure_encoder import VID, ProcedureEncoder
 from cc_train.text import IGNORED
+from cc_train.training.loader import to_device
 from cc_train.training.objective import Objective
 
 NAMES = ("msm", "align", "consistency")
@@ -78,10 +79,10 @@ class Batch:
         return self.frames[:, : self.damaged.shape[1]]
 
 
-def denominators(batch: Batch, settings: Losses) -> dict[str, Tensor]:
-    """How many terms each loss sums up; it is divided by that, or by 1 where there are none."""
-    visible, valid = _sample_weights(batch, settings)
-    return {"msm": (~batch.visible).sum(), "align": valid.sum(), "consistency": visible.sum()}
+def denominators(visible: Tensor, negative_is_valid: Tensor, settings: Losses) -> dict[str, Tensor]:
+    """How many terms each loss sums up; it is divided by that, or by 1. Tensors as in `Batch`."""
+    consistent, aligned = _sample_weights(visible, negative_is_valid, settings)
+    return {"msm": (~visible).sum(), "align": aligned.sum(), "consistency": consistent.sum()}
 
 
 def sums(
@@ -171,7 +172,8 @@ def right_of(
     guessed = encoder.to_logits(_of_frames(batch, hidden["true"])).argmax(-1)
     counts = {"accuracy": (((guessed == batch.tokens) & masked).sum(1), masked.sum(1))}
     heads = {"align": encoder.to_logits_rel, "consistency": encoder.to_logits_vid}
-    weights = dict(zip(("consistency", "align"), _sample_weights(batch, settings), strict=True))
+    consistent, aligned = _sample_weights(batch.visible, batch.negative_is_valid, settings)
+    weights = {"consistency": consistent, "align": aligned}
     for name, rows in _rows(encoder, batch).items():
         if name in hidden:
             true = heads[name](_read(encoder, name, rows_of(hidden["true"], rows)))[:, 0] > 0
@@ -212,24 +214,26 @@ def binary_loss(
     In the head's own float32 also under autocast: bfloat16 would round terms near log 2 to half
     a percent.
     """
-    visible, valid = _sample_weights(batch, settings)
+    consistent, aligned = _sample_weights(batch.visible, batch.negative_is_valid, settings)
     if name == "align":
-        head, weights = encoder.to_logits_rel, valid
+        head, weights = encoder.to_logits_rel, aligned
     else:
         head = encoder.to_logits_vid
-        weights = torch.ones_like(visible) if settings.reference_quirks else visible
+        weights = torch.ones_like(consistent) if settings.reference_quirks else consistent
     states = states.to(next(head.parameters()).dtype)
     with torch.autocast(states.device.type, enabled=False):
         return (F.softplus(sign * head(states)[:, 0]) * weights).sum()
 
 
-def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
+def _sample_weights(
+    visible: Tensor, negative_is_valid: Tensor, settings: Losses
+) -> tuple[Tensor, Tensor]:
     """Which samples count for consistency, and which for alignment, as numbers [B]."""
-    visible = torch.ones(len(batch.visible), device=batch.visible.device)
+    consistent = torch.ones(len(visible), device=visible.device)
     if settings.ignore_fully_masked:
-        visible = batch.visible.any(dim=1).float()
-    valid = visible if settings.reference_quirks else visible * batch.negative_is_valid
-    return visible, valid
+        consistent = visible.any(dim=1).float()
+    aligned = consistent if settings.reference_quirks else consistent * negative_is_valid
+    return consistent, aligned
 
 
 class Stage1Objective(Objective):
@@ -273,8 +277,7 @@ class Stage1Objective(Objective):
         return optim.param_groups([self.network], self.weight_decay)
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        nothing = {"frames": batch["visible"], "damaged": batch["visible"]}
-        return denominators(_batch({**batch, "tokens": batch["visible"], **nothing}), self.settings)
+        return denominators(batch["visible"], batch["negative_is_valid"], self.settings)
 
     def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """One for each part of `division`, as the encoder sees it."""
@@ -306,10 +309,10 @@ class Stage1Objective(Objective):
         assert isinstance(network, ProcedureEncoder)
         tally = Tally()
         for raw in self.held_out:
-            on_device = {n: t.to(self.device) for n, t in raw.items()}
+            on_device = to_device(raw, self.device)
             batch = _batch(self._seen(on_device, _needed(self.settings)))
             hidden = hidden_states(network, batch, self.settings)
-            counts = denominators(batch, self.settings)
+            counts = denominators(batch.visible, batch.negative_is_valid, self.settings)
             for name, value in losses_of(network, batch, self.settings, hidden).items():
                 tally.add(name, value, counts[name])
             groups = _groups(on_device)

@@ -117,6 +117,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: the folder of a stage-1 run; without it the encoder starts from nothing.
     """
+    _check(settings)
     data, codec = split.captioned(request.shards, request.valid, settings, request.console)
     network = make(settings, data, codec, request.init, request.console)
     if settings.facts is not None:
@@ -168,13 +169,18 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
     return MirroredBatches(ordered, settings.mirror)
 
 
-def _check(settings: Settings, width: int) -> None:
+def _check(settings: Settings) -> None:
     """Raises UserError for settings that do not go together."""
+    caption_decoder.Config(**settings.decoder.model_dump()).check()
     if settings.facts is not None and None in (settings.comparison, settings.pairs_per_scene):
         raise UserError(
             "facts: they are learned by a comparison of ordered pairs",
             "Set comparison and pairs_per_scene too, or facts=null",
         )
+
+
+def _check_comparison(settings: Settings, width: int) -> None:
+    """Raises UserError if the encoder's width cannot be divided among the comparison's heads."""
     if settings.comparison is not None and width % settings.comparison.heads:
         raise UserError(
             f"comparison.heads: {width} channels are not in {settings.comparison.heads} even parts",
@@ -202,9 +208,8 @@ def make(
         encoder = untrained(network, features, k + 2, data, console)
     else:
         encoder, features = _from_stage1(settings, data, init)
+    _check_comparison(settings, encoder.config.width)
     config = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
-    config.check()
-    _check(settings, encoder.config.width)
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
     return ProCap(
         encoder,

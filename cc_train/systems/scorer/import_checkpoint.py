@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cc_prep import storage
-from cc_prep.errors import UserError
+from cc_prep.errors import UserError, first_line
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -99,9 +99,9 @@ def read(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals([(dict, CLASS)]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file makes torch raise nearly anything
-        reason = (str(error).splitlines() or [""])[0][:120]
         raise UserError(
-            f"{path}: not a checkpoint of tensors ({type(error).__name__}: {reason})", GIVE
+            f"{path}: not a checkpoint of tensors ({type(error).__name__}: {first_line(error)})",
+            GIVE,
         ) from None
     for name in (ENCODER, DECODER):
         tensors = content.get(name) if isinstance(content, dict) else None

@@ -65,7 +65,6 @@ def prepare(settings: Settings, request: Request) -> Task:
         )
     request.console.print(
         f"{len(frames):,} frames of {len(train):,} pairs, {len(held_out):,} pairs held out",
-        highlight=False,
     )
     factor = 2 ** (len(settings.network.multipliers) - 1)
     if settings.data.crop % factor:

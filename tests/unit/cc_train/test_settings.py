@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
@@ -63,6 +64,35 @@ def test_a_seed_that_no_generator_takes(seed: int) -> None:
     with pytest.raises(UserError, match="seed") as caught:
         configs.load(Loop, "vqgan", None, [f"seed={seed}"], Console(quiet=True))
     assert "\n" not in str(caught.value)
+
+
+def sections(model: type[BaseModel], key: str = "") -> Iterator[str]:
+    """The dotted keys of all sections below a model, those that may be null among them."""
+    for name, field in model.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield f"{key}{name}."
+                yield from sections(kind, f"{key}{name}.")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_an_unknown_key_of_every_section(name: str) -> None:
+    """Keeps away: an AttributeError for a typo below a section that may be null."""
+    model = type(settings(name))
+    keys = ["", *sections(model)]
+    assert name not in ("stage2", "scorer", "clip4idc") or "facts." in keys
+    for key in keys:
+        with pytest.raises(UserError, match=f"{key}typo: unknown key"):
+            configs.load(model, name, None, [f"{key}typo=1"], Console(quiet=True))
+
+
+def test_a_key_below_a_section_that_the_file_says_is_null(tmp_path: Path) -> None:
+    """Keeps away: "comparison has no keys below it", where a recipe of ours has it null."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("comparison: null")
+    model = type(settings("stage2"))
+    chosen = configs.load(model, "stage2", str(file), ["comparison.heads=8"], Console(quiet=True))
+    assert chosen.comparison.heads == 8
 
 
 if __name__ == "__main__":

@@ -34,6 +34,10 @@ def step(root: Path, *overrides: str) -> Interpolate:
     return Interpolate(manifest.load("synth", settings, str(root)), {}, "cpu")
 
 
+def sequences(one: Interpolate, pairs: list[ImagePair]) -> list[FrameSequence | RejectedPair]:
+    return one.compute(pairs, one.read(pairs))
+
+
 def pair(before: str, after: str, **more: object) -> ImagePair:
     return ImagePair("d", "s", before + after, "change", f"{before}.png", f"{after}.png", **more)  # type: ignore[arg-type]
 
@@ -80,13 +84,13 @@ def test_true_frames_are_the_sequence(root: Path) -> None:
     truth = ((0.75, "b.png"), (0.25, "c.png"), (0.3, "none.png"), (0.5, "d.png"))
     full = pair("a", "b", truth=truth, mask="mask.png")
     true_frames = step(root, "image_size=32", "interpolate.method=truth")
-    [sequence] = true_frames.sequences([full])
+    [sequence] = sequences(true_frames, [full])
     assert isinstance(sequence, FrameSequence)
     expected = [images.read(str(root / f"{name}.png"), 32) for name in "acdbb"]
     assert np.array_equal(sequence.frames, np.stack(expected))
     assert sequence.truth == {}
     assert sequence.mask is not None
-    [missing] = true_frames.sequences([pair("a", "b", truth=((0.25, "none.png"),))])
+    [missing] = sequences(true_frames, [pair("a", "b", truth=((0.25, "none.png"),))])
     assert isinstance(missing, RejectedPair)
     assert missing.reason is Reason.MISSING_IMAGE
 
@@ -102,7 +106,9 @@ def test_masks_have_the_size_of_their_frames(root: Path) -> None:
     """Keeps away: a mask of 40 × 30 beside frames of 51 × 33, which `verify` calls damage."""
     odd = pair("c", "d", mask="mask.png")
     for size, shape in (("null", (33, 51)), ("32", (32, 32))):
-        [sequence] = step(root, f"image_size={size}").sequences([odd])
+        [sequence] = sequences(step(root, f"image_size={size}"), [odd])
+        assert isinstance(sequence, FrameSequence)
+        assert sequence.mask is not None
         assert sequence.mask.shape == sequence.frames.shape[1:3] == shape
         assert (sequence.mask == 1).all()
         assert sequence.mask_before is sequence.mask_after is None

@@ -17,7 +17,7 @@ from pipelines.cluster.pool import Pool
     ("address", "error", "expected", "message"),
     [
         (None, Exception("The current node timed out\nmore"), JobFailed, "did not start .The curr"),
-        (None, RuntimeError(), JobFailed, r"did not start .RuntimeError\(\)"),
+        (None, RuntimeError(), JobFailed, r"did not start .RuntimeError\)"),
         ("auto", ConnectionError("nobody there"), UserError, "no Ray at RAY_ADDRESS=auto .nobody"),
         (None, SystemExit(1), SystemExit, "1"),
     ],

@@ -31,7 +31,7 @@ def settings(*overrides: str) -> Manifest:
 
 def fingerprint_of(*overrides: str) -> dict[str, object]:
     configured = fingerprint.with_config_content(settings(*overrides))
-    return fingerprint.fingerprint(configured, fingerprint.TRAINING_SHARD_KEYS)
+    return fingerprint.recorded_settings(configured, fingerprint.TRAINING_SHARD_KEYS)
 
 
 def config(place: Path, **ddconfig: object) -> str:
@@ -76,7 +76,7 @@ def test_weights_may_be_moved(tmp_path: Path, vqgan: Path) -> None:
 def test_where_weights_lay_is_noted(vqgan: Path) -> None:
     """What rebuilds frames from tokens finds the file again."""
     dataset = settings(f"tokenize.weights={vqgan}")
-    name = fingerprint.fingerprint(dataset, ["tokenize"])["tokenize"]["weights"]
+    name = fingerprint.recorded_settings(dataset, ["tokenize"])["tokenize"]["weights"]
     files = fingerprint.weight_files(dataset, [name, "rife-v4.0"])
     assert files == {name: str(vqgan)}
     assert provenance.weights_at({"weight_files": files}, name) == str(vqgan)
@@ -89,7 +89,7 @@ def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> No
     weights = f"interpolate.weights={vqgan}"
     record = {
         "format": "cc-sequences", "format_version": VERSIONS["cc-sequences"],
-        "settings": fingerprint.fingerprint(settings(weights), fingerprint.SEQUENCE_KEYS),
+        "settings": fingerprint.recorded_settings(settings(weights), fingerprint.SEQUENCE_KEYS),
     }  # fmt: skip
     provenance.write(str(tmp_path), record)
     whole = fingerprint.continue_from(settings(weights), str(tmp_path))
@@ -97,7 +97,8 @@ def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> No
     continued = fingerprint.continue_from(settings(weights), str(tmp_path))
     keys = fingerprint.TRAINING_SHARD_KEYS
     assert (
-        fingerprint.fingerprint(continued, keys)["interpolate"] == record["settings"]["interpolate"]
+        fingerprint.recorded_settings(continued, keys)["interpolate"]
+        == record["settings"]["interpolate"]
     )
     assert whole.interpolate.weights == str(vqgan)
     with pytest.raises(UserError, match="made with other settings"):
@@ -124,7 +125,7 @@ def test_folders_of_other_pairs_are_not_continued(tmp_path: Path, key: str) -> N
     for made_with, now in ((chosen, plain), (plain, chosen)):
         record = {
             "format": "cc-sequences", "format_version": VERSIONS["cc-sequences"],
-            "settings": fingerprint.fingerprint(made_with, fingerprint.PLAN_KEYS),
+            "settings": fingerprint.recorded_settings(made_with, fingerprint.PLAN_KEYS),
         }  # fmt: skip
         provenance.write(str(tmp_path), record)
         fingerprint.continue_from(made_with, str(tmp_path), fingerprint.PLAN_KEYS)

@@ -58,7 +58,7 @@ def test_a_new_network_s_weights_are_found_and_loaded(
     ends = np.zeros((1, 2, 2, 3), np.uint8)
     assert step.interpolator.sequence(ends, ends, 1)[0, :, 0, 0, 0].tolist() == [0, 9, 0]
     assert threads == [dataset.interpolate.threads]
-    step.sequences([])
+    step.compute([], [])
     assert len(threads) == 2, "before each batch too"
 
 

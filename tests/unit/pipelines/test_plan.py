@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from cc_prep import datasets, manifest
 from cc_prep.errors import UserError
 from cc_prep.formats.rejects import Reject
+from cc_prep.records import ImagePair
+from pipelines import plan as planning
 from pipelines.plan import ShardPlan, ordered, plan
 from pipelines.state.journal import Done
 from pipelines.step import remaining
@@ -57,6 +60,24 @@ def test_every_pair_is_in_one_shard(synth_root: Path, size: int, limit: int | No
         assert len(keys) == len(set(keys))
         whole = plan(settings, [split], None)
         assert len(keys) == min(limit or 99, sum(len(s.pairs) for s in whole))
+
+
+def test_pairs_are_copied_once_however_many_shards(
+    synth_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a plan that takes minutes for millions of pairs, as it copies all for a shard."""
+    copied = []
+
+    class Pairs(list[ImagePair]):
+        def __getitem__(self, part: Any) -> Any:
+            if isinstance(part, slice):
+                copied.append(part)
+            return super().__getitem__(part)
+
+    monkeypatch.setattr(planning, "ordered", lambda pairs, seed: Pairs(pairs))
+    settings = manifest.load("synth", ["shards.pairs_per_shard=1"], str(synth_root))
+    assert len(plan(settings, settings.splits[:1], 3)) == 3
+    assert copied == [slice(None, 3)]
 
 
 def done(shard: ShardPlan, count: int | None = None, rejects: int = 0) -> Done:

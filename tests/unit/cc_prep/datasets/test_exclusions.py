@@ -37,14 +37,14 @@ def test_a_pair_is_left_out_and_not_its_neighbour(tmp_path: Path) -> None:
 def test_the_provenance_names_the_file(tmp_path: Path) -> None:
     rows = [row("train", "000001", "change", detail) for detail in "ab"]
     settings = excluding(tmp_path, *rows, row("test", "000003", "no_change"))
-    recorded = fingerprint.fingerprint(settings, fingerprint.SEQUENCE_KEYS)
+    recorded = fingerprint.recorded_settings(settings, fingerprint.SEQUENCE_KEYS)
     assert recorded["exclude"] == {
         "file": "out.csv",
         "sha256": hashlib.sha256((tmp_path / "out.csv").read_bytes()).hexdigest(),
         "pairs": {"test": 1, "train": 1},
     }
     plain = manifest.load("clevr", root=str(tmp_path))
-    assert "exclude" not in fingerprint.fingerprint(plain, fingerprint.SEQUENCE_KEYS)
+    assert "exclude" not in fingerprint.recorded_settings(plain, fingerprint.SEQUENCE_KEYS)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_list_of_a_split_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"out\.csv: 1 rows are of other splits, such as trian"):
         datasets.pairs(settings, "val")
     with pytest.raises(UserError, match="such as trian"):
-        fingerprint.fingerprint(settings, fingerprint.SEQUENCE_KEYS)
+        fingerprint.recorded_settings(settings, fingerprint.SEQUENCE_KEYS)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,14 @@ def test_references() -> None:
 def test_free_bytes(tmp_path: Path) -> None:
     assert storage.free_bytes(str(tmp_path / "not" / "there" / "yet")) > 0
     assert storage.free_bytes("memory://x") is None
+
+
+def test_a_file_that_another_process_removes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a FileNotFoundError where the file goes between the look and the removal."""
+    monkeypatch.setattr(os.path, "exists", lambda path: True)
+    storage.remove(str(tmp_path / "gone"))
 
 
 @pytest.mark.parametrize("remote", [True, False])

@@ -247,7 +247,7 @@ def test_facts_stand_first_in_what_is_written(tmp_path: Path) -> None:
     scores = evaluation.evaluate(items, predictions, ["CIDEr"])
     evaluation.write(tmp_path / "out", scores, items, predictions)
     content = json.loads((tmp_path / "out/scores.json").read_text())
-    assert next(iter(scores.figures())) == "facts"
+    assert next(iter(scores.to_json())) == "facts"
     assert content["facts"]["told apart"]["share"] == 0.5
     assert (tmp_path / "out/table.md").read_text().startswith("| facts |")
     rows = [json.loads(line) for line in (tmp_path / "out/items.jsonl").read_text().splitlines()]
@@ -260,7 +260,7 @@ def test_pairs_without_facts_have_no_such_figures() -> None:
     items = coco.items([{**m, "key": m["image_id"]} for m in METAS])
     scores = evaluation.evaluate(items, {item.id: "x" for item in items}, ["CIDEr"])
     assert scores.facts is None
-    assert "facts" not in scores.figures()
+    assert "facts" not in scores.to_json()
     assert evaluation.table(scores).startswith("| | pairs |")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,10 @@ def evaluated(
     captions = {item.id: item.references[0] for item in ITEMS}
     scores = evaluation.evaluate(ITEMS, captions, metrics.PLAIN)
     if matrix is not None:
-        scores.masks = MaskScores(classes, np.array(matrix), 3, 0, 0)
+        scores = replace(scores, masks=MaskScores(classes, np.array(matrix), 3, 0, 0))
     if faithful is not None:
-        scores.faithfulness = Faithfulness(faithful, NONE, NONE, NONE, NONE)
+        faithfulness = Faithfulness(faithful, NONE, NONE, NONE, NONE)
+        scores = replace(scores, faithfulness=faithfulness)
     evaluation.write(folder / "evaluation", scores, ITEMS, captions)
     return str(folder)
 

@@ -100,7 +100,7 @@ def test_what_is_damaged_within_a_sample_is_told_in_a_line(
 def validation(
     entries: list[Any], run: Path, skip_bad: float, screen: io.StringIO | None = None
 ) -> Validation:
-    console = Console(file=screen or io.StringIO(), width=40)
+    console = Console(file=screen or io.StringIO(), soft_wrap=True)
     return Validation(entries, run, skip_bad=skip_bad, console=console)
 
 
@@ -226,7 +226,7 @@ def test_features_that_are_computed_anew_are_named(tmp_path: Path) -> None:
         ([*stored, entry], others, "2 of 3 shards hold other features than this captioner reads: "
          "those of net-x2 (SHA-256 000000000000…) of 8×8 images"),
     ):  # fmt: skip
-        console = Console(file=io.StringIO(), width=50)
+        console = Console(file=io.StringIO(), soft_wrap=True)
         check(entries, inputs, console)
         assert console.file.getvalue().startswith(note)
         assert bool(console.file.getvalue()) == bool(note)

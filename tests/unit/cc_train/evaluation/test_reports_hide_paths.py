@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CalledProcessError
 from unittest.mock import Mock
@@ -37,8 +38,8 @@ def hidden(folder: Path) -> list[str]:
 def page_texts(folder: Path) -> dict[str, str]:
     """An evaluated run with its page and a comparison's, as texts by file name."""
     run = folder / "run"
-    scored = evaluation.evaluate(ITEMS, CAPTIONS)
-    scored.swapped = evaluation.swap_check(ITEMS, CAPTIONS, CAPTIONS)
+    swapped = evaluation.swap_check(ITEMS, CAPTIONS, CAPTIONS)
+    scored = replace(evaluation.evaluate(ITEMS, CAPTIONS), swapped=swapped)
     evaluation.write(run / "evaluation", scored, ITEMS, CAPTIONS)
     settings = {
         "kind": "stage2",

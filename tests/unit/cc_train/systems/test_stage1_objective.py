@@ -71,7 +71,7 @@ def batch() -> Batch:
 )
 def test_who_counts(settings: Losses, align: list[int], consistency: list[int]) -> None:
     """Keeps away: a wrong caption that is true, or a sample of which nothing is seen, in a loss."""
-    counts = denominators(batch(), settings)
+    counts = denominators(batch().visible, batch().negative_is_valid, settings)
     assert counts["align"] == sum(align)
     assert counts["consistency"] == sum(consistency)
     assert counts["msm"] == (~batch().visible).sum()
@@ -201,7 +201,8 @@ def test_validation_divides_by_what_all_batches_count(encoder: ProcedureEncoder)
     batches = [seen(task, part) for part in (first, short)]
     for name in stage1.NAMES:
         total = sum(float(sums(encoder, b, task.settings)[name]) for b in batches)
-        number = sum(float(denominators(b, task.settings)[name]) for b in batches)
+        counts = [denominators(b.visible, b.negative_is_valid, task.settings) for b in batches]
+        number = sum(float(count[name]) for count in counts)
         assert measures[name] == pytest.approx(total / number, rel=1e-5)
     right, masked = torch.zeros(3), torch.zeros(3)
     for one, rows in zip(batches, ([0, 1], [2]), strict=True):
@@ -389,7 +390,7 @@ def test_unreadable_samples_to_validate_on_are_counted() -> None:
     entries: Any = [Entry(), Whole()]
     maker: Any = lambda samples, rngs, negative_index: {"count": len(samples)}  # noqa: E731
     screen = io.StringIO()
-    unreadable = Unreadable(2, 0.5, Ranks(), Console(file=screen, width=40))
+    unreadable = Unreadable(2, 0.5, Ranks(), Console(file=screen, soft_wrap=True))
     assert list(HeldOut(entries, maker, unreadable=unreadable)) == [{"count": 1}]
     assert screen.getvalue().startswith("1 of 2 samples to validate on cannot be read")
     unreadable.skip_bad = 0.1

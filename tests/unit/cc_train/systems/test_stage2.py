@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from cc_prep import manifest, storage
+from cc_prep.errors import UserError
 from cc_prep.settings import build
 from cc_train import configs
 from cc_train.runs import checkpoints, run_folder, stored_run
@@ -17,6 +18,7 @@ from cc_train.training.task import Request, Task
 from tests import token_shards
 
 SCENES = 6
+QUIET = Console(quiet=True)
 NETWORK = {"width": 64, "layers": 1, "text_length": 4}
 
 
@@ -27,7 +29,7 @@ def prepared(folder: Path, system: str, init: Path | None = None, **values: obje
     loop = {"batch_size": 2, "device": "cpu", "epochs": 1}
     own = {"loop": loop, "vqgan": str(vqgan), **values}
     settings = build(recipe.Settings, own, "test", "docs")  # type: ignore[attr-defined]
-    request = Request([shards], [], folder / system, init, console=Console(quiet=True))
+    request = Request([shards], [], folder / system, init, console=QUIET)
     task: Task = recipe.prepare(settings, request)  # type: ignore[attr-defined]
     return task
 
@@ -99,7 +101,21 @@ def test_runs_from_before_the_switches_stay_as_they_were(tmp_path: Path, first: 
 @pytest.mark.parametrize("name", manifest.names())
 def test_manifests_of_the_paper_s_settings_keep_its_decoder(name: str) -> None:
     """Keeps away: figures beside the paper's of another decoder; and its slips in other runs."""
-    section = configs.load(stage2.Settings, "stage2", name, [], Console(quiet=True))
+    section = configs.load(stage2.Settings, "stage2", name, [], QUIET)
     paper = name in ("clevr", "clevr_dc", "edit", "levir", "spot")
     assert section.decoder.reference_quirks is paper
     assert section.reference_quirks is False
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [({"facts": {}}, "^facts: "), ({"decoder": {"width": 16, "heads": 3}}, "^decoder.width 16")],
+)
+def test_settings_are_checked_before_any_data(
+    tmp_path: Path, values: dict[str, object], expected: str
+) -> None:
+    """Keeps away: minutes of reading, and of --init, before an error that was clear at once."""
+    settings = build(stage2.Settings, values, "test", "docs")
+    request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
+    with pytest.raises(UserError, match=expected):
+        stage2.prepare(settings, request)

@@ -30,3 +30,10 @@ def test_every_process_has_a_log_of_its_own(
     assert log.read_text() == "Ray talks"
     assert other.read_text() == "of another job"
     assert not old.exists()
+
+
+def test_messages_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    """Keeps away: lines of a job that rich breaks at 80 columns in a log file."""
+    line = "the folder [v2] also has shards " + "of a split with a long name " * 10
+    output.messages().print(line)
+    assert capfd.readouterr().err == f"{line}\n"

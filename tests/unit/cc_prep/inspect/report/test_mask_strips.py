@@ -65,3 +65,12 @@ def test_an_empty_mask_is_shown_and_none_is_not(known: bool) -> None:
     masks = (EMPTY, EMPTY, EMPTY) if known else ()
     for strip in of_both(FrameSequence(pair(0), FRAMES, {}, *masks)):
         assert list(masks_of(strip)) == (["change mask"] if known else [])
+
+
+def test_points_of_the_curve_stand_below_the_middle_of_their_frames() -> None:
+    """Keeps away: a curve beside its frames: each is STRIP_PX wide, with GAP_PX between two."""
+    [strip, _] = of_both(FrameSequence(pair(0), FRAMES, {}))
+    curve = strips.with_scores(strip, {"penalty": [0.0, 0.5, 0.0], "keyframes": [1]}).curve
+    assert curve is not None
+    assert curve.width == 3 * 128 + 2 * 4
+    assert [x for x, _, _, _ in curve.points] == [curve.width / 2]

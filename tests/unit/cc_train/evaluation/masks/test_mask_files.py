@@ -37,8 +37,8 @@ def test_class_ids_and_raw_values_are_the_same(tmp_path: Path) -> None:
     )
     mixed = files.score(str(tmp_path / "p"), str(tmp_path / "raw r"), 3)
     assert ids.classes == ("road", "building")
-    assert ids.figures() == raw.figures() == mixed.figures()
-    assert ids.figures()["IoU"] == {"unchanged": 50, "road": 50, "building": 50}
+    assert ids.to_json() == raw.to_json() == mixed.to_json()
+    assert ids.to_json()["IoU"] == {"unchanged": 50, "road": 50, "building": 50}
 
 
 def test_binary_masks_of_any_kind(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_binary_masks_of_any_kind(tmp_path: Path) -> None:
         ("ids", (PREDICTED > 0).astype(np.uint8)),
         ("bits", PREDICTED > 0),
     ):
-        figures = files.score(write(tmp_path / name, mask), references).figures()
+        figures = files.score(write(tmp_path / name, mask), references).to_json()
         assert figures["IoU"] == {"unchanged": 50, "change": 50}
         assert figures["mIoU"] == figures["mIoU-change"] == figures["IoU-any"] == 50
     palette = Image.fromarray((PREDICTED > 0).astype(np.uint8), "P")
     palette.putpalette([9, 9, 9, 200, 0, 0])
     (tmp_path / "palette").mkdir()
     palette.save(tmp_path / "palette/test_0.png")
-    assert files.score(str(tmp_path / "palette"), references).figures()["IoU-any"] == 50
+    assert files.score(str(tmp_path / "palette"), references).to_json()["IoU-any"] == 50
 
 
 def test_more_classes_have_numbers(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_masks_of_samples_are_scored(tmp_path: Path) -> None:
     entries, items = shard_items.captioned([pattern])
     scores, captions = score_captioner.score(Points(), entries, items, 1, QUIET)
     assert scores.masks is not None
-    figures = scores.figures()["masks"]
+    figures = scores.to_json()["masks"]
     assert (figures["pairs"], figures["unchanged pairs"], figures["false alarms"]) == (3, 1, 100)
     assert figures["IoU"]["change"] == pytest.approx(100 * (16 + 8) / (32 + 16 + 16))
     evaluation.write(tmp_path / "out", scores, items, captions)
@@ -111,7 +111,7 @@ def test_a_captioner_or_shards_without_masks(tmp_path: Path) -> None:
     entries, items = shard_items.captioned([write(tmp_path, (None, ("change",)))])
     scores, _ = score_captioner.score(Points(), entries, items, 1, QUIET)
     assert scores.masks is None
-    assert "masks" not in scores.figures()
+    assert "masks" not in scores.to_json()
 
 
 def test_masks_of_other_classes_are_left_out(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_masks_are_written_as_anybody_s_are_scored(tmp_path: Path) -> None:
     assert [file.stem for file in sorted(true.iterdir())] == keys[1:2]
     (predicted / f"{keys[2]}.png").unlink()
     assert scores.masks is not None
-    assert files.score(str(predicted), str(true)).figures() == scores.masks.figures()
+    assert files.score(str(predicted), str(true)).to_json() == scores.masks.to_json()
 
 
 def test_masks_of_somebody_else_are_left_alone(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_equal_to_plain_numpy(case: tuple[int, list[tuple[np.ndarray, np.ndarray
     counter = MaskCounter(names)
     for reference, prediction in masks:
         counter.add(reference, prediction)
-    figures = counter.scores.figures()
+    figures = counter.scores.to_json()
     true, predicted = (np.concatenate([pair[i].ravel() for pair in masks]) for i in (0, 1))
     of_class = [plainly(true == i, predicted == i) for i in range(classes + 1)]
     known = [one["IoU"] for one in of_class if not math.isnan(one["IoU"])]
@@ -80,7 +80,7 @@ def counted(*masks: tuple[list[list[int]], list[list[int]]], names: tuple[str, .
     counter = MaskCounter(names)
     for reference, prediction in masks:
         counter.add(np.array(reference, np.uint8), np.array(prediction, np.uint8))
-    return counter.scores.figures()
+    return counter.scores.to_json()
 
 
 def test_the_conventions_by_hand() -> None:
