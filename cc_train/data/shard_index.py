@@ -158,8 +158,8 @@ def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -
                 f"{entry.shard}: {entry.key} holds tokens of "
                 f"{_tokenizer_words(entry.tokenizer, entry.tokenizer_sha256)}, where those of "
                 f"{_tokenizer_words(name, sha256)} are wanted",
-                "Build these shards anew with that tokenizer (--set tokenize.weights=…), or give "
-                "others",
+                "Build these shards anew with that tokenizer (the same tokenize.weights and "
+                "tokenize.config), or give others",
             )
 
 

@@ -83,7 +83,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     assert "theirs (SHA-256 efefefefefef…)" in message
     assert "t (SHA-256 cdcdcdcdcdcd…)" in message
     assert str(others) in message
-    assert "--set tokenize.weights" in message
+    assert "the same tokenize.weights and tokenize.config" in message
     for sha256 in (None, "ef" * 32):
         with pytest.raises(UserError, match="holds tokens of t "):
             shard_index.require_tokenizer(mine, sha256, "t")

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load
 
 from cc_prep import manifest, storage
+from cc_prep.errors import UserError
 from cc_prep.settings import build
+from cc_prep.weights import networks
 from cc_train import configs
 from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.training.task import Request, Task
-from tests import token_shards
+from tests import small_weights, token_shards
 
 SCENES = 6
 NETWORK = {"width": 64, "layers": 1, "text_length": 4}
 
 
-def prepared(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
+def prepared(
+    folder: Path,
+    system: str,
+    init: Path | None = None,
+    *,
+    tokenizer: dict[str, Any] | None = None,
+    **values: object,
+) -> Task:
     """The task of a stage on shards of six scenes of two pairs, one of which is held out."""
-    shards, vqgan = token_shards.write(folder, SCENES)
+    shards, vqgan = token_shards.write(folder, SCENES, tokenizer=tokenizer)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
     loop = {"batch_size": 2, "device": "cpu", "epochs": 1}
     own = {"loop": loop, "vqgan": str(vqgan), **values}
@@ -103,3 +114,24 @@ def test_manifests_of_the_paper_s_settings_keep_its_decoder(name: str) -> None:
     paper = name in ("clevr", "clevr_dc", "edit", "levir", "spot")
     assert section.decoder.reference_quirks is paper
     assert section.reference_quirks is False
+
+
+def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
+    """Keeps away: attention that `tokenize.config` dropped, and that a training used: the features
+    of another network than the one that made its targets, without a word."""
+    place = tmp_path / "vqgan.safetensors"
+    vqgan = str(small_weights.write_vqgan(place, attention=(2,)))
+    config = {"ddconfig": {"resolution": 64, "attn_resolutions": []}}
+    network, file, unused = networks.vqgan(vqgan, config)
+    tokenizer = networks.tokenizer_meta(network, file, unused, config)
+    values = {"network": NETWORK, "frames": "pixels", "vqgan": vqgan}
+    for system in ("stage1", "stage2"):
+        task = prepared(tmp_path, system, tokenizer=tokenizer, **values)
+        made_with = load(task.files["vqgan.safetensors"])
+        assert made_with.keys() == network.state_dict().keys()
+        assert task.about["tokenizer_sha256"] == tokenizer["tokenizer_sha256"]
+    # The same file with all of its attention is another network, and so is another file.
+    other = {**tokenizer, "tokenizer_sha256": "0" * 64}
+    for meta in (other, {**other, "tokenizer_config": None}, {**other, "tokenizer_config": 1}):
+        with pytest.raises(UserError, match="their digests differ"):
+            prepared(tmp_path, "stage1", tokenizer=meta, **values)
