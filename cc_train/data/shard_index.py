@@ -129,7 +129,7 @@ def require_facts(entries: Sequence[Entry]) -> None:
     if not any(value is not None for value in facts([*first.values()])):
         raise UserError(
             "facts: none of these data sets says what truly changed",
-            "Give shards of scenes that `cc-prep synth` rendered, or set facts=null",
+            "Give shards of scenes that `cc-prep synth` rendered, or add --set facts=null",
         )
 
 

@@ -66,7 +66,7 @@ def test_metas_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_shards_without_facts_are_refused(tmp_path: Path) -> None:
     """Keeps away: a training with `facts` that learned captions alone, and said so nowhere."""
     bare = shard_index.read([str(write(tmp_path / "a", facts=None))])
-    with pytest.raises(UserError, match=r"none of these data sets says .* or set facts=null"):
+    with pytest.raises(UserError, match=r"none of these data sets says .* or add --set facts=null"):
         shard_index.require_facts(bare)
     rendered = write(tmp_path / "b", dataset="rendered", facts={"type": "none"})
     shard_index.require_facts([*bare, *shard_index.read([str(rendered)])])
