@@ -13,6 +13,7 @@ from safetensors.torch import save
 
 from cc_prep import weights
 from cc_prep.errors import UserError
+from cc_prep.formats import provenance
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights import networks
@@ -66,7 +67,9 @@ def find(data: Split, file: str | None) -> VQGAN:
         )
     located = weights.locate(file or made_with)
     if located.sha256 == digest:
-        return networks.vqgan(file or made_with)[0]
+        network = networks.vqgan(file or made_with)[0]
+        _check_older(data.train, file or made_with, network)
+        return network
     config = _tokenizer_config(data.train)
     if config is not None and config.get("sha256") == located.sha256:
         network, located, unused = networks.vqgan(file or made_with, {"ddconfig": config})
@@ -76,6 +79,25 @@ def find(data: Split, file: str | None) -> VQGAN:
         f"the tokens were made with {made_with}, not with {located.name}: their digests differ",
         "Name the file that they were made with: --set vqgan=FILE",
     )
+
+
+def _check_older(entries: Sequence[Entry], file: str, network: VQGAN) -> None:
+    """Refuses shards whose tokens are of `network` without attention that it has.
+
+    Older versions dropped it without a word in the samples; the folder's provenance says so.
+    Raises UserError.
+    """
+    if not network.config.attention:
+        return
+    for folder in sorted({entry.shard.rpartition("/")[0] or "." for entry in entries}):
+        settings = (provenance.read(folder) or {}).get("settings", {})
+        config = settings.get("tokenize", {}).get("config")
+        if config is not None and networks.vqgan(file, config)[0].config != network.config:
+            raise UserError(
+                f"{folder}: tokenize.config dropped attention of {file}, and the samples do not "
+                "say so: an older version built them",
+                "Build these shards anew",
+            )
 
 
 def _tokenizer_config(entries: Sequence[Entry]) -> dict[str, Any] | None:

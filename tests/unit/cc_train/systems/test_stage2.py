@@ -11,6 +11,8 @@ from safetensors.torch import load
 
 from cc_prep import manifest, storage
 from cc_prep.errors import UserError
+from cc_prep.formats import provenance, training_shards
+from cc_prep.formats.base import VERSIONS
 from cc_prep.settings import build
 from cc_prep.weights import networks
 from cc_train import configs
@@ -135,3 +137,25 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
     for meta in (other, {**other, "tokenizer_config": None}, {**other, "tokenizer_config": 1}):
         with pytest.raises(UserError, match="their digests differ"):
             prepared(tmp_path, "stage1", tokenizer=meta, **values)
+
+
+@pytest.mark.parametrize(("kept", "refused"), [([], True), ([16], False)])
+def test_older_shards_without_some_attention_are_refused(
+    tmp_path: Path, kept: list[int], refused: bool
+) -> None:
+    """Keeps away: the same of shards whose samples do not say what was dropped."""
+    place = tmp_path / "vqgan.safetensors"
+    vqgan = str(small_weights.write_vqgan(place, attention=(2,)))
+    config = {"ddconfig": {"resolution": 64, "attn_resolutions": kept}}
+    record = {
+        "format": training_shards.FORMAT.name,
+        "format_version": VERSIONS[training_shards.FORMAT.name],
+        "settings": {"tokenize": {"weights": vqgan, "config": config}},
+    }
+    storage.write_json(str(tmp_path / provenance.FILE), record)
+    values = {"network": NETWORK, "frames": "pixels", "vqgan": vqgan}
+    if refused:
+        with pytest.raises(UserError, match=r"dropped attention of .* Build these shards anew"):
+            prepared(tmp_path, "stage1", tokenizer={}, **values)
+    else:
+        prepared(tmp_path, "stage1", tokenizer={}, **values)
