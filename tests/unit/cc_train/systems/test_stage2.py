@@ -139,14 +139,14 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
             prepared(tmp_path, "stage1", tokenizer=meta, **values)
 
 
-@pytest.mark.parametrize(("kept", "refused"), [([], True), ([16], False)])
+@pytest.mark.parametrize(("resolutions", "refused"), [([], True), ([16], False)])
 def test_older_shards_without_some_attention_are_refused(
-    tmp_path: Path, kept: list[int], refused: bool
+    tmp_path: Path, resolutions: list[int], refused: bool
 ) -> None:
     """Keeps away: the same of shards whose samples do not say what was dropped."""
     place = tmp_path / "vqgan.safetensors"
     vqgan = str(small_weights.write_vqgan(place, attention=(2,)))
-    config = {"ddconfig": {"resolution": 64, "attn_resolutions": kept}}
+    config = {"ddconfig": {"resolution": 64, "attn_resolutions": resolutions}}
     record = {
         "format": training_shards.FORMAT.name,
         "format_version": VERSIONS[training_shards.FORMAT.name],
