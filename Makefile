@@ -27,7 +27,8 @@ DOCS    := $(VENV)/.docs-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test faults gpu-smoke wheel mutants docs lint format check bench \
-  interpolate score shards stage1 stage2 scorer chain mllm evaluate zoo-row ablation assets captioner-mini chain-mini
+  interpolate score shards stage1 stage2 pair scorer chain mllm evaluate zoo-row ablation assets captioner-mini \
+  chain-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -119,6 +120,12 @@ stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
 export PREPARE TRAIN MLLM_SHARDS
 SHARDS_ARE_WHOLE = grep -qs '"complete": true' '$(OUT)/shards/provenance.json' && \
   ls '$(OUT)'/shards/train-*.tar '$(OUT)'/shards/val-*.tar > /dev/null 2>&1
+pair: $(SETUP)  ## OUT/shards with features → the pair captioner: OUT/pair
+	@$(SHARDS_ARE_WHOLE) || \
+	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
+	$(BIN)/cc-train pair --config '$(DATASET)' --out '$(OUT)/pair' \
+	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
+
 scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
 	@$(SHARDS_ARE_WHOLE) || \
 	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"

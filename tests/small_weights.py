@@ -31,12 +31,16 @@ def write_clip4idc(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def write_vqgan(path: Path, seed: int = 0, levels: int = 3) -> Path:
-    """levels: of sizes; a token stands for a square of 2^(levels − 1) px a side."""
+def write_vqgan(
+    path: Path, seed: int = 0, levels: int = 3, attention: tuple[int, ...] = ()
+) -> Path:
+    """levels: of sizes; a token stands for a square of 2^(levels − 1) px a side. attention: the
+    levels that have it."""
     torch.manual_seed(seed)
     config = vqgan.Config(
-        channels=32, multipliers=(1,) * levels, blocks=1, latent=8, codes=CODES, code_width=8
-    )
+        channels=32, multipliers=(1,) * levels, blocks=1, latent=8, codes=CODES, code_width=8,
+        attention=attention,
+    )  # fmt: skip
     network = vqgan.VQGAN(config)
     network.quantize.embedding.weight.data.normal_()
     save_file(network.state_dict(), path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,17 +31,22 @@ def write(
     backbone: Path | None = None,
     images: bool = False,
     facts: Facts | None = None,
+    tokenizer: dict[str, Any] | None = None,
 ) -> tuple[str, Path]:
     """Shards of so many scenes of two pairs each: the pattern that names them, and the VQGAN.
 
     backbone: the file of a VQGAN whose features they are said to hold. images: they hold noise as
-    the images of before and after. facts: what all of them say truly changed.
+    the images of before and after. facts: what all of them say truly changed. tokenizer: what they
+    say of a VQGAN that lies there already.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors")
+    vqgan = folder / "vqgan.safetensors"
+    if tokenizer is None:
+        small_weights.write_vqgan(vqgan)
     rng = np.random.default_rng(0)
     meta = {"frames": FRAMES, "height": GRID[0] * FACTOR, "width": GRID[1] * FACTOR,
-            "tokenizer": "vqgan", "tokenizer_sha256": sha256(vqgan)}  # fmt: skip
+            "tokenizer": "vqgan", "tokenizer_sha256": sha256(vqgan),
+            **(tokenizer or {})}  # fmt: skip
     with training_shards.write_shard(str(folder / f"{split}-000000.tar")) as (writer, written):
         for scene in range(scenes):
             for kind in KINDS:

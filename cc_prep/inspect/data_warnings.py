@@ -75,10 +75,30 @@ def of_dark(references: Sequence[str]) -> Iterator[str]:
 
 def of_sizes(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
     """Faults of pairs whose two images differ in size, of each that could be read."""
+    for key, differ in _of_two_sizes(pairs, sizes):
+        yield f"{key}: sizes differ ({differ}). Set image_size to resize both"
+
+
+def of_resized(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
+    """A note of such pairs where each image is made a square, whatever size it had."""
+    listed = [f"{key} ({differ})" for key, differ in _of_two_sizes(pairs, sizes)]
+    if listed:
+        have = f"{len(listed)} pairs have" if len(listed) > 1 else "1 pair has"
+        rest = f" and {len(listed) - FEW} more" if len(listed) > FEW else ""
+        yield (
+            f"{have} images of two sizes: {', '.join(listed[:FEW])}{rest}. Each image is resized "
+            "to image_size by itself; cc-train caption refuses such pairs, so resize yours first"
+        )
+
+
+def _of_two_sizes(
+    pairs: Iterable[ImagePair], sizes: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Each pair whose images differ in size, by its key, and both sizes."""
     for pair in pairs:
         before, after = sizes.get(pair.before), sizes.get(pair.after)
         if before and after and before != after:
-            yield f"{pair.key}: sizes differ ({before} and {after}). Set image_size to resize both"
+            yield pair.key, f"{before} and {after}"
 
 
 def of_split_file(split: str, pairs: Iterable[ImagePair], ids: Iterable[str]) -> Iterator[str]:

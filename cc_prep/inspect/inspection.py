@@ -120,9 +120,11 @@ def _look_at_images(
     results, unreadable = read_every_image(manifest, pairs, look, None, progress)
     inspection.faults += unreadable
     inspection.image_sizes = dict(Counter(size for size, _, _ in results.values()).most_common())
-    if manifest.image_size is None:  # otherwise both are made squares of it
-        sizes = {reference: size for reference, (size, _, _) in results.items()}
+    sizes = {reference: size for reference, (size, _, _) in results.items()}
+    if manifest.image_size is None:
         inspection.faults += list(data_warnings.of_sizes(pairs, sizes))
+    else:  # both are made squares of it
+        inspection.notes += list(data_warnings.of_resized(pairs, sizes))
     digests = {reference: digest for reference, (_, digest, _) in results.items()}
     inspection.notes += data_warnings.of_dark(
         [reference for reference, digest in digests.items() if digest in dark]

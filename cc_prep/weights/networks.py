@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights.registry import Located
 
 REFERENCE_INTRA_LAYERS = 9
+DECIDE_ATTENTION = ("resolution", "attn_resolutions")  # of taming-transformers' `ddconfig`
+TOKENIZER_CONFIG = "tokenizer_config"  # in a sample's JSON
 
 
 def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4IDC, Located]:
@@ -71,6 +74,40 @@ def vqgan(
     return network, file, unused
 
 
+def tokenizer_digest(network: VQGAN, file: Located, unused: Sequence[str]) -> str:
+    """What tells a VQGAN from others by its file and its attention: SHA-256, in hex.
+
+    unused: as `vqgan` returns it. The file's own digest, unless attention that is in the file was
+    dropped: then the network computes other features and tokens than the file alone would.
+    """
+    if not any(name.startswith("encoder.down.") and ".attn." in name for name in unused):
+        return file.sha256
+    identity = {"file": file.sha256, "attention": list(network.config.attention)}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def tokenizer_meta(
+    network: VQGAN,
+    file: Located,
+    unused: Sequence[str],
+    config: str | Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a training sample says of the VQGAN that made its tokens: see docs/formats.md.
+
+    config: as `vqgan` took it. Where it drops attention, the digest of the file and the part of
+    the configuration that does so are in there, so that a training makes the same network of the
+    same file. Raises UserError.
+    """
+    digest = tokenizer_digest(network, file, unused)
+    meta: dict[str, Any] = {"tokenizer": file.name, "tokenizer_sha256": digest}
+    meta["codes"] = network.config.codes
+    if config is not None and digest != file.sha256:
+        ddconfig = read_config(config)["ddconfig"]
+        settings = {key: ddconfig[key] for key in DECIDE_ATTENTION}
+        meta[TOKENIZER_CONFIG] = {"sha256": file.sha256, **settings}
+    return meta
+
+
 def backbone(name: str, name_or_file: str | None = None) -> tuple[nn.Module, Located]:
     """A frozen backbone for features, and its weights; None takes its own. Raises UserError."""
     name_or_file = name_or_file or BACKBONES[name].weights
@@ -105,7 +142,7 @@ def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values, dict) and isinstance(values.get(key), dict):
             values = values[key]
     known = values.get("ddconfig") if isinstance(values, dict) else None
-    if not isinstance(known, dict) or not {"resolution", "attn_resolutions"} <= known.keys():
+    if not isinstance(known, dict) or not known.keys() >= set(DECIDE_ATTENTION):
         raise UserError(
             f"{file}: no ddconfig with resolution and attn_resolutions in it",
             "Give the YAML beside the checkpoint",

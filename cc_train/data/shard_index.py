@@ -129,7 +129,7 @@ def require_facts(entries: Sequence[Entry]) -> None:
     if not any(value is not None for value in facts([*first.values()])):
         raise UserError(
             "facts: none of these data sets says what truly changed",
-            "Give shards of scenes that `cc-prep synth` rendered, or set facts=null",
+            "Give shards of scenes that `cc-prep synth` rendered, or add --set facts=null",
         )
 
 
@@ -158,8 +158,8 @@ def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -
                 f"{entry.shard}: {entry.key} holds tokens of "
                 f"{_tokenizer_words(entry.tokenizer, entry.tokenizer_sha256)}, where those of "
                 f"{_tokenizer_words(name, sha256)} are wanted",
-                "Build these shards anew with that tokenizer (--set tokenize.weights=…), or give "
-                "others",
+                "Build these shards anew with that tokenizer (the same tokenize.weights and "
+                "tokenize.config), or give others",
             )
 
 

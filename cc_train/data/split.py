@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from cc_prep.settings import Section
 from cc_train.data import order, shard_index
 from cc_train.data.mirroring import exchange_sides
 from cc_train.data.shard_index import Entry
-from cc_train.text import Vocabulary
+from cc_train.text import TextCodec, Vocabulary
 
 VALID_DIGEST = "valid_sha256"
 NO_CAPTIONS = ("the shards hold no captions", "Give shards of a captioned data set")
@@ -56,6 +57,13 @@ class Split:
         return [self.first["height"], self.first["width"]]
 
 
+class DecoderSettings(Protocol):
+    """What `captioned` reads of a decoder's settings: the words of a caption and two marks."""
+
+    @property
+    def length(self) -> int: ...
+
+
 class CaptionSettings(Protocol):
     """What `captioned` reads of a captioner's settings; see `vocabulary` for the others."""
 
@@ -71,6 +79,9 @@ class CaptionSettings(Protocol):
     @property
     def mirror(self) -> float: ...
 
+    @property
+    def decoder(self) -> DecoderSettings: ...
+
 
 def captioned(
     shards: Sequence[str], valid: Sequence[str], settings: CaptionSettings, console: Console
@@ -78,7 +89,9 @@ def captioned(
     """The samples that a captioner is trained and validated on, and its words. Raises UserError."""
     data = with_captions(read(shards, valid, settings.validation_split, console), console)
     file, least = settings.vocabulary, settings.min_word_count
-    return data, vocabulary(data.train, file, least, console, settings.mirror > 0)
+    words = vocabulary(data.train, file, least, console, settings.mirror > 0)
+    note_cut_captions(data.train, words, settings.decoder.length, console)
+    return data, words
 
 
 def with_captions(data: Split, console: Console) -> Split:
@@ -149,3 +162,24 @@ def vocabulary(
         words = codec([*words.words, *(word for word in others if word not in words.ids)])
     console.print(f"{len(captions):,} captions, {len(words)} words")
     return words
+
+
+def note_cut_captions(
+    entries: Sequence[Entry], codec: TextCodec, length: int, console: Console
+) -> None:
+    """Says how many training captions are too long for a decoder, which learns their first part.
+
+    length: `decoder.length`, which counts the begin and the end mark too.
+    """
+    captions = Counter(caption for entry in entries for caption in entry.captions)
+    lengths = Counter[int]()
+    for caption, times in captions.items():
+        # No caption has more tokens than bytes, so here nothing is cut.
+        ids, _ = codec.encode(caption, len(caption.encode()) + 2)
+        lengths[int((ids != codec.marks.pad).sum())] += times
+    cut = sum(times for needed, times in lengths.items() if needed > length)
+    if cut:
+        console.print(
+            f"{cut:,} of {lengths.total():,} captions are cut to {length - 2} words in training: "
+            f"decoder.length is {length}. With decoder.length={max(lengths)} none is"
+        )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "pattern",
     metavar="REGEX",
     help="A regular expression. Pairs whose `before` path has the same match (its first group, if "
-    "it has groups) are put into one split.",
+    "it has groups) are put into one split. The path is relative to the root: before/site3-01.png.",
 )
 @click.option(
     "--seed",
@@ -79,7 +79,7 @@ def split(
 
     \b
     Example:
-      cc-prep split mine --shares train=80,test=20 --group-by '^site(\\d+)'
+      cc-prep split mine --shares train=80,test=20 --group-by 'site(\\d+)'
     """
     from cc_prep import manifest, storage
     from cc_prep.datasets import detect_layout, splitting
@@ -196,11 +196,10 @@ def _groups(
     except re.error as error:
         raise UserError(f"--group-by {pattern}: {error}", "Give a regular expression") from None
     matches = {pair.id: expression.search(pair.before) for pair in pairs}
-    missing = [id for id, match in matches.items() if match is None]
+    missing = [pair.before for pair in pairs if matches[pair.id] is None]
     if missing:
         raise UserError(
-            f"--group-by {pattern}: finds nothing in {len(missing)} paths, such as that of "
-            f"{missing[0]!r}",
-            "Let it match every path of before",
+            f"--group-by {pattern}: finds nothing in {len(missing)} paths, such as {missing[0]}",
+            "Let it match the path of every image before, relative to the root",
         )
     return {id: m[1] if m.re.groups else m[0] for id, m in matches.items() if m is not None}

@@ -57,11 +57,10 @@ class Build(StagedStep):
         self.tokenizer, self.extractor = None, None
         if manifest.tokenize.weights != NONE:
             self.use(manifest.tokenize)
-            network, file, _ = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
+            config = manifest.tokenize.config
+            network, file, unused = networks.vqgan(manifest.tokenize.weights, config)
             self.tokenizer = Tokenizer(network, device)
-            self.meta["tokenizer"] = self.check(file).name
-            self.meta["tokenizer_sha256"] = file.sha256
-            self.meta["codes"] = network.config.codes
+            self.meta |= networks.tokenizer_meta(network, self.check(file), unused, config)
         settings = manifest.features
         self.feature_files = None
         if settings.folder is not None:

@@ -34,6 +34,11 @@ CHAIN = (
     "--set regions.queries=4 --set regions.pixel_width=8 --set regions.layers=1 "
     "--set decoder.width=32 --set decoder.heads=2 --set decoder.hidden=32 --set decoder.layers=1"
 )
+PAIR = (
+    "--steps 2 --set loop.batch_size=2 --set loop.device=cpu --set loop.threads=1 "
+    "--set loop.warmup_steps=1 --set encoder.width=32 --set encoder.heads=2 "
+    "--set decoder.width=32 --set decoder.heads=2 --set decoder.hidden=32 --set decoder.layers=1"
+)
 SCORER = (
     "--steps 2 --set loop.batch_size=2 --set loop.device=cpu --set loop.threads=1 "
     "--set encoder.width=32 --set encoder.heads=2 --set encoder.layers=1 "
@@ -112,6 +117,21 @@ def test_from_raw_files_to_scorer(
         assert sample.meta.get("mask_classes") == MASK_CLASSES.get(name)
         if name in MASK_CLASSES:
             assert sample.mask().any() == (sample.meta["kind"] == "change")
+
+
+@pytest.mark.parametrize("name", ["clevr", "spot"])
+def test_from_raw_files_to_the_pair_captioner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prepare: Command
+) -> None:
+    """Keeps away: a public data set, with unchanged pairs or without, that `pair` cannot learn."""
+    MAKERS[name](tmp_path / "data")
+    monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
+    places = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
+    sizes = "--set image_size=32 --set features.threads=1"
+    run_what_make_says(prepare, "pair", *places, f"PREPARE={sizes}", f"ARGS={PAIR}")
+    run_what_make_says(prepare, "evaluate", *places, "RUN=pair")
+    scores = json.loads((tmp_path / "out/pair/evaluation/scores.json").read_text())
+    assert scores["groups"]["total"]["pairs"] > 0
 
 
 @pytest.mark.parametrize("name", MASK_CLASSES)

@@ -41,7 +41,7 @@ def holds(words: list[str], part: list[str]) -> bool:
     return any(words[i : i + len(part)] == part for i in range(len(words)))
 
 
-@pytest.mark.parametrize("target", ["scorer", "chain", "mllm"])
+@pytest.mark.parametrize("target", ["pair", "scorer", "chain", "mllm"])
 def test_places_with_spaces_and_quoted_settings(tmp_path: Path, target: str) -> None:
     """Keeps away: half a path, and a syntax error of the shell for a setting in quotes."""
     out = str(tmp_path / "an out")
@@ -50,6 +50,8 @@ def test_places_with_spaces_and_quoted_settings(tmp_path: Path, target: str) -> 
     assert {words[0] for words in preparations} >= {"build"}
     assert all(holds(words, WORDS) and holds(words, ["--out", out]) for words in preparations)
     assert verify == ["verify", f"{out}/shards"]
+    assert training[0] == target
+    assert holds(training, ["--out", f"{out}/{target}"])
     assert holds(training, WORDS)
     assert holds(training, ["--shards", f"{out}/shards/train-*.tar"])
 

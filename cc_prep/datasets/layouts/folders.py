@@ -2,6 +2,7 @@
 
     [split/]before/NAME.png, [split/]after/NAME.png    also A and B; endings may differ
     [split/]captions/NAME.txt                          a caption a line, where there are any
+    [split/]unchanged.txt                              names of pairs in which nothing changed
     [split/]masks/NAME.png                             non-zero where something changed
     [split/]masks_before/NAME.png, masks_after/…       what vanished; what appeared
 
@@ -15,15 +16,16 @@ from dataclasses import replace
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files, masks, split_file
-from cc_prep.datasets.layouts.annotation_files import Images, by_stem
+from cc_prep.datasets.layouts.annotation_files import Images, by_stem, is_image
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
-from cc_prep.records import CHANGE, ImagePair
+from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 
 WANTED = (
     "Put the images there as before/NAME.png and after/NAME.png, or name the folder with --root"
 )
 SIDES = (("before", "after"), ("A", "B"))
+UNCHANGED = "unchanged.txt"
 
 
 def parts(root: str) -> dict[str, bool]:
@@ -41,7 +43,8 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits by split and name. Raises UserError."""
     if manifest.split_file is None:
-        return [pair for place in _places(manifest) for pair in _of(manifest, place)]
+        listed = [pair for place in _places(manifest) for pair in _of(manifest, place)]
+        return masks.with_empty(listed)
     return split_file.with_splits(manifest, pairs_for_split_file(manifest))
 
 
@@ -50,11 +53,12 @@ def pairs_for_split_file(manifest: Manifest) -> list[ImagePair]:
 
     There the pair's folder is a part of an id: the same name may stand in several.
     """
-    return [
+    listed = [
         replace(pair, id=f"{place}{pair.id}")
         for place in _places(manifest, any_name=True)
         for pair in _of(manifest, place)
     ]
+    return masks.with_empty(listed)
 
 
 def _places(manifest: Manifest, any_name: bool = False) -> list[str]:
@@ -101,6 +105,8 @@ def faults(manifest: Manifest) -> list[str]:
         }
         strays = sorted(captioned - (names[0] & names[1]))
         problems += [f"{place}captions/{name}.txt belongs to no pair" for name in strays]
+        unknown = sorted(_unchanged(root, place) - (names[0] & names[1]))
+        problems += [f"{place}{UNCHANGED}: {name} is the name of no pair" for name in unknown]
         for folder in (*sides, *masks.FOLDERS):
             problems += annotation_files.image_faults(root, f"{place}{folder}")
     return problems
@@ -113,6 +119,7 @@ def _of(manifest: Manifest, place: str) -> list[ImagePair]:
     mask_folders = [f"{place}{folder}" for folder in masks.FOLDERS]
     images = Images(root, [*(f"{place}{side}" for side in sides), *mask_folders])
     names = [_names(root, f"{place}{side}") for side in sides]
+    unchanged = _unchanged(root, place)
     caption_files = frozenset(storage.list_files(storage.join(root, f"{place}captions"), ".txt"))
     return [
         masks.with_masks(
@@ -120,10 +127,10 @@ def _of(manifest: Manifest, place: str) -> list[ImagePair]:
                 dataset=manifest.name,
                 split=split,
                 id=name,
-                kind=CHANGE,
+                kind=NO_CHANGE if name in unchanged else CHANGE,
                 before=images.of(f"{place}{sides[0]}/{name}"),
                 after=images.of(f"{place}{sides[1]}/{name}"),
-                captions=_captions(root, f"{place}captions/{name}.txt")
+                captions=_lines(root, f"{place}captions/{name}.txt")
                 if f"{name}.txt" in caption_files
                 else (),
             ),
@@ -135,7 +142,16 @@ def _of(manifest: Manifest, place: str) -> list[ImagePair]:
     ]
 
 
-def _captions(root: str, file: str) -> tuple[str, ...]:
+def _unchanged(root: str, place: str) -> frozenset[str]:
+    """The names in the list of pairs without a change, as NAME or NAME.png; none without a list."""
+    if not storage.exists(storage.join(root, f"{place}{UNCHANGED}")):
+        return frozenset()
+    lines = _lines(root, f"{place}{UNCHANGED}")
+    return frozenset(name.rpartition(".")[0] if is_image(name) else name for name in lines)
+
+
+def _lines(root: str, file: str) -> tuple[str, ...]:
+    """The lines of a text file that are not empty. Raises UserError."""
     place = storage.join(root, file)
     try:
         lines = storage.read_bytes(place).decode("utf-8-sig").replace("\r", "\n").split("\n")

@@ -63,6 +63,11 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: a run of this system, or of `pair`, whose encoder and decoder this one has too.
     """
+    if not settings.trunk_rate and request.init is None:
+        raise UserError(
+            "trunk_rate=0 leaves encoder and decoder untrained, and without --init they are random",
+            "Give --init, such as captioner-mini, or set trunk_rate=1",
+        )
     if settings.losses.contrast and settings.loop.grad_accum_steps > 1:
         raise UserError(
             "losses.contrast is over a whole batch, which cannot be accumulated",

@@ -5,7 +5,7 @@ The VQGAN made the shards' tokens, and the backbone, where frames are seen by it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ from safetensors.torch import save
 
 from cc_prep import weights
 from cc_prep.errors import UserError
+from cc_prep.formats import provenance
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights import networks
 from cc_train.data import feature_statistics, shard_index
 from cc_train.data.collate import Reads
+from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
 from cc_train.layers import frozen_backbone, named_weights
 from cc_train.layers.feature_grid import Pooling
@@ -52,22 +55,60 @@ def about(made_with: Mapping[str, Any], features: FrameFeatures) -> dict[str, An
 def find(data: Split, file: str | None) -> VQGAN:
     """The VQGAN that made the shards' tokens. Raises UserError for another one.
 
-    file: where it has no name of its own.
+    file: where it has no name of its own. Where `tokenize.config` dropped attention of that file,
+    the samples say so, and it is dropped here too.
     """
     check(data)
-    made_with = str(data.first["tokenizer"])
+    made_with, digest = str(data.first["tokenizer"]), data.first["tokenizer_sha256"]
     if file is None and not weights.is_known(made_with):
         raise UserError(
             f"the tokens were made with {made_with}, which is a file of somebody's",
             "Name that file with --set vqgan=FILE",
         )
-    network, located, _ = networks.vqgan(file or made_with)
-    if located.sha256 != data.first["tokenizer_sha256"]:
-        raise UserError(
-            f"the tokens were made with {made_with}, not with {located.name}: their digests differ",
-            "Name the file that they were made with: --set vqgan=FILE",
-        )
-    return network
+    located = weights.locate(file or made_with)
+    if located.sha256 == digest:
+        network = networks.vqgan(file or made_with)[0]
+        _check_older(data.train, file or made_with, network)
+        return network
+    config = _tokenizer_config(data.train)
+    if config is not None and config.get("sha256") == located.sha256:
+        network, located, unused = networks.vqgan(file or made_with, {"ddconfig": config})
+        if networks.tokenizer_digest(network, located, unused) == digest:
+            return network
+    raise UserError(
+        f"the tokens were made with {made_with}, not with {located.name}: their digests differ",
+        "Name the file that they were made with: --set vqgan=FILE",
+    )
+
+
+def _check_older(entries: Sequence[Entry], file: str, network: VQGAN) -> None:
+    """Refuses shards whose tokens are of `network` without attention that it has.
+
+    Older versions dropped it without a word in the samples; the folder's provenance says so.
+    Raises UserError.
+    """
+    if not network.config.attention:
+        return
+    for folder in sorted({entry.shard.rpartition("/")[0] or "." for entry in entries}):
+        settings = (provenance.read(folder) or {}).get("settings", {})
+        config = settings.get("tokenize", {}).get("config")
+        if config is not None and networks.vqgan(file, config)[0].config != network.config:
+            raise UserError(
+                f"{folder}: tokenize.config dropped attention of {file}, and the samples do not "
+                "say so: an older version built them",
+                "Build these shards anew",
+            )
+
+
+def _tokenizer_config(entries: Sequence[Entry]) -> dict[str, Any] | None:
+    """What the first readable sample says of `tokenize.config`: the index does not hold it."""
+    for entry in entries:
+        try:
+            config = entry.read().meta.get(networks.TOKENIZER_CONFIG)
+        except (DamagedShard, FileNotFoundError):
+            continue  # training counts it, and ends if there are too many
+        return config if isinstance(config, dict) else None
+    return None
 
 
 def grid(first: dict[str, Any], vqgan: VQGAN) -> tuple[int, int]:

@@ -145,6 +145,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     data = split.with_captions(data, request.console)
     codec = vocabulary(settings, data.train, request.console)
+    split.note_cut_captions(data.train, codec, settings.decoder.length, request.console)
     first = feature_statistics.first_features(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     spec = BackboneSpec.of_json(about["backbone"])

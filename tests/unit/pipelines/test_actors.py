@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cc_prep import manifest
+from cc_prep import manifest, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
 from cc_prep.records import FrameSequence, ImagePair
@@ -17,6 +17,7 @@ from cc_prep.steps.interpolation import check_truth
 from pipelines.actors import Interpolate, StepBase, use_threads
 from pipelines.fingerprint import with_absolute_paths
 from pipelines.worker.build_step import Build
+from tests import small_weights
 
 
 @pytest.fixture
@@ -156,6 +157,34 @@ def test_training_shards_need_no_truth(root: Path) -> None:
     full = pair("a", "b", truth=((0.5, "none.png"),))
     [members] = build([full])
     assert not isinstance(members, RejectedPair)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_tokenizer_is_told_by_its_attention_too(root: Path, dropped: bool) -> None:
+    """Keeps away: one digest of two networks, so that a training takes the other one silently.
+    Without a configuration, or with one that drops nothing, it is the file's own digest."""
+    file = small_weights.write_vqgan(root / "vqgan.safetensors", attention=(2,))
+    located = weights.locate(str(file))
+    config = {"ddconfig": {"resolution": 64, "attn_resolutions": [] if dropped else [16]}}
+    settings = ["interpolate.method=crossfade", "interpolate.depth=1", "image_size=32"]
+    settings += ["score.weights=none", "keyframes.k=0", f"tokenize.weights={file}"]
+    metas = []
+    for more in ([], [f"tokenize.config={json.dumps(config)}"]):
+        build = Build(
+            manifest.load("synth", [*settings, *more], str(root)),
+            {located.name: located.sha256}, frozenset({"interpolate"}), "none", "cpu",
+        )  # fmt: skip
+        [members] = build([pair("a", "b")])
+        assert isinstance(members, dict)
+        metas.append(meta(members))
+    plain, configured = metas
+    assert plain["tokenizer_sha256"] == located.sha256
+    assert "tokenizer_config" not in plain
+    if dropped:
+        assert configured.pop("tokenizer_sha256") != plain.pop("tokenizer_sha256")
+        expected = {"sha256": located.sha256, **config["ddconfig"]}
+        assert configured.pop("tokenizer_config") == expected
+    assert configured == plain
 
 
 def test_float32_is_float32_on_a_gpu() -> None:

@@ -65,15 +65,21 @@ def own(root: Path, *overrides: str) -> Manifest:
 
 
 def test_two_sizes_of_a_pair_are_a_fault_where_nothing_resizes(tmp_path: Path) -> None:
-    """Keeps away: a data set without a fault, all of whose pairs a job then rejects."""
+    """Keeps away: a data set without a fault, all of whose pairs a job then rejects; and no word of
+    pairs that are trained on, and that `cc-train caption` then refuses."""
     for split in ("train", "test"):
         image(tmp_path / f"{split}/before/a.png", 1)
         image(tmp_path / f"{split}/after/a.png", 2)
     Image.new("RGB", (40, 32)).save(tmp_path / "test/after/a.png")
-    assert not any("sizes" in line for line in inspect(own(tmp_path), ["train", "test"]).faults)
+    resized = inspect(own(tmp_path), ["train", "test"])
+    assert not any("sizes" in line for line in resized.faults)
+    [note] = [note for note in resized.notes if "sizes" in note]
+    assert note.startswith("1 pair has images of two sizes: own-test-a-change (32×32 and 40×32). ")
+    assert "cc-train caption refuses such pairs" in note
     faults = inspect(own(tmp_path, "image_size=null"), ["train", "test"]).faults
     line = "own-test-a-change: sizes differ (32×32 and 40×32). Set image_size to resize both"
     assert [fault for fault in faults if "sizes" in fault] == [line]
+    assert not any("sizes" in note for note in inspect(own(tmp_path), ["train"]).notes)
 
 
 def test_images_that_are_as_good_as_black_are_noted(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_metas_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_shards_without_facts_are_refused(tmp_path: Path) -> None:
     """Keeps away: a training with `facts` that learned captions alone, and said so nowhere."""
     bare = shard_index.read([str(write(tmp_path / "a", facts=None))])
-    with pytest.raises(UserError, match=r"none of these data sets says .* or set facts=null"):
+    with pytest.raises(UserError, match=r"none of these data sets says .* or add --set facts=null"):
         shard_index.require_facts(bare)
     rendered = write(tmp_path / "b", dataset="rendered", facts={"type": "none"})
     shard_index.require_facts([*bare, *shard_index.read([str(rendered)])])
@@ -83,7 +83,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     assert "theirs (SHA-256 efefefefefef…)" in message
     assert "t (SHA-256 cdcdcdcdcdcd…)" in message
     assert str(others) in message
-    assert "--set tokenize.weights" in message
+    assert "the same tokenize.weights and tokenize.config" in message
     for sha256 in (None, "ef" * 32):
         with pytest.raises(UserError, match="holds tokens of t "):
             shard_index.require_tokenizer(mine, sha256, "t")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from rich.console import Console
 from cc_prep.errors import UserError
 from cc_train.data import order, split
 from cc_train.data.shard_index import Entry
+from cc_train.systems.pair_training import PairSettings
+from cc_train.systems.scorer.words import ScorerWords
+from cc_train.text import Vocabulary
 from tests import token_shards
 
 
@@ -102,3 +106,30 @@ def test_words_of_mirrored_captions_can_be_learned() -> None:
     plain = split.vocabulary(captioned, None, 1, QUIET)
     mirrored = split.vocabulary(captioned, None, 1, QUIET, mirrored=True)
     assert mirrored.words == [*plain.words, "right", "rightmost"]
+
+
+def test_captions_that_are_cut_are_counted() -> None:
+    """Keeps away: a decoder that learns half of each caption, of which nothing is said."""
+    console = Console(record=True, file=io.StringIO())
+    texts = ("it is gone", "it is gone", "the small red cube is gone.", "nothing")
+    some = [Entry(f"d-{i}-change", "a.tar", 0, 1, captions=(t,)) for i, t in enumerate(texts)]
+    for codec in (Vocabulary.of(texts), ScorerWords.of(texts)):
+        split.note_cut_captions(some, codec, 9, console)
+        assert console.export_text() == ""
+        split.note_cut_captions(some, codec, 4, console)
+        most = 9 if isinstance(codec, Vocabulary) else 8  # SCORER's words have no full stop
+        assert console.export_text() == (
+            "3 of 4 captions are cut to 2 words in training: decoder.length is 4. With "
+            f"decoder.length={most} none is\n"
+        )
+
+
+def test_a_training_says_how_many_captions_it_cuts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = [replace(entry, captions=("a b c",)) for entry in entries("1", "2")]
+    monkeypatch.setattr(split.shard_index, "read", lambda patterns: known)
+    console = Console(record=True, file=io.StringIO())
+    settings = PairSettings.model_validate({"decoder": {"length": 4}})
+    split.captioned(["x"], [], settings, console)
+    assert "2 of 2 captions are cut to 2 words" in console.export_text()

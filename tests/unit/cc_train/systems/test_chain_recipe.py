@@ -65,6 +65,14 @@ def test_a_contrast_over_micro_batches_is_refused_by_its_name() -> None:
         recipe.prepare(settings, Request([], [], Path("run")))
 
 
+def test_a_trunk_that_nothing_trained_is_not_left_as_it_is() -> None:
+    """Keeps away: random encoder and decoder that never learn, by the settings of pairs.yaml."""
+    settings = recipe.Settings.model_validate({"trunk_rate": 0})
+    with pytest.raises(UserError, match="without --init they are random") as raised:
+        recipe.prepare(settings, Request([], [], Path("run")))
+    assert "Give --init, such as captioner-mini, or set trunk_rate=1" in str(raised.value)
+
+
 def test_a_run_of_another_system_is_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

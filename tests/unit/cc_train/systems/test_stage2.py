@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load
 
 from cc_prep import manifest, storage
 from cc_prep.errors import UserError
+from cc_prep.formats import provenance, training_shards
+from cc_prep.formats.base import VERSIONS
 from cc_prep.settings import build
+from cc_prep.weights import networks
 from cc_train import configs
 from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.training.task import Request, Task
-from tests import token_shards
+from tests import small_weights, token_shards
 
 SCENES = 6
 QUIET = Console(quiet=True)
 NETWORK = {"width": 64, "layers": 1, "text_length": 4}
 
 
-def prepared(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
+def prepared(
+    folder: Path,
+    system: str,
+    init: Path | None = None,
+    *,
+    tokenizer: dict[str, Any] | None = None,
+    **values: object,
+) -> Task:
     """The task of a stage on shards of six scenes of two pairs, one of which is held out."""
-    shards, vqgan = token_shards.write(folder, SCENES)
+    shards, vqgan = token_shards.write(folder, SCENES, tokenizer=tokenizer)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
     loop = {"batch_size": 2, "device": "cpu", "epochs": 1}
     own = {"loop": loop, "vqgan": str(vqgan), **values}
@@ -119,3 +131,46 @@ def test_settings_are_checked_before_any_data(
     request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
     with pytest.raises(UserError, match=expected):
         stage2.prepare(settings, request)
+
+
+def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
+    """Keeps away: attention that `tokenize.config` dropped, and that a training used: the features
+    of another network than the one that made its targets, without a word."""
+    place = tmp_path / "vqgan.safetensors"
+    vqgan = str(small_weights.write_vqgan(place, attention=(2,)))
+    config = {"ddconfig": {"resolution": 64, "attn_resolutions": []}}
+    network, file, unused = networks.vqgan(vqgan, config)
+    tokenizer = networks.tokenizer_meta(network, file, unused, config)
+    values = {"network": NETWORK, "frames": "pixels", "vqgan": vqgan}
+    for system in ("stage1", "stage2"):
+        task = prepared(tmp_path, system, tokenizer=tokenizer, **values)
+        made_with = load(task.files["vqgan.safetensors"])
+        assert made_with.keys() == network.state_dict().keys()
+        assert task.about["tokenizer_sha256"] == tokenizer["tokenizer_sha256"]
+    # The same file with all of its attention is another network, and so is another file.
+    other = {**tokenizer, "tokenizer_sha256": "0" * 64}
+    for meta in (other, {**other, "tokenizer_config": None}, {**other, "tokenizer_config": 1}):
+        with pytest.raises(UserError, match="their digests differ"):
+            prepared(tmp_path, "stage1", tokenizer=meta, **values)
+
+
+@pytest.mark.parametrize(("resolutions", "refused"), [([], True), ([16], False)])
+def test_older_shards_without_some_attention_are_refused(
+    tmp_path: Path, resolutions: list[int], refused: bool
+) -> None:
+    """Keeps away: the same of shards whose samples do not say what was dropped."""
+    place = tmp_path / "vqgan.safetensors"
+    vqgan = str(small_weights.write_vqgan(place, attention=(2,)))
+    config = {"ddconfig": {"resolution": 64, "attn_resolutions": resolutions}}
+    record = {
+        "format": training_shards.FORMAT.name,
+        "format_version": VERSIONS[training_shards.FORMAT.name],
+        "settings": {"tokenize": {"weights": vqgan, "config": config}},
+    }
+    storage.write_json(str(tmp_path / provenance.FILE), record)
+    values = {"network": NETWORK, "frames": "pixels", "vqgan": vqgan}
+    if refused:
+        with pytest.raises(UserError, match=r"dropped attention of .* Build these shards anew"):
+            prepared(tmp_path, "stage1", tokenizer={}, **values)
+    else:
+        prepared(tmp_path, "stage1", tokenizer={}, **values)

@@ -220,7 +220,7 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
         ),
         (["--distance", "x"], "--distance x. Give 0 to 64 bits, or none"),
         (["--group-by", "("], "Give a regular expression"),
-        (["--group-by", "zzz"], "finds nothing in 30 paths"),
+        (["--group-by", "^site"], "finds nothing in 30 paths, such as before/site0_00.png. Let it"),
         (["--group", "site"], "folders has no columns. Use --group-by"),
         (["--group", "a", "--group-by", "b"], "Give one of them"),
         (["--set", "layout=levir_cc"], "levir_cc comes with its splits"),

@@ -10,6 +10,7 @@ from cc_prep import datasets, manifest
 from cc_prep.datasets.layouts import folders
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
+from cc_prep.records import EMPTY_MASK
 
 
 def settings(root: Path) -> Manifest:
@@ -77,3 +78,17 @@ def test_folders_of_pairs_that_are_no_split_are_named(tmp_path: Path) -> None:
         f"{name}/ has pairs too, which are left out: those in the root are read"
         for name in ("holdout", "train")
     ]
+
+
+def test_pairs_without_a_change_are_listed(tmp_path: Path) -> None:
+    """Keeps away: unchanged pairs that count as changed, since folders could not say so."""
+    names = ("a", "b.1", "c")
+    touch(tmp_path, *(f"{side}/{name}.png" for side in ("before", "after") for name in names))
+    (tmp_path / "unchanged.txt").write_text("b.1\nc.png\n\nnone\n")
+    expected = ["change", "no_change", "no_change"]
+    assert [pair.kind for pair in datasets.pairs(settings(tmp_path), "train")] == expected
+    assert [pair.kind for pair in folders.pairs_for_split_file(settings(tmp_path))] == expected
+    assert folders.faults(settings(tmp_path)) == ["unchanged.txt: none is the name of no pair"]
+    touch(tmp_path, "masks/a.png")
+    listed = datasets.pairs(settings(tmp_path), "train")
+    assert [pair.mask for pair in listed] == ["masks/a.png", EMPTY_MASK, EMPTY_MASK]
