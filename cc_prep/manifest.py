@@ -88,7 +88,7 @@ class Masks(Section):
         if self.classes and len({isinstance(value, str) for value in listed}) > 1:
             raise ValueError("classes and unchanged are numbers, or all of them are colours")
         if len(set(listed)) < len(listed):
-            raise ValueError("a value stands for two classes")
+            raise ValueError("two classes have the same value")
         if len(self.classes) > MOST_CLASSES:
             raise ValueError(f"more than {MOST_CLASSES} classes")
         if not self.classes and (self.land_cover or self.unchanged != (0,)):

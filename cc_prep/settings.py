@@ -64,7 +64,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in seen:
-                    problem = f"{key.value} stands there twice"
+                    problem = f"{key.value} occurs twice"
                     raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
                 seen.add((key.tag, key.value))
         return node

@@ -52,7 +52,7 @@ class Calibration:
                 None if strangest is None else float(strangest),
             )
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{place}: its calibration is damaged", "Export it anew") from None
+            raise UserError(f"{place}: its calibration is damaged", "Export it again") from None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a run's settings."""

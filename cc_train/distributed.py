@@ -234,7 +234,7 @@ def _of_lost(store: Any, ranks: Ranks, error: Exception) -> str:
         return f"rank {ranks.rank} stopped, since {cause}"
     return (
         f"rank {ranks.rank}: the exchange with the other processes failed, perhaps because one "
-        f"ended; the same command goes on from the last checkpoint ({_in_a_line(error)})"
+        f"ended; the same command resumes from the last checkpoint ({_in_a_line(error)})"
     )
 
 

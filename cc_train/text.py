@@ -204,7 +204,7 @@ def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
     if text.describe() != dict(description):
         raise UserError(
             f"{folder}: {', '.join(text.files())}: not what the run was trained with",
-            "Restore the file, or train anew",
+            "Restore the file, or train again",
         )
     return text
 

@@ -134,7 +134,7 @@ def _tokenizer_weights(manifest: Manifest, console: Console) -> dict[str, str]:
     factor = network.config.factor
     if manifest.image_size is not None and manifest.image_size % factor:
         raise UserError(
-            f"image_size {manifest.image_size} is not in whole tokens of {factor} px",
+            f"image_size ({manifest.image_size}) is not divisible by the token size ({factor} px)",
             f"Set image_size={max(1, round(manifest.image_size / factor)) * factor}",
         )
     if unused:
@@ -180,7 +180,7 @@ def _imported_features(settings: Features) -> dict[str, str]:
             "Set features.mirrored=false, or leave features.folder out",
         )
     if not storage.is_folder(settings.folder):
-        raise UserError(f"features.folder {settings.folder}: no such folder", "Look at the path")
+        raise UserError(f"features.folder {settings.folder}: no such folder", "Check the path")
     if settings.weights is None:
         return {}
     file = networks.backbone(settings.backbone, settings.weights)[1]

@@ -221,7 +221,7 @@ def _run_workers(
                 left.pop(done.shard, None)
             break
         except BrokenDevices as error:
-            console.print(f"{error}; the job goes on without it", highlight=False)
+            console.print(f"{error}; the job continues without it", highlight=False)
             pool = without_devices(pool, error)
         finally:
             with contextlib.suppress(OSError, StoreFailed):

@@ -110,7 +110,7 @@ def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) ->
     if not shards:
         raise UserError(
             f"{manifest.root}: no pairs in {', '.join(splits)}",
-            f"Look at it with: cc-prep inspect {manifest.name}",
+            f"Check it with: cc-prep inspect {manifest.name}",
         )
     return shards
 

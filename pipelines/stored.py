@@ -144,7 +144,7 @@ def plan_from_sequences(
             raise UserError(
                 f"{folder}: all pairs of {', '.join(rejected)} were rejected, as "
                 f"{rejects.FILE} there says",
-                f"Mend them and run {maker} --retry-rejects",
+                f"Fix them and run {maker} --retry-rejects",
             )
         raise UserError(
             f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"

@@ -155,7 +155,7 @@ def _check_text(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:
             except UnicodeEncodeError:
                 shown = text.encode("utf-8", "backslashreplace").decode()
                 raise UserError(
-                    f"{manifest.root}: '{shown}' is not UTF-8", "Rename the file, or mend the text"
+                    f"{manifest.root}: '{shown}' is not UTF-8", "Rename the file, or fix the text"
                 ) from None
 
 

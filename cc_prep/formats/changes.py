@@ -56,7 +56,7 @@ class Region:
             raise ValueError(f"a region has the box {box!r} and the centre {centre!r}")
         x0, y0, x1, y1 = box
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-            raise ValueError(f"the box {box} lies outside {width}×{height}")
+            raise ValueError(f"the box {box} is outside {width}×{height}")
         numbers = [value[name] for name in names[2:6]]
         if not _are(numbers, 4, int, float) or type(value["kept"]) is not bool:
             raise ValueError(f"a region has the figures {numbers} and kept {value['kept']!r}")

@@ -19,7 +19,7 @@ def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
     image_pairs = list(pairs)
     repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:
-        yield f"{split}: {repeated} captions stand in their pair already"
+        yield f"{split}: {repeated} captions are repeated within their pair"
     captions = [caption for pair in image_pairs for caption in pair.captions]
     for trait, odd in (
         ("characters beyond ASCII", lambda c: not c.isascii() and not _invisible(c)),

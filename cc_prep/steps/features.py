@@ -46,7 +46,8 @@ class FeatureExtractor:
         if height % self.multiple or width % self.multiple:
             raise RejectedPair(
                 Reason.SIZE_NOT_DIVISIBLE,
-                f"{width}×{height} is not in steps of {self.multiple} px; set image_size",
+                f"{width}×{height} px: not divisible by {self.multiple}, the step of the backbone; "
+                "set image_size",
             )
         chosen = sorted(set(numbers))
         pixels = torch.tensor(frames[chosen], device=self.device).permute(0, 3, 1, 2).float() / 255

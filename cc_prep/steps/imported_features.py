@@ -76,7 +76,7 @@ def file_of(image: str) -> str:
     path = PurePosixPath(image)
     if path.is_absolute() or "://" in image:
         raise UserError(
-            f"features.folder: {image} does not lie below the data set's root",
+            f"features.folder: {image} is not below the data set's root",
             "Build with a backbone, or name the images relative to the root",
         )
     parts = [_renamed(part) for part in path.parts[:-1]]

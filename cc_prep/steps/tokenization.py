@@ -35,7 +35,7 @@ class Tokenizer:
         if height % factor or width % factor:
             raise RejectedPair(
                 Reason.SIZE_NOT_DIVISIBLE,
-                f"{width}×{height} is not in whole tokens of {factor} px; set image_size",
+                f"{width}×{height} px: not divisible by {factor}, the token size; set image_size",
             )
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():

@@ -303,7 +303,7 @@ def _bucket_is_there(place: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UserError(f"{place}: {error}", "Make the bucket first") from None
+        raise UserError(f"{place}: {error}", "Create the bucket first") from None
 
 
 def remove(place: str) -> None:

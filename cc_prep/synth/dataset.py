@@ -106,7 +106,7 @@ def _render_all(tasks: Sequence[Callable[[], int]], workers: int | None) -> Iter
                 yield job.result()
         except BrokenProcessPool:
             raise JobFailed(
-                "a renderer was killed; the same command goes on where it was"
+                "a renderer was killed; the same command resumes where it stopped"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

@@ -130,7 +130,7 @@ def verify(name: str) -> Located:
     _check_known(name)
     path = cached_path(name)
     remedy = (
-        f"Run: cc-prep weights fetch {name}" if name in REGISTRY else "Install this package anew"
+        f"Run: cc-prep weights fetch {name}" if name in REGISTRY else "Install this package again"
     )
     if not path.exists():
         raise UserError(f"weights {name} are not at {path}", remedy)

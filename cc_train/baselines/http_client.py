@@ -166,12 +166,12 @@ def _refused(
         if endpoint.key is None:
             remedy = f"It wants a key: set {endpoint.variable}, or name another --key-variable"
         else:
-            remedy = f"Look at the key in {endpoint.variable}"
+            remedy = f"Check the key in {endpoint.variable}"
         return UserError(f"{endpoint}: not allowed (HTTP {code})", remedy)
     if code == 404:
         return UserError(
             f"{endpoint}: not there (HTTP 404)",
-            f"Look at --url, which often ends in /v1, and whether the server has a model {model!r}",
+            f"Check --url, which often ends in /v1, and whether the server has a model {model!r}",
         )
     if code == 429 and any(word in words for word in OUT_OF_MONEY):
         return UserError(

@@ -24,7 +24,7 @@ GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
 LONGEST_BREAK = 60.0  # seconds between two tries, unless the server asks for more
 LONGEST_WAIT = 900.0  # seconds; a server that asks for more is not waited for
-AGAIN = "The same command goes on from here"
+AGAIN = "The same command resumes from here"
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def _start(init: str) -> Path:
     if not place.exists() and weights.is_known(init):
         return weights.fetch(init).path
     if not place.exists():
-        raise UserError(f"--init {init}: no such file or folder", "Look at the path")
+        raise UserError(f"--init {init}: no such file or folder", "Check the path")
     return place
 
 

@@ -16,13 +16,13 @@ Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
 """A path or URL, `video.mp4#frame=12`, uint8 [H, W, 3] RGB or [H, W] grey, or a PIL image."""
 
 REMEDIES = {
-    Reason.MISSING_IMAGE: "Look at the path",
+    Reason.MISSING_IMAGE: "Check the path",
     Reason.IMAGE_TOO_SMALL: "Give a larger image",
     Reason.IMAGE_TOO_LARGE: "Shrink it first",
     Reason.UNREADABLE_VIDEO: "Name a frame that it has, such as VIDEO#frame=0",
 }
 # What is no image: of arrays and PIL images, and of files.
-UNREADABLE = ("Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey", "Save it anew, as PNG or JPEG")
+UNREADABLE = ("Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey", "Save it again, as PNG or JPEG")
 
 
 def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:

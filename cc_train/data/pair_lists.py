@@ -31,7 +31,7 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
         yield from _of_folder(place)
         return
     if not place.exists():
-        raise UserError(f"{place}: no such file or folder", "Look at the path")
+        raise UserError(f"{place}: no such file or folder", "Check the path")
     if place.suffix == ".json":
         raise UserError(f"{place}: neither a CSV nor JSON lines", LISTS)
     try:

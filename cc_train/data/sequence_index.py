@@ -78,7 +78,7 @@ def _none_of(pattern: str) -> UserError:
     there = sorted({SHARD_NUMBER.sub("*.tar", name) for name in names})
     what = f"{pattern}: no such file"
     if not there:
-        return UserError(what, "Quote it, and look at the path")
+        return UserError(what, "Check the path, and quote the pattern")
     listed = ", ".join(there[:MOST_LISTED])
     return UserError(f"{what}; found: {listed}", "Give one of these, or another folder")
 

@@ -20,7 +20,7 @@ from cc_prep.formats.training_shards import INDEX_META, TrainingSample
 from cc_prep.records import Facts
 from cc_train.data.sequence_index import expand
 
-ADVICE = "Give shards that `cc-prep build` wrote, or make them anew"
+ADVICE = "Give shards that `cc-prep build` wrote, or rebuild them"
 NAMES = "If these are two data sets, build one under another name: cc-prep build … --set name=…"
 BLOCK = tarfile.BLOCKSIZE
 END_MARK = 2 * BLOCK  # of zeros, at the end of every whole tar
@@ -143,7 +143,7 @@ def facts_of(meta: Mapping[str, Any]) -> Facts | None:
     try:
         return None if meta.get("facts") is None else Facts.from_json(meta["facts"])
     except ValueError as error:
-        raise UserError(f"{meta.get('key')}: {error}", "Build these shards anew") from None
+        raise UserError(f"{meta.get('key')}: {error}", "Rebuild these shards") from None
 
 
 def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -> None:
@@ -158,7 +158,7 @@ def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -
                 f"{entry.shard}: {entry.key} holds tokens of "
                 f"{_tokenizer_words(entry.tokenizer, entry.tokenizer_sha256)}, where those of "
                 f"{_tokenizer_words(name, sha256)} are wanted",
-                "Build these shards anew with that tokenizer (--set tokenize.weights=…), or give "
+                "Rebuild these shards with that tokenizer (--set tokenize.weights=…), or give "
                 "others",
             )
 
@@ -212,7 +212,7 @@ def _scanned(place: str) -> list[Entry]:
             for member in tar:
                 key, extension = parts_of(member, place)
                 if key in rows and (key != last or extension == "json"):
-                    raise DamagedShard(f"{place}: {member.name}: the key stands there twice")
+                    raise DamagedShard(f"{place}: {member.name}: the key occurs twice")
                 if key not in rows:
                     if extension != "json":
                         raise UserError(f"{place}: {member.name} comes before its .json", ADVICE)

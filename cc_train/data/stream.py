@@ -25,7 +25,7 @@ from cc_train.distributed import Ranks
 
 Drawn = tuple[TrainingSample, np.random.Generator]
 SKIPPED = "skipped"  # where a batch names the samples that could not be read
-REMEDY = "look at the shards with `cc-prep verify`, or make them anew"
+REMEDY = "check the shards with `cc-prep verify`, or rebuild them"
 
 
 class StreamSettings(Section):

@@ -106,7 +106,7 @@ def look_classes(looks: Looks) -> list[int]:
         if getattr(looks, name) not in names:
             raise UserError(
                 f"facts: {getattr(looks, name)!r} is no {name} that can be learned",
-                f"Build these shards anew; a {name} is {', '.join(names)}",
+                f"Rebuild these shards; a {name} is {', '.join(names)}",
             )
     return [names.index(getattr(looks, name)) for name, names in LOOKS.items()]
 

@@ -81,7 +81,7 @@ def _samples(sources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             for sample in training_shards.read(place):
                 yield {"__key__": sample.key, "__url__": place, **_decoded(sample)}
         except DamagedShard as error:
-            raise UserError(f"{place}: {error}", "Make this shard anew") from None
+            raise UserError(f"{place}: {error}", "Rebuild this shard") from None
 
 
 def _decoded(sample: TrainingSample) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _reads(sample: TrainingSample, inputs: Inputs) -> Reads:
         f"{sample.key} holds {stored} of {_size(sample)} images, not those of "
         f"{inputs.backbone or 'any backbone'} of {width}×{height} images, which the captioner "
         "reads, and no images of before and after",
-        "Build these shards anew with the features that the captioner was trained on",
+        "Rebuild these shards with the features that the captioner was trained on",
     )
 
 

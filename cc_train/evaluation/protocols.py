@@ -66,7 +66,7 @@ def read() -> Mapping[str, Protocol]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{FILE.name}: {place}: {first['msg']}", "Mend that entry") from None
+        raise UserError(f"{FILE.name}: {place}: {first['msg']}", "Fix that entry") from None
 
 
 def get(name: str) -> Protocol:

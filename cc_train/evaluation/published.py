@@ -205,4 +205,4 @@ def _read(file: Path) -> Published:
         place = ".".join(map(str, first["loc"]))
         mistake = first["msg"].removeprefix("Value error, ")
         where = f"{file.name}: {place}" if place else file.name
-        raise UserError(f"{where}: {mistake}", "Mend that entry") from None
+        raise UserError(f"{where}: {mistake}", "Fix that entry") from None

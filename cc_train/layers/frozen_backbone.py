@@ -220,6 +220,6 @@ def read(
         network = backbones.rebuild(spec.name, weights.read_tensors(place))
     except RuntimeError:
         raise UserError(
-            f"{place}: not the weights of {spec.name}", "Restore it, or train anew"
+            f"{place}: not the weights of {spec.name}", "Restore it, or train again"
         ) from None
     return FrozenBackbone(network, spec)

@@ -170,7 +170,7 @@ def _entry(folder: Path) -> Entry:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{folder / ROW}: {where}: {first['msg']}", "Mend that entry") from None
+        raise UserError(f"{folder / ROW}: {where}: {first['msg']}", "Fix that entry") from None
     scores = _scores(folder / SCORES)
     files = tuple(sorted(p.name for p in folder.iterdir() if p.name != ROW))
     return Entry(folder.name, row, scores, files, _check(folder, scores))
@@ -239,7 +239,7 @@ def rescored(
     if different:
         raise UserError(
             f"{what}: its captions do not have its scores: {', '.join(different)}",
-            "Evaluate them again, and make the row anew",
+            "Evaluate them again, and add the row again",
         )
     return figures
 
@@ -280,4 +280,4 @@ def _json(place: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{place}: no such file", "Evaluate first: cc-train evaluate") from None
     except ValueError as error:
-        raise UserError(f"{place}: not JSON ({error})", "Make it anew") from None
+        raise UserError(f"{place}: not JSON ({error})", "Write the file again") from None

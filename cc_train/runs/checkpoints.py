@@ -27,7 +27,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.storage import sha256
 
 FOLDER = "checkpoints"
-DAMAGED = "Restore it, or train on: the same command goes on from the one before"
+DAMAGED = "Restore it, or run the same command: it resumes from the checkpoint before"
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 # A figure, whether more of it is better, and a second figure, of which more is better, that decides
 # where the first one is equal.

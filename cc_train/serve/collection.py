@@ -66,7 +66,7 @@ class Collection:
         """A pair. Raises UserError if it is not there."""
         with self._lock:
             if id not in self._rows:
-                raise UserError(f"no pair is called {id!r}", "Load the page anew")
+                raise UserError(f"no pair is called {id!r}", "Reload the page")
             return self._rows[id]
 
     def put(
@@ -101,7 +101,7 @@ class Collection:
         """Takes a pair out, with its files. Raises UserError if it is not there, or cannot be."""
         with self._lock:
             if id not in self._rows:
-                raise UserError(f"no pair is called {id!r}", "Load the page anew")
+                raise UserError(f"no pair is called {id!r}", "Reload the page")
             row = self._rows[id]
             with _refused(f"{id} cannot be removed"):
                 self._write({one: rest for one, rest in self._rows.items() if one != id})
@@ -167,7 +167,7 @@ def _refused(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "Look at the folder, and whether its disk is full"
+        remedy = "Check the folder, and whether its disk is full"
         raise UserError(f"{what} ({error.strerror or error})", remedy) from None
 
 

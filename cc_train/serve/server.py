@@ -264,7 +264,7 @@ def _image(place: str) -> tuple[bytes, str]:
             return storage.read_bytes(place), kind
         return images.encode_image(images.read(place), "png", 0), TYPES[".png"]
     except (OSError, RejectedPair) as error:
-        raise UserError(f"{Path(place).name}: {error}", "Look at the file") from None
+        raise UserError(f"{Path(place).name}: {error}", "Check the file") from None
 
 
 def _bytes(content: Mapping[str, Any], side: str) -> tuple[bytes, str]:

@@ -51,7 +51,10 @@ class Encoder(Section):
     def check(self) -> None:
         """Raises UserError if the width cannot be divided among the heads."""
         if self.width % self.heads:
-            raise UserError("encoder.width is not in encoder.heads even parts", "Set one of them")
+            raise UserError(
+                f"encoder.width ({self.width}) is not divisible by encoder.heads ({self.heads})",
+                "Change one of them",
+            )
 
     def config(self, grid: tuple[int, int, int]) -> pair_encoder.Config:
         """For a backbone's features: channels, rows and columns."""

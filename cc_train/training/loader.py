@@ -17,7 +17,7 @@ from cc_train.data.stream import Source
 from cc_train.training.settings import Loop
 
 WORKER_DIED = (
-    "a loader worker died (out of memory?); the same command goes on from the last checkpoint"
+    "a loader worker died (out of memory?); the same command resumes from the last checkpoint"
 )
 
 

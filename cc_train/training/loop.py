@@ -69,7 +69,7 @@ def fit(
                 _log_validate_save(trainer, source, logger, step + 1, stopped)
                 if stopped and step + 1 < settings.steps:
                     raise JobFailed(
-                        f"stopped at step {step + 1}; the same command goes on from there"
+                        f"stopped at step {step + 1}; the same command resumes from there"
                     )
         finally:
             if logger is not None:
@@ -84,7 +84,7 @@ def _say_that_it_goes_on(trainer: Trainer, start: int, console: Console) -> None
     if start == steps:
         console.print(f"all {steps} steps are done", highlight=False)
         return
-    console.print(f"going on at step {start}", highlight=False)
+    console.print(f"resuming at step {start}", highlight=False)
     if before not in (None, steps) and trainer.settings.schedule != "constant":
         text = f"{before} steps became {steps}: the learning rate follows"
         console.print(f"{text} the schedule of all {steps}", highlight=False)

@@ -229,7 +229,7 @@ def _first_rejects(folder: str) -> str:
     rejected = rejects.read(folder)
     first = "; ".join(f"{one.key}: {one.reason}, {one.message}" for one in rejected[:SHOWN_REJECTS])
     return (
-        f"{first}; all reasons: {folder}/{rejects.FILE}. Mend them and run the same command with "
+        f"{first}; all reasons: {folder}/{rejects.FILE}. Fix them and run the same command with "
         "--retry-rejects"
     )
 

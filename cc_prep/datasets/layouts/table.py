@@ -120,7 +120,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
         differing = [f for f in COLUMNS if getattr(earlier, f) != getattr(pair, f)]
         if differing:
             raise UserError(
-                f"{place}: row {number}: {pair.id!r} stands in an earlier row "
+                f"{place}: row {number}: {pair.id!r} is in an earlier row "
                 f"with another {differing[0]}",
                 "Give each pair its own id",
             )
@@ -140,7 +140,7 @@ def _once(
         same = KINDS.get(value.lower()) == KINDS.get(there.lower()) if name == "kind" else False
         if value and there and value != there and not same:
             raise UserError(
-                f"{place}: row {number}: {id!r} stands in an earlier row with another {name}",
+                f"{place}: row {number}: {id!r} is in an earlier row with another {name}",
                 "Give each pair its own id",
             )
         values[name] = value or there
@@ -167,7 +167,7 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
         id, group = _pair(manifest, place, number, row).id, _text(row, column)
         if group and group_of.setdefault(id, group) != group:
             raise UserError(
-                f"{place}: row {number}: {id!r} stands in an earlier row with another {column}",
+                f"{place}: row {number}: {id!r} is in an earlier row with another {column}",
                 "Give each pair one group",
             )
     if not group_of:

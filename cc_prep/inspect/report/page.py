@@ -51,7 +51,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
     )
     main = sequence_folder or token_folder
     if main is None:
-        remedy = "Give the folder that the sequences lie in too"
+        remedy = "Give the folder of the sequences too"
         raise UserError(f"{path}: neither sequences nor training shards", remedy)
     record = values_without_folders(provenance.read(main) or {})
     decode, notice = _decoder(token_folder)

@@ -243,7 +243,7 @@ def read_uncaptioned(place: str) -> list[Item]:
     if "annotations" in content:
         listed = content.get(coco.WITHOUT_CAPTIONS, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
-            raise UserError(f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids", "Make it anew")
+            raise UserError(f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids", "Run cc-prep references again")
         there = {meta["key"] for meta in uncaptioned}
         uncaptioned += [{"key": id} for id in listed if id not in there]
     return items(uncaptioned)
@@ -381,6 +381,6 @@ def _json(place: str) -> Any:
     try:
         return storage.read_json(place)
     except FileNotFoundError:
-        raise UserError(f"{place}: no such file", "Look at the path") from None
+        raise UserError(f"{place}: no such file", "Check the path") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error})", "Give a JSON file") from None

@@ -162,7 +162,7 @@ def _on_masks(rows: Sequence[Row]) -> list[str]:
         return []
     notes = [
         "mIoU, mIoU-change and F1: of predicted masks, see docs/masks.md; faithful: share of the "
-        "captions of a change whose mask lies on what they name, see docs/chain.md"
+        "captions of a change whose mask covers what they name, see docs/chain.md"
     ]
     if len({*masked.values()}) > 1:
         listed = "; ".join(f"{name}: {masks}" for name, masks in masked.items())

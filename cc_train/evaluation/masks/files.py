@@ -86,10 +86,10 @@ def _class_ids(place_of_value: dict[int, str], classes: int) -> dict[int, int]:
 def _pngs(folder: str) -> list[str]:
     """Names of the PNGs in a folder. Raises UserError."""
     if not storage.is_folder(folder):
-        raise UserError(f"{folder}: no such folder", "Look at the path")
+        raise UserError(f"{folder}: no such folder", "Check the path")
     names = sorted(storage.list_files(folder, ".png"))
     if not names:
-        raise UserError(f"{folder}: no PNG in it", "Give the folder that the masks lie in")
+        raise UserError(f"{folder}: no PNG in it", "Give the folder of the masks")
     return names
 
 

@@ -73,7 +73,8 @@ def geometry(
         )
     if side % (patch * merge):
         raise UserError(
-            f"model.image_size={side} is not in whole parts of {patch * merge} px",
+            f"model.image_size ({side}) is not divisible by the size of an image token "
+            f"({patch * merge} px)",
             f"Set a multiple of {patch * merge}",
         )
     count = side // patch

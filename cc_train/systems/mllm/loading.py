@@ -81,7 +81,7 @@ def place_of(name_or_folder: str | None) -> Path:
         raise UserError(
             f"{place}: no folder of a model (config.json is not there)",
             f"Set model.weights to a folder as save_pretrained writes it; for a run whose model "
-            f"lies elsewhere now, set {PLACE}",
+            f"has moved, set {PLACE}",
         )
     return place
 

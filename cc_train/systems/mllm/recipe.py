@@ -265,7 +265,7 @@ def _refuse(settings: Settings) -> None:
     if fewest > most:
         raise UserError(
             f"generation.min_new_tokens={fewest} is more than generation.max_new_tokens={most}",
-            "Set one of them",
+            "Change one of them",
         )
 
 

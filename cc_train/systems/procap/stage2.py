@@ -182,8 +182,9 @@ def _check(settings: Settings, width: int) -> None:
         )
     if settings.comparison is not None and width % settings.comparison.heads:
         raise UserError(
-            f"comparison.heads: {width} channels are not in {settings.comparison.heads} even parts",
-            "Set another number",
+            f"the encoder's width ({width}) is not divisible by comparison.heads "
+            f"({settings.comparison.heads})",
+            "Change comparison.heads",
         )
 
 

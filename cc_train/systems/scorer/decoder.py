@@ -42,8 +42,8 @@ class Config:
         """Raises UserError for widths that cannot be divided as they must."""
         if self.width % self.heads:
             raise UserError(
-                f"a width of {self.width} is not in {self.heads} even parts",
-                "Set encoder.width or decoder.heads",
+                f"encoder.width ({self.width}) is not divisible by decoder.heads ({self.heads})",
+                "Change one of them",
             )
         if self.word_width % 2:
             raise UserError(f"decoder.word_width {self.word_width} is odd", "Set an even one")

@@ -43,8 +43,9 @@ class Config:
         """Raises UserError if the width cannot be divided among the heads, or is odd."""
         if self.width % self.heads or self.width % 2:
             raise UserError(
-                f"encoder.width {self.width} is not in {self.heads} even parts",
-                "Set encoder.width or encoder.heads",
+                f"encoder.width ({self.width}) has to be even and divisible by encoder.heads "
+                f"({self.heads})",
+                "Change one of them",
             )
 
 

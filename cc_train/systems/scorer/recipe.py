@@ -200,7 +200,7 @@ def _initialise(
     if request.init is not None:
         _start_from(network, request.init, settings, codec)
         if settings.losses.cbr and settings.ways.trained_cbr:
-            request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
+            request.console.print("CBR starts from scratch: a run stores only the captioner's weights")
     elif network.standardise is not None:
         source = network.backbone.spec.source
         statistics = feature_statistics.over(entries, source, request.console, network.pooled)
@@ -242,8 +242,8 @@ def make(
     sizes.check()
     if settings.losses.cbr and sizes.width % CBR_HEADS:
         raise UserError(
-            f"encoder.width {sizes.width} is not in CBR's {CBR_HEADS} even parts",
-            "Set encoder.width to a multiple, or losses.cbr=0",
+            f"encoder.width ({sizes.width}) is not divisible by the {CBR_HEADS} heads of CBR",
+            f"Set encoder.width to a multiple of {CBR_HEADS}, or losses.cbr=0",
         )
     of_words = decoder.Config(len(codec), width=sizes.width, **settings.decoder.model_dump())
     of_words.check()
@@ -260,9 +260,9 @@ def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
     factor = -(-max(rows, columns) // largest)
     if rows % factor or columns % factor:
         raise UserError(
-            f"features of {rows} × {columns} are not in whole squares of {factor} × {factor}, as "
-            f"encoder.largest_grid={largest} asks",
-            "Set another one, or build the shards with another image_size",
+            f"a grid of {rows} × {columns} features is not divisible by {factor}, which "
+            f"encoder.largest_grid={largest} requires",
+            "Change encoder.largest_grid, or build the shards with another image_size",
         )
     return rows // factor, columns // factor
 
