@@ -327,7 +327,7 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
     if description is None and "features.npy" not in members:
         return None
     if not isinstance(description, dict) or "features.npy" not in members:
-        raise ValueError("features need both their entry in the .json and .features.npy; one is missing")
+        raise ValueError("features need an entry in the .json and a .features.npy; one is missing")
     backbone, sha256, frames = description["backbone"], description["sha256"], description["frames"]
     if not isinstance(backbone, str) or not isinstance(sha256, str):
         raise ValueError("features name no backbone")

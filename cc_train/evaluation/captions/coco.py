@@ -243,7 +243,10 @@ def read_uncaptioned(place: str) -> list[Item]:
     if "annotations" in content:
         listed = content.get(coco.WITHOUT_CAPTIONS, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
-            raise UserError(f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids", "Run cc-prep references again")
+            raise UserError(
+                f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids",
+                "Run cc-prep references again",
+            )
         there = {meta["key"] for meta in uncaptioned}
         uncaptioned += [{"key": id} for id in listed if id not in there]
     return items(uncaptioned)

@@ -200,7 +200,7 @@ def _initialise(
     if request.init is not None:
         _start_from(network, request.init, settings, codec)
         if settings.losses.cbr and settings.ways.trained_cbr:
-            request.console.print("CBR starts from scratch: a run stores only the captioner's weights")
+            request.console.print("CBR starts from scratch: a run does not store its weights")
     elif network.standardise is not None:
         source = network.backbone.spec.source
         statistics = feature_statistics.over(entries, source, request.console, network.pooled)
