@@ -50,15 +50,15 @@ class Captions(Section):
 
 
 class Table(Section):
-    """Where the `table` layout's table is, if it is not `pairs.*` in the root."""
+    """The table of the `table` layout, if it is not `pairs.*` in the root."""
 
     file: str | None = None
 
 
 class Levir(Section):
-    """Where the `levir_cc` layout has its parts; `{split}` stands for the split.
+    """Files and folders of the `levir_cc` layout; `{split}` is replaced by the split.
 
-    mask, mask_before, mask_after: folders that need not be there; null for none.
+    mask, mask_before, mask_after: optional folders; null for none.
     """
 
     captions: str = "LevirCCcaptions.json"
@@ -97,7 +97,7 @@ class Masks(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes 1 … K."""
+        """Names of the classes 1 … K."""
         return tuple(self.classes) or ("change",)
 
     @property

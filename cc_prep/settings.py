@@ -55,9 +55,9 @@ class _Loader(yaml.SafeLoader):
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """As PyYAML. Raises ComposerError for a key that stands twice.
+        """The node that PyYAML composes. Raises ComposerError for a key that occurs twice.
 
-        Not later: construction puts merged keys (`<<: *name`) beside those that stand there.
+        The check is here because the constructor adds merged keys (`<<: *name`) to the others.
         """
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()

@@ -73,9 +73,9 @@ class Ranks:
         return self.rank == 0
 
     def own_batches(self, count: int, batch: int) -> range:
-        """Where this rank's batches of so many items begin: the ranks take turns.
+        """First items of this rank's batches, out of `count` items; the ranks take turns.
 
-        A batch has the same items whatever the number of ranks.
+        A batch holds the same items whatever the number of ranks.
         """
         return range(self.rank * batch, count, batch * self.world)
 

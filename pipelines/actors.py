@@ -158,7 +158,7 @@ class Interpolate(StagedStep):
         self.video_frames = VideoFrames()
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """Pairs that will be read, in this order: frames of a video are then read in one pass."""
+        """Announces pairs that will be read, in this order, so that a video is read in one pass."""
         references = [
             storage.resolve(self.manifest.root, reference)
             for pair in pairs

@@ -188,7 +188,7 @@ def _imported_features(settings: Features) -> dict[str, str]:
 
 
 def _input_folders(source: str) -> tuple[str, str]:
-    """Where sequences and scores lie, if there are any."""
+    """Folders of sequences and scores in `source`; neither need exist."""
     return (
         storage.join(source, sequences.FORMAT.folder),
         storage.join(source, scores.FORMAT.folder),

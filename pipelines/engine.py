@@ -165,7 +165,7 @@ def run(
 
 
 def _environment(pool: Pool) -> dict[str, Any]:
-    """Of workers of a cluster that was joined; those of a Ray of our own have it from `start`."""
+    """Options for workers of a joined cluster; `start` sets them for a Ray of our own."""
     if pool.gpus or not os.environ.get("RAY_ADDRESS"):
         return {}
     return {"runtime_env": {"env_vars": ONE_ARENA}}

@@ -78,12 +78,12 @@ class Compute:
 
 
 def sequence_bytes(frames: int, pixels: int, codec: str) -> int:
-    """Of a sequence of `frames` images of so many pixels each."""
+    """Estimated bytes of a stored sequence of `frames` images of `pixels` pixels each."""
     return int(frames * 3 * pixels * SEQUENCE_SHARE[codec])
 
 
 def interpolated_bytes(manifest: Manifest, pair: ImagePair) -> int:
-    """Of the sequence that `interpolate` makes of a pair, whose image may have to be read."""
+    """Estimated bytes of the sequence of a pair; may read an image to learn its size."""
     frames = 2**manifest.interpolate.depth + 1
     if manifest.interpolate.keep_truth and manifest.interpolate.method != interpolation.TRUTH:
         frames += len(pair.truth)
@@ -117,7 +117,7 @@ def interpolation_memory(manifest: Manifest, pair: ImagePair) -> str | None:
 
 
 def training_bytes(manifest: Manifest) -> int:
-    """Of a sample of a training shard."""
+    """Estimated bytes of a sample of a training shard."""
     frames, rule = 2**manifest.interpolate.depth + 1, manifest.keyframes
     stored_images = {"keyframes": rule.k + 2, "all": frames, "none": 0}[rule.images]
     pixels = (manifest.image_size or UNKNOWN_SIDE) ** 2

@@ -165,7 +165,7 @@ def check_keyframes(manifest: Manifest) -> None:
 
 
 def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
-    """Where each file of weights lies whose name is in `digests`."""
+    """Paths, by name, of the manifest's own files of weights whose names are in `digests`."""
     files = (getattr(manifest, section).weights for section in SECTIONS_WITH_WEIGHTS)
     places = {
         _weights_identity(file): _absolute_weights(file)

@@ -181,7 +181,7 @@ def note_what_is_missing(
 
 
 def _rejected(records: Mapping[str, Mapping[str, Any]], splits: Sequence[str]) -> list[str]:
-    """Those of some splits that have shards, but no sample in any of them."""
+    """Splits, out of `splits`, whose shards hold no sample at all."""
     samples = Counter[str]()
     for name, record in records.items():
         samples[name.rpartition("-")[0]] += record["samples"]

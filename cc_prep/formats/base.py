@@ -38,7 +38,7 @@ class ShardFormat:
 
     @property
     def version(self) -> int:
-        """As it stands in the provenance."""
+        """The version of the format, as provenance.json records it."""
         return VERSIONS[self.name]
 
     def file(self, shard: str) -> str:

@@ -89,7 +89,7 @@ class Features:
     mirrored: np.ndarray | None = None
 
     def meta(self) -> dict[str, Any]:
-        """As it stands in a sample's JSON."""
+        """The description of these features in a sample's JSON."""
         return {"backbone": self.backbone, "sha256": self.sha256, "frames": list(self.frames)}
 
 

@@ -108,7 +108,7 @@ def names() -> list[str]:
 
 
 def cached_path(name: str) -> Path:
-    """Where the named weights are kept once fetched, or came with the package."""
+    """Path of the named weights, in the package or, once they are fetched, in the cache."""
     if name in SHIPPED:
         return ASSETS / f"{name}.safetensors"
     member = REGISTRY[name].member

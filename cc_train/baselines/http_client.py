@@ -50,10 +50,10 @@ class Filtered(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go. Written out it is the address without query and without key.
+    """The server that requests go to. `str` gives the address without query and without key.
 
-    key: sent as `Authorization: Bearer …`; None sends nothing. variable: the environment's name
-    of it.
+    key: sent as `Authorization: Bearer …`; None sends nothing. variable: the environment variable
+    that holds the key.
     """
 
     url: str

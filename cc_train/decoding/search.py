@@ -45,10 +45,10 @@ def scored_greedy(
     stop: bool = True,
     state: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `greedy`; also the sum of log-probabilities of each sentence, float32 [B].
+    """Greedy sentences as `greedy` returns them, and each one's log-probability, float32 [B].
 
-    The sum goes up to and with the end mark. state: what `decoder.start(memory)` gave, where the
-    caller wants to read it afterwards.
+    The log-probability is summed up to and including the end mark. state: the result of
+    `decoder.start(memory)`, if the caller wants to read it afterwards.
     """
     return _each_word(decoder, memory, marks, stop, state, lambda logits: logits.argmax(-1))
 

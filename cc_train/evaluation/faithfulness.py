@@ -31,7 +31,7 @@ SEEN_BEFORE = ("drop", "color", "material")  # said of an object as it stands in
 
 @dataclass(frozen=True)
 class Fit:
-    """How a caption and masks go together.
+    """How well a caption and masks agree.
 
     claims: the caption says that something changed; None where it is not recognised. masked: the
     predicted mask is not empty. predicted, true: the predicted and the true mask lie on an object
@@ -67,7 +67,7 @@ class Faithfulness:
     masked: Share
 
     def to_json(self) -> dict[str, Any]:
-        """What scores.json holds."""
+        """The entry `faithfulness` of scores.json."""
         return {
             "predicted masks": _json(self.predicted),
             "true masks": _json(self.true),
@@ -90,7 +90,7 @@ class Judged:
 
     @cached_property
     def claims(self) -> Claims:
-        """What the caption says."""
+        """The claims of the caption."""
         return parsing.parse(self.caption)
 
     def lies_on_claimed(self, mask: np.ndarray) -> bool:
@@ -138,7 +138,7 @@ def fits(claims: Claims, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bo
 
 
 def count(pairs: Sequence[Judged]) -> Faithfulness | None:
-    """The shares of some pairs; None of no pairs.
+    """The shares over some pairs; None if there are none.
 
     Masks are shuffled by giving each pair that of the next one with the same type of change; a pair
     that is the only one of its type is left out of that.
@@ -161,7 +161,7 @@ COLUMNS = ("%", "95 %", "captions")
 
 
 def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """What scores.json holds as lines of a table: a name, and COLUMNS."""
+    """The entry `faithfulness` of scores.json as rows of a table: a name, and COLUMNS."""
     shares = {
         "caption's object under the predicted mask": scores["predicted masks"],
         "… under the true mask": scores["true masks"],
@@ -178,15 +178,15 @@ def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def table(scores: Mapping[str, Any]) -> str:
-    """What scores.json holds, in Markdown."""
+    """The entry `faithfulness` of scores.json, in Markdown."""
     lines = ["| " + " | ".join(["caption and mask", *COLUMNS]) + " |", "|---" * 4 + "|"]
     lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(scores)]
     return "\n".join(lines) + "\n"
 
 
 def _when(claimed: str | None, facts: Facts) -> list[Looks]:
-    """The changed object as it looks where a claim of this type speaks of it; none if it is not
-    there.
+    """The changed object, in the image that a claim of this type refers to; empty if that image
+    does not show it.
     """
     there = (facts.before, facts.after)
     if claimed == "add":

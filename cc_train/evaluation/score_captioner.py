@@ -33,7 +33,7 @@ def score(
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
     place: a folder into which captions and masks are written before they are scored, so that they
-    are there whatever the scores then fail at. named: a protocol of `protocols`.
+    are not lost if scoring fails. named: a protocol of `protocols`.
     """
     if named is not None:
         protocols.checked(named, items)  # before the captions, which take long

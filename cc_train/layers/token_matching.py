@@ -160,8 +160,9 @@ def _add_multiplied(
     places: tuple[Tensor, Tensor],
     weights: Tensor,
 ) -> None:
-    """The same by matrix products, which a GPU has to spare; no sum depends on the order of
-    threads, so a step gives the same bits each time.
+    """Computes the same gradients by matrix products, which are cheap on a GPU.
+
+    No sum depends on the order of threads, so a step gives the same bits each time.
     """
     count, tokens = k.shape[:2]
     flat = k.flatten(0, 1)

@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def signature(self) -> Signature:
-        """Of the scores."""
+        """Signature of the scores."""
         return signature.parse(self.scores["signature"])
 
 
@@ -245,7 +245,7 @@ def rescored(
 
 
 def _references(folder: Path, scores: Mapping[str, Any]) -> Path:
-    """Where the zoo keeps the references of a row, if it does."""
+    """Path of a row's references in the zoo; the file need not exist."""
     return folder.parent / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
 
 

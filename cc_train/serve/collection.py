@@ -111,8 +111,10 @@ class Collection:
     def _places(
         self, folder: str, id: str, extension: str, encoded: list[bytes], old: set[str]
     ) -> list[str]:
-        """Where both images of a pair go. old: its images of before, which stay where they are if
-        they are the same."""
+        """Paths for both images of a pair, relative to the folder.
+
+        old: the paths of the images stored so far; they are reused if the bytes are the same.
+        """
         for number in itertools.count(1):
             name = f"{id}{extension}" if number == 1 else f"{id}-{number}{extension}"
             places = [f"{folder}/{letter}/{name}" for letter in "AB"]

@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         host, port = self.server_address[:2]
         name = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"http://{name}:{port}"

@@ -77,7 +77,7 @@ class PairTrunk(EncoderDecoder):
         return self.encoder.changes(self.features(before_after))
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, words]."""
+        """Logits of the next word at each position, float [B, L, words]."""
         logits: Tensor = self.decoder(ids, memory)
         return logits
 
@@ -87,8 +87,10 @@ class PairTrunk(EncoderDecoder):
 
     @torch.inference_mode()
     def strangeness(self, before_after: Tensor) -> list[float | None]:
-        """Of each pair that of the stranger image: how far the means of its channels lie from those
-        of the training images, in their deviations, squared and averaged over channels.
+        """Strangeness of each pair: that of its stranger image.
+
+        The strangeness of an image is the distance of its channel means from those of the training
+        images, in standard deviations, squared and averaged over channels.
         """
         features = self.features(before_after)
         means = (features.mean((3, 4)) - self.encoder.mean) / self.encoder.spread

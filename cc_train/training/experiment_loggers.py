@@ -34,7 +34,7 @@ class ExperimentLogger(Protocol):
 
 
 class _Wandb:
-    """Of Weights & Biases, and of trackio, which has the same functions."""
+    """Logger for Weights & Biases, and for trackio, which has the same functions."""
 
     def __init__(self, module: Any, options: Mapping[str, Any]) -> None:
         self.module, self.run = module, module.init(**options)

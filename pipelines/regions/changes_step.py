@@ -30,7 +30,7 @@ class PairReader:
         self._pairs = Interpolate(images_alone, {}, "cpu", with_truth=False)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
+        """Announces pairs that will be read; see `Interpolate.upcoming`."""
         self._pairs.upcoming(pairs)
 
     def read(self, items: Sequence[Item]) -> list[Images | RejectedPair]:
@@ -54,7 +54,7 @@ class StepOnImages(StagedStep):
         self.reader = PairReader(manifest)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
+        """Announces pairs that will be read; see `Interpolate.upcoming`."""
         self.reader.upcoming(pairs)
 
 

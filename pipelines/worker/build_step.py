@@ -79,7 +79,7 @@ class Build(StagedStep):
             )
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
+        """Announces pairs that will be read; see `Interpolate.upcoming`."""
         if self.interpolate is not None:
             self.interpolate.upcoming(pairs)
 

@@ -34,7 +34,7 @@ class Look:
     tokens: Tensor
 
     def select(self, rows: Tensor) -> Look:
-        """The same of some pairs, int64 [P']."""
+        """The look at some of the pairs. rows: their numbers, int64 [P']."""
         return Look(self.inputs.select(rows), self.tokens[rows])
 
 
@@ -114,7 +114,7 @@ class ChainCaptioner(PairTrunk):
         return self.regions.refined(regions, look.inputs, None, None)
 
     def is_word(self, ids: Tensor) -> Tensor:
-        """Where ids are words, or the mark that begins a sentence; bool like ids."""
+        """Whether each id is a word, or the mark that begins a sentence; bool, shaped like ids."""
         return (ids != self.codec.marks.pad) & (ids != self.codec.marks.end)
 
     def glance(self, before_after: Tensor) -> tuple[Look, Regions]:
@@ -162,11 +162,11 @@ class ChainCaptioner(PairTrunk):
         return memory, masks, taken
 
     def mask(self, regions: Regions) -> Tensor:
-        """Where P pairs changed, class ids uint8 [P, H, W]."""
+        """Change masks of P pairs, class ids uint8 [P, H, W]."""
         return classes_of(regions.evidence.logits(self.inputs.size)[:, :, 0])
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """See `EncoderDecoder`."""
+        """What the decoder attends to, [B, N, width]; see `EncoderDecoder.memory`."""
         return self.encode(before_after).memory
 
     def encode(self, before_after: Tensor) -> Encoded:

@@ -32,9 +32,10 @@ class Consistency(nn.Module):
     def embedded(
         self, inputs: RegionInputs, masks: Evidence, states: Tensor, is_word: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Of P pairs what lies under the mask, and the sentence: unit vectors [P, shared] each.
+        """Unit vectors [P, shared] of what the mask covers, and of the sentence.
 
-        Under an empty mask lies a learned vector. states: [P, L, text] at is_word bool [P, L].
+        An empty mask yields a learned vector. states: [P, L, text], used where is_word, bool
+        [P, L], is true.
         """
         chance = masks.chance.amax((1, 2))[:, None]  # [P, 1, h, w]
         weights = F.avg_pool2d(chance, UP).flatten(1)[..., None]  # [P, places, 1]

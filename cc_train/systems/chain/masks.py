@@ -26,23 +26,26 @@ class Evidence:
 
     @property
     def sides(self) -> Tensor:
-        """Of the union of both images, of before and of after, [P, K, 3, h, w]."""
+        """Evidence for the union of both images, for before and for after, [P, K, 3, h, w]."""
         return torch.cat((self.values.sum(2, keepdim=True), self.values), dim=2)
 
     @property
     def chance(self) -> Tensor:
-        """[P, K, 2, h, w], 0 to 1."""
+        """Probability of a change at each place, [P, K, 2, h, w], 0 to 1."""
         return -torch.expm1(-self.values)
 
     def logits(self, size: tuple[int, int]) -> Tensor:
-        """Of `sides` at a size in px, [P, K, 3, H, W]."""
+        """Logits of `sides` at a size (height, width) in px, [P, K, 3, H, W]."""
         coarse = log_odds(self.sides)
         fine = F.interpolate(coarse.flatten(1, 2), size=size, mode="bilinear", align_corners=False)
         return fine.unflatten(1, coarse.shape[1:3])
 
 
 def evidence(classes: Tensor, masks: Tensor) -> Evidence:
-    """Of logits of classes [P, N, 1 + K], none first, and of masks [P, N, 2, h, w]."""
+    """The evidence of N regions: logits of classes [P, N, 1 + K] (index 0 is "none") and masks.
+
+    masks: logits [P, N, 2, h, w].
+    """
     log_p = classes.float().log_softmax(2)[..., 1:]  # [P, N, K]
     log_q = torch.log(-torch.expm1(log_p.clamp(max=-LEAST)))
     m = masks.float()[:, :, None]  # [P, N, 1, 2, h, w]

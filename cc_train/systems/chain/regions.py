@@ -50,7 +50,7 @@ class RegionInputs:
     pixels: Tensor
 
     def select(self, rows: Tensor) -> RegionInputs:
-        """The same of some pairs, int64 [P']."""
+        """The inputs of some of the pairs. rows: their numbers, int64 [P']."""
         return RegionInputs(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
@@ -81,7 +81,7 @@ class Regions:
         return self.classes.float().log_softmax(2)[..., 0].sum(1)
 
     def select(self, rows: Tensor) -> Regions:
-        """The same of some pairs, int64 [P']."""
+        """The regions of some of the pairs. rows: their numbers, int64 [P']."""
         return Regions(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 

@@ -68,7 +68,7 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
 
 
 def _of_true_frames(network: Any, changed: Sequence[Sample]) -> tuple[dict[str, str], str]:
-    """Where the penalty of true frames is lowest, for the card, and the penalties in words."""
+    """Position of the lowest penalty of true frames, for the card, and the penalties in words."""
     with_truth = [s for s in changed if _truth(s)]
     measures, curves = dict[str, str](), list[str]()
     for what, chosen in (

@@ -120,8 +120,11 @@ class Clip4idcObjective:
 
 
 def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a batch: tokens of each image alone, [2N, T, W], all before first; tokens of the pairs,
-    [N, 2T, W]; embeddings of its pairs and of its captions, [N, E] each."""
+    """Tokens and embeddings of a batch of N pairs, four tensors.
+
+    Tokens of each image alone, [2N, T, W], all before first; tokens of the pairs, [N, 2T, W];
+    embeddings of the pairs and of the captions, [N, E] each.
+    """
     tokens = network.visual.encode_frames(torch.cat((batch["before"], batch["after"])))
     joint = network.visual.joint_tokens(*tokens.chunk(2))
     return tokens, joint, network.visual.embed_joint(joint), network.encode_text(batch["tokens"])

@@ -118,9 +118,9 @@ class MllmCaptioner(nn.Module):
         )
 
     def places(self, ids: Tensor) -> Tensor:
-        """Where image tokens stand in prompts int64 [B, L]: [B, images, P].
+        """Positions of image tokens in prompts int64 [B, L]: int64 [B, images, P].
 
-        Where some have places in an image and others have not, those that have them.
+        Tokens that have no place in an image are left out if others have one.
         """
         shape = self.shape
         count = shape.places if shape.tokens is None else shape.tokens[0] * shape.tokens[1]
@@ -188,7 +188,7 @@ class MllmCaptioner(nn.Module):
         bridge: Mapping[str, Tensor],
         beams: int,
     ) -> list[list[list[int]]]:
-        """Of each pair its sentences, up to their end marks, as the search ranks them."""
+        """Sentences of each pair, as ids up to the end mark, in the order of the search."""
         padded = prompts.left_padded(questions, self.prompt_tokenizer.pad)
         ids, attention = (part.to(self.device) for part in padded)
         generation = self.generation

@@ -78,12 +78,12 @@ class Estimate:
 
     @property
     def parameters(self) -> int:
-        """Of the model without adapters."""
+        """Number of parameters of the model without adapters."""
         return sum(part.parameters for part in self.parts)
 
     @property
     def trainable(self) -> int:
-        """Of all adapters."""
+        """Number of parameters of all adapters."""
         return sum(part.trainable for part in self.parts)
 
     @property

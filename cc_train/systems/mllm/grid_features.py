@@ -94,13 +94,13 @@ class SeeingLanguageModel(nn.Module):
 
     @property
     def config(self) -> Any:
-        """Of the language model."""
+        """Configuration of the language model."""
         return self.language_model.config
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, features: Tensor, **options: Any
     ) -> Output:
-        """Of tokens int64 [B, L] and features [B, 2, C, rows, columns]."""
+        """The model's output for tokens int64 [B, L] and features [B, 2, C, rows, columns]."""
         words, changes = self._embedded(input_ids, features)
         logits = self.language_model(
             inputs_embeds=words, attention_mask=attention_mask, **options

@@ -36,5 +36,5 @@ class PairCaptioner(PairTrunk):
         return change_tokens(changes, positions, self.bridge, self.kinds)
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """See `EncoderDecoder`."""
+        """What the decoder attends to, [B, N, width]; see `EncoderDecoder.memory`."""
         return self.attended(self.changes(before_after))

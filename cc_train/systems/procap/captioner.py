@@ -36,7 +36,7 @@ Queries = Literal["shared", "independent"]
 
 @dataclass(frozen=True)
 class ComparisonConfig:
-    """Of a `Comparison` of the states of both ends."""
+    """Settings of a `Comparison` of the states of both ends."""
 
     heads: int = 4
     dropout: float = 0.1
@@ -166,7 +166,7 @@ class ProCap(EncoderDecoder):
         return torch.cat((differences, imagined), dim=1)
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, words]."""
+        """Logits of the next word at each position, float [B, L, words]."""
         logits: Tensor = self.decoder(ids, memory)
         return logits
 

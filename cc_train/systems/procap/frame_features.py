@@ -92,7 +92,7 @@ class FrameFeatures(nn.Module):
 
     @property
     def source(self) -> FeatureSource | None:
-        """Whose features they are; None for the other kinds."""
+        """Backbone of the features; None for the other kinds."""
         return None if self.backbone is None else self.backbone.frozen.spec.source
 
     def train(self, mode: bool = True) -> FrameFeatures:

@@ -199,7 +199,7 @@ class ProcedureEncoder(nn.Module):
         return self.placed(self.embed(features), visible)
 
     def placed(self, embedded: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The same of what `embed` made of the frames, [B, T, n, D]."""
+        """The embeddings that `embed` returned, [B, T, n, D], with masks and positions applied."""
         embedded = embedded.flatten(1, 2)
         if visible is not None:
             embedded = torch.where(visible[..., None], embedded, self.image_mask)

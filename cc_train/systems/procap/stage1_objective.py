@@ -182,7 +182,11 @@ def right_of(
 def _rows(
     encoder: ProcedureEncoder, batch: Batch
 ) -> dict[Literal["align", "consistency"], list[int]]:
-    """Where a binary loss is read: at [REL] and maybe both ends; at [VID], after text and [ST1]."""
+    """Rows of the states that each binary loss reads.
+
+    `align` reads [REL] and, depending on the network, both ends; `consistency` reads [VID], which
+    follows the text and [ST1].
+    """
     vid = batch.text.shape[1] + VID
     return {"align": encoder.relation_rows(vid + 1), "consistency": [vid]}
 
@@ -376,7 +380,7 @@ class Tally:
         return whole
 
     def means(self) -> dict[str, float]:
-        """Those of which there is something."""
+        """Means by name; a name without any count is left out."""
         return {name: value / self.counts[name] for name, value in self.sums.items()
                 if self.counts[name]}  # fmt: skip
 

@@ -49,11 +49,11 @@ class ScorerBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """Of each half {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
+        """A batch by half: {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
 
-        With a grid also facts, places, and of the images before and then after, [2 · B], objects
-        and centres, as in `OrderedPairBatches`. B may be 0 in one of them. Raises UserError for
-        samples without these features.
+        With a grid, each half also holds facts, places, and the objects and centres of its images,
+        [2 · B], first all before and then all after, as in `OrderedPairBatches`. B may be 0 in one
+        half. Raises UserError for samples without these features.
         """
         if self.pairs_per_scene is not None:
             return self._ordered(samples, rngs, self.pairs_per_scene)

@@ -34,7 +34,7 @@ class SpeakerCache:
     count: int = 0
 
     def select(self, rows: Tensor) -> SpeakerCache:
-        """Those of the sentences with these row numbers, int64 [B']."""
+        """The cache of the sentences with these row numbers, int64 [B']."""
         return SpeakerCache(self.keys[:, rows], self.values[:, rows], self.looked[rows], self.count)
 
 

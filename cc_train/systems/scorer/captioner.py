@@ -73,7 +73,7 @@ class ScorerCaptioner(EncoderDecoder):
         return difference
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, words]."""
+        """Logits of the next word at each position, float [B, L, words]."""
         logits: Tensor = self.speaker(ids, memory)
         return logits
 
@@ -82,7 +82,7 @@ class ScorerCaptioner(EncoderDecoder):
         return CachedSpeaker(self.speaker)
 
     def attention(self, state: Any) -> Tensor:
-        """Where each word looked, [B, length, rows, columns]; see `EncoderDecoder`."""
+        """Attention of each word, [B, length, rows, columns]; see `EncoderDecoder.attention`."""
         assert isinstance(state, SpeakerCache)
         return state.looked.float().softmax(2).unflatten(2, self.grid)
 

@@ -44,11 +44,11 @@ class Losses(Section):
 
 @dataclass(frozen=True)
 class Ways:
-    """Where the paper and its public code differ.
+    """Choices between the paper and its public code, which differ in these points.
 
-    per_head: tokens are matched in each head by itself. trained_cbr: CBR's weights learn. slots:
-    a sentence's mean is over all positions of a caption and not over its words. sampled: captions
-    are drawn in validation.
+    per_head: each attention head matches tokens by itself. trained_cbr: CBR's weights are trained.
+    slots: a sentence is the mean over all positions of a caption, not over its words alone.
+    sampled: validation samples its captions instead of decoding greedily.
     """
 
     per_head: bool = True
@@ -138,8 +138,8 @@ class ScorerObjective(CaptionObjective):
             parts["cbr"] = (contrast(matched) + contrast(matched.T)) / 2
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
-        # Of the halves that have pairs in this step, on whatever rank: a caption has two marks, and
-        # where there is none the count of all ranks is at most 1.
+        # The mean is over the halves that have pairs on any rank. The trainer clamps an empty count
+        # to 1, and every caption has at least 2 tokens: more than 1.5 means the half has pairs.
         counts = torch.stack([denominators[half] * self.ranks.world for half in self.halves])
         present = (counts > 1.5).sum().clamp(min=1)
         shares = {name: part / present for name, part in {"total": total, **parts}.items()}
@@ -149,7 +149,7 @@ class ScorerObjective(CaptionObjective):
         return shares
 
     def matchings(self, encoded: EncodedPairs) -> tuple[Tensor, Tensor]:
-        """Of all ranks' pairs, [B, B] each: before by after, and after by before."""
+        """Similarities among all ranks' pairs, [B, B] each: before by after, after by before."""
         queries = encoded.queries
         return (
             self._matched(queries.before, queries.after_keys, queries.scale),
@@ -157,7 +157,7 @@ class ScorerObjective(CaptionObjective):
         )
 
     def cbr_matching(self, encoded: EncodedPairs, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Of all ranks' pairs, [B, B]: after images made up from a sentence by real ones.
+        """Similarities, [B, B], of all ranks' reconstructed after images to the real ones.
 
         hidden: the decoder's states of the true captions, of ids [B, L].
         """

@@ -286,7 +286,7 @@ def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec:
 
 
 def _rows(other: TextCodec, codec: TextCodec) -> list[int | None]:
-    """Of each id of a codec the id in another one of the same word or mark, None where none is."""
+    """For each id of `codec`, the id of the same word or mark in `other`; None if it has none."""
     old = {other.decode([i]): i for i in range(len(other)) if other.decode([i])}
     rows = [old.get(codec.decode([i]) or "\0") for i in range(len(codec))]
     marks = {getattr(codec.marks, n): getattr(other.marks, n) for n in ("begin", "end", "pad")}
