@@ -122,7 +122,7 @@ def use_threads(count: int, tf32: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Images:
-    """What is read of a pair: uint8 [H, W, 3] each, true frames by number, and its masks."""
+    """The images of a pair, uint8 [H, W, 3] each: both ends, true frames by number, and masks."""
 
     before: np.ndarray
     after: np.ndarray
@@ -133,9 +133,8 @@ class Images:
 class Interpolate(StagedStep):
     """Pairs → sequences.
 
-    with_truth: whether true frames are read where the data set has them and the manifest's
-    `keep_truth` wants them, which also decides whether masks are. Where the method takes true
-    frames, they always are read and become the sequence.
+    with_truth: read the data set's true frames and masks if the manifest's `keep_truth` is set.
+    The method `truth` always reads the true frames: they become the sequence.
     """
 
     def __init__(

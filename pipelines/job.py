@@ -1,7 +1,7 @@
-"""The frame around every step's job: preflight, lock, resume, run, account.
+"""Runs the job of any step: preflight checks, lock, resume, provenance, summary.
 
-A step says what it makes (`Step`), under which settings, and about how large; everything that
-decides whether work is lost or doubled stands here once.
+A step describes its output (`Step`), the settings, and the estimated size; all code that decides
+whether work is lost or done twice is in this module.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Summary:
-    """What lies in the folder after a run, over all runs into it."""
+    """The content of the folder after a run, in total over all runs into it."""
 
     folder: str
     planned: int
@@ -106,9 +106,9 @@ class Summary:
 
 
 def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
-    """Brings the folder to what is planned; None for a dry run.
+    """Makes all planned shards that the folder lacks; None for a dry run.
 
-    Raises UserError before any work for what a user can mend, JobFailed when workers fail.
+    Raises UserError before any work for mistakes that a user can fix, JobFailed if workers fail.
     """
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)

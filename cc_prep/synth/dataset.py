@@ -30,7 +30,7 @@ from cc_prep.synth import captions, masks, scenes
 from cc_prep.synth import facts as scene_facts
 
 VERSION = 3
-# Of folders that the same command completes: they lack the masks of the two sides.
+# Versions that this command upgrades in place, by adding the missing masks of the two sides.
 COMPLETED_VERSIONS = (2,)
 MOST_SCENES = 10**6  # six digits in a file name
 TRUE_FRAMES = 7
@@ -41,9 +41,9 @@ ORPHAN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides every byte of the data set, except how many scenes there are.
+    """Settings that determine every byte of the data set, except the number of scenes.
 
-    wording decides the annotations alone: a folder gets the other one without rendering again.
+    wording affects the annotations alone: it can be changed in a folder without rendering again.
     """
 
     seed: int = 0

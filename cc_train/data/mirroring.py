@@ -19,10 +19,10 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media.images import encode_image
 from cc_train.data.shard_index import scene_of
 
-# A setting of trainings alone, which runs from before it lack.
+# Key of a setting that only trainings use; older runs have no such key.
 MIRROR = "mirror"
 SIDES = {"left": "right", "right": "left"}
-# "the man has left" is no side.
+# In "the man has left", `left` is a verb.
 SIDE = re.compile(r"(?<!\bhas )(?<!\bhave )(?<!\bhad )\b(left|right)(?=most\b|\b)", re.IGNORECASE)
 NO_MIRRORED = "Build the shards with --set features.mirrored=true, or set mirror=0"
 

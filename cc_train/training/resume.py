@@ -12,8 +12,8 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.split import VALID_DIGEST
 from cc_train.runs import checkpoints, origin, run_folder
 
-# What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
-# step's batch is divided is free as well: `global_batch_size` is what counts.
+# Settings that may differ when a run resumes, since they change a batch or a step by rounding at
+# most. The division of a step's batch is free as well: only `global_batch_size` counts.
 FREE_OF_LOOP = (
     "steps", "epochs", "batch_size", "grad_accum_steps", "compile", "device", "threads", "tf32",
     "loader_workers", "log_every", "validate_every", "checkpoint_every", "keep_checkpoints",
@@ -21,12 +21,12 @@ FREE_OF_LOOP = (
 )  # fmt: skip
 FREE = (
     *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
-    f"samples.{VALID_DIGEST}",  # of which `_check_validation` says more than two digests
-    "samples.valid_keys_sha256",  # of the keys in their order, which changes no step
-    "validation_split.scenes",  # came later; where it changes a split, `samples` differ
+    f"samples.{VALID_DIGEST}",  # `_check_validation` compares it, with a clearer message
+    "samples.valid_keys_sha256",  # depends on the order of the keys, which changes no step
+    "validation_split.scenes",  # older runs lack it; if it changes a split, `samples` differ
 )  # fmt: skip
 ITEMS = "global_batch_size"
-# Settings that came later, with the value that computes what runs without them do.
+# Settings that older runs lack, with the value that keeps the behaviour of such runs.
 ADDED = {
     "mirror": 0.0,
     "network.compare_ends": False,

@@ -262,7 +262,7 @@ class Trainer:
     def _denominators(
         self, batches: Sequence[Any], signals: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """Terms in the step's sums over all micro-batches, a rank's mean share of them."""
+        """Number of terms of each loss in the step, over all ranks, divided by their number."""
         if self.objective.over == "batch" and len(batches) > 1:
             raise UserError(
                 "this training's loss is over a whole batch, which cannot be accumulated",
@@ -276,13 +276,13 @@ class Trainer:
         flags = {f"signal.{n}": torch.tensor(v, device=self.device) for n, v in signals.items()}
         totals = self.ranks.all_reduce_sum({**own, **flags})
         self.signals = {name: totals.pop(f"signal.{name}").item() for name in signals}
-        # Gradients are averaged over ranks, so each divides by a mean rank's terms.
+        # Gradients are averaged over ranks, so each rank divides by the mean number of terms.
         return {name: total.clamp(min=1) / self.ranks.world for name, total in totals.items()}
 
     def _backward(
         self, phase: str, batches: Sequence[Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Adds up gradients; this rank's share of the step's losses."""
+        """Accumulates gradients over all micro-batches; this rank's part of each loss."""
         half = computed_in(self.settings.precision, self.device)
         shares: dict[str, Tensor] = {}
         chunks = [

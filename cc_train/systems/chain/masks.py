@@ -1,4 +1,4 @@
-"""Masks of a pair from those of its regions, and how far they are from the true ones.
+"""Masks of a pair from those of its regions, and their losses against the true masks.
 
 The chance that a pixel changed is a noisy-or: some region with that class covers it.
 
@@ -61,8 +61,8 @@ def log_odds(u: Tensor) -> Tensor:
 
 
 def classes_of(logits: Tensor) -> Tensor:
-    """Class ids uint8 [P, H, W] of logits [P, K, H, W]: the likeliest class where it is likelier
-    than not, else 0.
+    """Class ids uint8 [P, H, W] of logits [P, K, H, W]: the likeliest class if its probability is
+    above one half, else 0.
     """
     best, number = logits.max(1)
     return torch.where(best > 0, number + 1, 0).to(torch.uint8)
@@ -80,7 +80,7 @@ def cross_entropy(logits: Tensor, masks: Tensor, known: Tensor) -> Tensor:
 
 
 def dice(logits: Tensor, masks: Tensor, known: Tensor) -> Tensor:
-    """1 − soft Dice, summed over the classes that `present` counts."""
+    """1 − soft Dice, summed over the classes that are in a known mask; see `present`."""
     truth, chance = targets(masks, logits.shape[1]), logits.float().sigmoid()
     shared = (truth * chance).sum((3, 4))
     total = truth.sum((3, 4)) + chance.sum((3, 4))
@@ -93,6 +93,6 @@ def present(masks: Tensor, known: Tensor, classes: int) -> Tensor:
 
 
 def targets(masks: Tensor, classes: int) -> Tensor:
-    """float32 [P, K, S, H, W] of class ids [P, S, H, W]."""
+    """One-hot targets, float32 [P, K, S, H, W], of class ids [P, S, H, W]."""
     numbers = torch.arange(1, classes + 1, device=masks.device, dtype=masks.dtype)
     return (masks[:, None] == numbers[:, None, None, None]).float()

@@ -39,7 +39,7 @@ class Settings(PairSettings):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError."""
+    """The training task: data, captioner, objective. Raises UserError."""
     training = PairTraining.of(settings, request)
     codec = training.codec
     spec = BackboneSpec.of(training.features)

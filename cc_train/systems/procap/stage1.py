@@ -120,7 +120,7 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A procedure encoder to be trained. Raises UserError.
+    """The training task: data, procedure encoder, objective. Raises UserError.
 
     request.init: CLIP's weights, whose first blocks the encoder starts from.
     """

@@ -120,9 +120,9 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError.
+    """The training task: data, captioner, objective. Raises UserError.
 
-    request.init: the folder of a stage-1 run; without it the encoder starts from nothing.
+    request.init: the folder of a stage-1 run; without it the encoder starts untrained.
     """
     data, codec = split.captioned(request.shards, request.valid, settings, request.console)
     network = make(settings, data, codec, request.init, request.console)
@@ -191,7 +191,7 @@ def _check(settings: Settings, width: int) -> None:
 def make(
     settings: Settings, data: Split, codec: TextCodec, init: Path | None, console: Console
 ) -> ProCap:
-    """A captioner to be trained. Raises UserError."""
+    """The captioner before training; with `init` its encoder is stage 1's. Raises UserError."""
     k = settings.queries.k
     if init is None:
         network = settings.network or Network()

@@ -135,7 +135,7 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError.
+    """The training task: data, captioner, objective. Raises UserError.
 
     request.init: another run of this system, whose network this one starts from.
     """

@@ -54,7 +54,10 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A VQGAN to be trained. Raises UserError. request.init: weights of the same sizes."""
+    """The training task: frames, VQGAN, objective. Raises UserError.
+
+    request.init: weights of the same sizes.
+    """
     samples = read_index(request.shards)
     ids = [str(sample.meta.get("id")) for sample in samples]
     train, held_out = order.hold_out(samples, ids, settings.data.held_out)
