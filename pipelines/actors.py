@@ -40,7 +40,7 @@ class ThreadSettings(Protocol):
 
 
 class Networks:
-    """What every step shares.
+    """The base of every step.
 
     digests: SHA-256 of the driver's weights by name. device: `cpu` or `cuda`, where networks run.
     """
@@ -56,11 +56,11 @@ class Networks:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     def use(self, settings: ThreadSettings) -> None:
-        """Sets torch as a section of the manifest wants it, before what runs next."""
+        """Applies the torch settings of a section of the manifest to all that follows."""
         use_threads(settings.threads, settings.tf32 and self.device != "cpu")
 
     def check(self, file: weights.Located) -> weights.Located:
-        """`file`, if it is the one that the driver has. Raises UserError."""
+        """Returns `file` if its digest is the driver's, else raises UserError."""
         if self.digests.get(file.name) != file.sha256:
             raise UserError(
                 f"{file.path} on this node is not the file that the driver has",
@@ -76,7 +76,7 @@ class Networks:
             torch.cuda.empty_cache()
 
     def check_device(self) -> None:
-        """Computes a little on the device. Raises what a broken one raises."""
+        """Computes a little on the device. Raises the error of a broken device."""
         import torch
 
         ones = torch.ones(256, 256, device=self.device)
@@ -86,7 +86,7 @@ class Networks:
 
 
 class StagedStep(Networks):
-    """A step of three stages, see `step.Staged`; called, it does one after the other."""
+    """A step of three stages, see `step.Staged`; a call runs them one after the other."""
 
     def __call__(self, items: Any) -> list[Any]:
         """Each item's sample, or why it was rejected, in the order given."""
@@ -103,7 +103,7 @@ class StagedStep(Networks):
 
 
 def use_threads(count: int, tf32: bool = False) -> None:
-    """The thread count of what runs next: float sums depend on it, so the manifest fixes it.
+    """Sets the number of threads: float sums depend on it, so the manifest fixes it.
 
     tf32: whether a GPU may round the factors of products and convolutions to TF32's 10 bits.
     """

@@ -36,8 +36,8 @@ def turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, f
 
 @dataclass(frozen=True)
 class Run:
-    """Measures a variant in a process of its own: median seconds, peak memory of that process in
-    MB, and the last return value."""
+    """Figures of a variant that ran in a process of its own: median seconds, peak memory of that
+    process in MB, and the last return value."""
 
     seconds: float
     peak: float

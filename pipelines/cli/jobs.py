@@ -223,7 +223,7 @@ def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> 
 
 
 def _first_rejects(folder: str) -> str:
-    """Why the first pairs were rejected, and where all reasons stand."""
+    """The reasons of the first rejected pairs, and the file with all reasons."""
     from cc_prep.formats import rejects
 
     rejected = rejects.read(folder)

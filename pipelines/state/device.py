@@ -38,7 +38,7 @@ def gpu_model() -> str:
 
 
 class BrokenDevice(Exception):
-    """In a worker: its GPU no longer works, whatever pair is put on it."""
+    """Raised in a worker: its GPU no longer works, whatever pair it gets."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error)

@@ -20,6 +20,7 @@ BESIDE = sorted(
     path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
 VAGUE = {"found", "said", "told", "kept", "made", "given", "dice", "wanted"}
+NOUNLESS = ("Of ", "Those ", "Whose ")
 FORBIDDEN = {
     "cc_prep": {"pipelines", "cc_train", "ray", "click"},
     "pipelines": {"cc_train"},
@@ -68,6 +69,19 @@ def test_vague_locals_are_seen() -> None:
     assert vague_locals(ast.parse("class Losses:\n  dice: float = 1.0\n")) == []
 
 
+def nounless_docstrings(tree: ast.AST) -> list[str]:
+    """Docstrings that make sense only after the function's name, such as "Of the next word"."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = (ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds))
+    return [text.splitlines()[0] for text in texts if text.startswith(NOUNLESS)]
+
+
+def test_nounless_docstrings_are_seen() -> None:
+    """Keeps away: a check that sees nothing, or that forbids "Offsets"."""
+    text = '"""Of a module."""\nclass A:\n  """Offsets."""\n  def b(self):\n    """Those of b."""\n'
+    assert nounless_docstrings(ast.parse(text)) == ["Of a module.", "Those of b."]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_house_rules(path: Path) -> None:
     text = path.read_text()
@@ -77,6 +91,7 @@ def test_house_rules(path: Path) -> None:
     assert text.count("\n") <= 400
     assert long_functions(tree) == []
     assert vague_locals(tree) == []
+    assert nounless_docstrings(tree) == []
 
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))
@@ -144,6 +159,7 @@ def test_tests_and_benchmarks_are_short(path: Path) -> None:
     assert text.count("\n") <= 400
     assert long_functions(tree) == []
     assert vague_locals(tree) == []
+    assert nounless_docstrings(tree) == []
 
 
 def modules_after(statement: str) -> set[str]:

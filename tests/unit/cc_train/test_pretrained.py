@@ -66,7 +66,7 @@ def test_lists_of_pairs_keep_their_order_whatever_the_batch(
 
 
 def test_a_mask_comes_with_the_caption(scene: tuple[Path, Path, Path]) -> None:
-    """Of a system that says where something changed: class ids, at the size of its images."""
+    """A system that predicts masks returns class ids, at the size of its images."""
     caption = Captioner(Talkative(), Path())(*scene[:2])
     assert caption.mask is not None
     assert (caption.mask.dtype, caption.mask.shape) == (np.uint8, SIZE)
