@@ -51,7 +51,7 @@ YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
 class _Loader(yaml.SafeLoader):
     """YAML that reads 1e-3 as everybody else does: in YAML 1.1 it is a string.
 
-    A key that stands twice is an error, where PyYAML takes the last.
+    A key that occurs twice is an error; PyYAML would take the last one.
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

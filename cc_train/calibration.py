@@ -1,7 +1,8 @@
 """Calibration: turns the probability of a caption into the chance that it is right.
 
-A captioner's own probabilities are too high or too low. Two numbers fitted on held-out pairs mend
-that (Platt scaling). A pair that is unlike all held-out ones gets less: there nothing was measured.
+A captioner's own probabilities are too high or too low. Two numbers that are fitted on held-out
+pairs correct that (Platt scaling). A pair that is unlike all held-out ones gets a lower chance,
+since nothing was measured there.
 """
 
 from __future__ import annotations

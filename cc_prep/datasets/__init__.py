@@ -164,7 +164,7 @@ def _images(pair: ImagePair) -> tuple[str, ...]:
 
 
 def outsiders(manifest: Manifest, pairs: Iterable[ImagePair]) -> list[str]:
-    """Images that pairs name and that do not lie below the data set's root."""
+    """Images that pairs name and that are not below the data set's root."""
     return [
         reference
         for pair in pairs

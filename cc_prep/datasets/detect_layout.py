@@ -141,7 +141,7 @@ def quoted(text: str) -> str:
 
 
 def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
-    """What the nearest layout has there and what it lacks; and what else lies there."""
+    """What the folder has of the nearest layout, what is missing, and what else is there."""
     files = storage.list_files(root)
     archives = [n for n in files if n.lower().endswith(annotation_files.ARCHIVES)]
     if archives:

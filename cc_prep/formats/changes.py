@@ -28,7 +28,7 @@ LARGEST_COUNT = 10_000  # regions of a pair
 class Region:
     """A place where the images differ.
 
-    box: x0, y0, x1, y1 in px, of the cluster; x1 and y1 lie outside. centre: x, y. area: px of its
+    box: x0, y0, x1, y1 in px, of the cluster; x1 and y1 are outside. centre: x, y. area: px of its
     mask. strength: summed difference of the cluster in levels of Lab. iou_before, iou_after: how
     well the segmenter's mask in each image fits the cluster. kept: whether one of them fits well
     enough; else the filled cluster is the mask.

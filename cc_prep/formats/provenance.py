@@ -1,10 +1,10 @@
 """`provenance.json`: where an output folder came from.
 
-format, format_version   what lies in the folder
+format, format_version   of the content of the folder
 settings                 every key that decides its bytes
 weights                  SHA-256 of each by name
 weight_files             where each file of weights lay that has no name of ours; noted only
-data                     the data whose pairs lie there, see `pipelines/state/sources.py`
+data                     the data of its pairs, see `pipelines/state/sources.py`
 software                 versions, and the GPUs that the driver's machine has; noted, not enforced
 complete                 whether every planned shard is there
 planned                  pairs by shard

@@ -6,11 +6,11 @@
 <key>.features.npy   float16 or float32 [frames, channels, h, w], of a backbone, where made
 <key>.mirrored.npy   the same of the mirrored images, where made
 <key>.mask.png       class ids of where something changed, where the data set has it
-<key>.mask_before.png, .mask_after.png    what vanished, what appeared, where it tells them apart
+<key>.mask_before.png, .mask_after.png    what vanished, what appeared, if the data set has both
 <key>.change.png     255 where `cc-prep changes` found a change, where it found one
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
-`index.parquet` says where each sample lies, and what a trainer asks of all samples beforehand.
+`index.parquet` holds each sample's position, and the entries that a trainer needs of all samples.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ class TrainingSample:
         return mask_members.decode(self.key, mask_members.UNION, self.mask_png, self.meta)
 
     def mask_before(self) -> np.ndarray | None:
-        """What vanished, as it stands in the before image; as `mask`."""
+        """What vanished, where it is in the before image; encoded as `mask`."""
         return mask_members.decode(self.key, mask_members.BEFORE, self.mask_before_png, self.meta)
 
     def mask_after(self) -> np.ndarray | None:
-        """What appeared, as it stands in the after image; as `mask`."""
+        """What appeared, where it is in the after image; encoded as `mask`."""
         return mask_members.decode(self.key, mask_members.AFTER, self.mask_after_png, self.meta)
 
     def change(self) -> np.ndarray | None:
@@ -310,7 +310,7 @@ def lookup(folder: str, key: str) -> TrainingSample | None:
 
 
 def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
-    """The sample that lies at some bytes of a shard. Raises DamagedShard."""
+    """The sample at a range of bytes of a shard. Raises DamagedShard."""
     data = storage.read_range(place, offset, size)
     for sample_key, members in tar.read_members(io.BytesIO(data), f"{place}[{key}]"):
         if sample_key == key:

@@ -149,7 +149,7 @@ def shared_captions(
 
 
 def _changed_looks(facts: Facts | None) -> tuple[object, ...] | None:
-    """What changed of an object, but not where it stands."""
+    """What changed of an object, other than its position."""
     if facts is None:
         return None
     sides = (facts.before, facts.after)

@@ -15,7 +15,7 @@ SHOWN = 5  # characters, or pairs, that a line names
 
 
 def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
-    """Captions that stand twice in a pair, and characters that tokenisers may not know."""
+    """Captions that occur twice in a pair, and characters that tokenisers may not know."""
     image_pairs = list(pairs)
     repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:

@@ -317,5 +317,5 @@ def norm(channels: int) -> nn.GroupNorm:
 
 
 def _count(names: Iterable[str], prefix: str) -> int:
-    """How many numbered modules stand below `prefix`."""
+    """Number of numbered modules below `prefix`."""
     return len({n[len(prefix) :].split(".")[0] for n in names if n.startswith(prefix)})

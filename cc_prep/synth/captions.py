@@ -1,7 +1,7 @@
 """Sentences for scenes: a grammar of our own in the style of CLEVR-Change's vocabulary.
 
 Every sentence about a change names its object by an expression that fits no other object of the
-scene it speaks of: by its looks where they suffice, else by where it stands to a landmark.
+scene it speaks of: by its looks if they suffice, else by its position relative to a landmark.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ SHIPPED = {
 
 @dataclass(frozen=True)
 class Located:
-    """Weights that lie on this machine, by the name that stands in the provenance."""
+    """Weights on this machine, by the name that the provenance records."""
 
     name: str
     path: Path

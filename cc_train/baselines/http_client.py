@@ -158,7 +158,7 @@ def _reason(error: Any) -> str:
 def _refused(
     endpoint: Endpoint, code: int, words: str, pause: float | None, model: str
 ) -> Exception:
-    """What a status that is no success stands for.
+    """The error for a status that is no success.
 
     words: what the server says. pause: seconds that it names.
     """

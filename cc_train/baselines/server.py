@@ -1,7 +1,7 @@
 """A model behind an OpenAI-compatible server: chat completions with two images as data URLs.
 
 The key comes from the environment. It is sent to the named server alone (redirections are refused),
-and stands in no message and no file.
+and is never in a message or a file.
 """
 
 from __future__ import annotations

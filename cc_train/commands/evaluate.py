@@ -17,7 +17,7 @@ from cc_train.evaluation import protocols
 
 @dataclass(frozen=True)
 class Options:
-    """The command's options, as it describes them; None stands for the default."""
+    """The command's options, as its help describes them; None means the default."""
 
     run: str | None = None
     shards: tuple[str, ...] = ()

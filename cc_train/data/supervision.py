@@ -112,7 +112,7 @@ def look_classes(looks: Looks) -> list[int]:
 
 
 def cell(looks: Looks | None, grid: tuple[int, int]) -> int:
-    """The cell of a grid [rows, columns], row by row, in which an object's centre lies."""
+    """The cell of a grid [rows, columns], row by row, that holds an object's centre."""
     if looks is None:
         return UNKNOWN
     row, column = cell_at(looks, grid)

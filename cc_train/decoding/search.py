@@ -32,7 +32,7 @@ def greedy(
     """The likeliest word at each step: ids int64 [B, length], begin mark first, padded at the end.
 
     memory: what the decoder attends to of B pairs, [B, …]. stop: end when all sentences have ended;
-    ProCap's code goes on, so what follows an end mark is then whatever the decoder says there.
+    ProCap's code continues, so the ids after an end mark are then whatever the decoder says there.
     """
     return scored_greedy(decoder, memory, marks, stop)[0]
 

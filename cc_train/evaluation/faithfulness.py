@@ -1,7 +1,7 @@
 """Whether a caption and a mask tell of the same object, on rendered pairs.
 
 The caption is read by the grammar, and the objects that it fits are looked up in the scene. The
-mask must lie on one of them. How often caption and mask contradict each other about whether there
+mask must be on one of them. How often caption and mask contradict each other about whether there
 is a change at all is counted as well.
 
 Only the changed object's own mask is known; of the others, the renderer says where their centres
@@ -34,7 +34,7 @@ class Fit:
     """How well a caption and masks agree.
 
     claims: the caption says that something changed; None where it is not recognised. masked: the
-    predicted mask is not empty. predicted, true: the predicted and the true mask lie on an object
+    predicted mask is not empty. predicted, true: the predicted and the true mask are on an object
     that the caption fits; both None unless the caption says that something changed.
     """
 
@@ -55,7 +55,7 @@ class Faithfulness:
 
     predicted, true, shuffled: of the captions that say that something changed, those whose
         predicted mask, whose true mask, and, for comparison, the predicted mask of another pair
-        with the same type of change lies on an object that they fit.
+        with the same type of change is on an object that they fit.
     unmasked: of the same captions, those with an empty mask. masked: of the captions that say that
         nothing changed, those with a mask. Both are contradictions.
     """
@@ -110,7 +110,7 @@ def judge(pair: Judged) -> Fit:
 
 
 def fits(claims: Claims, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bool:
-    """Whether a mask lies on an object that the claims of a caption fit.
+    """Whether a mask is on an object that the claims of a caption fit.
 
     More than MOST of its pixels are nearest to the centre of such an object, among the centres of
     all objects in both images. Where most of these are the changed object's, the mask must overlap

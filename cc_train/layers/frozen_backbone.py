@@ -59,7 +59,10 @@ class BackboneSpec:
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> BackboneSpec:
-        """What `to_json` wrote; other keys may stand beside it. Raises KeyError, ValueError."""
+        """The backbone in the JSON of `to_json`, whose other keys are ignored.
+
+        Raises KeyError and ValueError.
+        """
         channels, rows, columns = value["grid"]
         precision = value.get("precision", HALF)
         return cls(value["name"], value["sha256"], (channels, rows, columns), precision)

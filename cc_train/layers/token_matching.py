@@ -51,7 +51,7 @@ def contrast(matching: Tensor) -> Tensor:
 
 
 class _Matching(torch.autograd.Function):
-    """The forward pass keeps where the maxima lie; the backward pass visits only those."""
+    """The forward pass stores the positions of the maxima; the backward pass visits only those."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, heads: int) -> Tensor:

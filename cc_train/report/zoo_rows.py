@@ -54,7 +54,7 @@ class ZooRow(Section):
 
     kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it
     stands in; a name of published.yaml, or the title of other data. command: what leads to the row
-    from raw files. captions: None where they lie beside the row.
+    from raw files. captions: None if they are beside the row.
     """
 
     system: str

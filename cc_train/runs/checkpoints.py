@@ -52,7 +52,7 @@ class Checkpoint:
 def to_send(
     decided: tuple[Checkpoint | None, dict[str, Any]],
 ) -> tuple[Checkpoint | None, dict[str, Any]]:
-    """A checkpoint to go on from, and what goes with it, for the other ranks:
+    """A checkpoint to resume from, with its data, for the other ranks:
     `broadcast_tensors` sends its tensors, which would be pickled here."""
     checkpoint, more = decided
     return None if checkpoint is None else replace(checkpoint, training={}), more

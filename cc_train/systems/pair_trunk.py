@@ -1,6 +1,6 @@
-"""What captioners of pairs share: a frozen backbone, an encoder of what differs, and a decoder.
+"""The base of captioners of pairs: a frozen backbone, an encoder of differences, and a decoder.
 
-A captioner adds what the decoder attends to: the changes alone, or regions as well.
+A captioner defines what the decoder attends to: the differences alone, or regions as well.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BACKBONE = "backbone."  # what the names of its tensors begin with in runs that 
 
 
 class PairTrunk(EncoderDecoder):
-    """Two images, or their stored features → what differs between them, and a decoder of words.
+    """Two images, or their stored features → their differences, and a decoder of words.
 
-    A captioner implements `memory`: what the decoder attends to. bridge, kinds: of the changes
-    there, see `change_tokens`. backbone: no part of `state_dict`: a run has it as a file, so that
-    images need no shards.
+    A captioner implements `memory`: what the decoder attends to. bridge, kinds: layers that turn
+    differences into tokens, see `change_tokens`. backbone: not in `state_dict`; a run holds it as a
+    file, so that images can be captioned without shards.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PairTrunk(EncoderDecoder):
         return self._frozen[0]
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Loads weights. Checkpoints from before the backbone was a file hold it as well."""
+        """Loads weights. Those of the backbone, which older checkpoints hold, are ignored."""
         return super().load_state_dict(without_backbone(state_dict), *args, **kwargs)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -73,7 +73,7 @@ class PairTrunk(EncoderDecoder):
         return features
 
     def changes(self, before_after: Tensor) -> Changes:
-        """What differs between the images of pairs."""
+        """The differences between the images of pairs."""
         return self.encoder.changes(self.features(before_after))
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:

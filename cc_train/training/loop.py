@@ -40,8 +40,8 @@ def fit(
     """Trains up to `settings.steps` and returns the figures of the last validation, by name.
 
     source: gives each micro-batch of this rank by its number. config: all settings, written to
-        the run folder and into the weights. resume: `auto` goes on from the last checkpoint,
-        `never` refuses a folder that has a run. device: where the objective lies. Raises UserError;
+        the run folder and into the weights. resume: `auto` resumes from the last checkpoint,
+        `never` refuses a folder that has a run. device: of the objective. Raises UserError;
         JobFailed when a loss is not finite, on SIGTERM and Ctrl-C; LoaderWorkerDied when a loader
         worker is killed.
     """

@@ -78,8 +78,8 @@ def check_same(
 
 
 def _remedy(old: Mapping[str, Any], new: Mapping[str, Any], changed: Sequence[str]) -> str:
-    """How a run goes on whose settings differ. Runs from before `validation_split.scenes` held out
-    one scene at least, so small data were divided otherwise: the same samples, in other parts.
+    """The remedy for a run with other settings. Runs from before `validation_split.scenes` held out
+    at least one scene, so small data had other splits of the same samples.
     """
     is_older = "scenes" not in old.get("validation_split", {})
     only_parts = all(line.startswith("samples.") for line in changed)
@@ -122,8 +122,8 @@ def check_steps(done: int, steps: int | None, run: Path) -> None:
 def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
     """Raises UserError where --init names other weights than those that the run started from.
 
-    They are not read again, so a run that was trained on meanwhile is as good. Runs from before the
-    start was noted go on with any.
+    An equal path or an equal digest is enough, since the weights are not read again. Runs from
+    before the start was recorded resume with any.
     """
     if origin.INIT not in before:
         return

@@ -113,8 +113,8 @@ class _Forward(nn.Module):
 class Trainer:
     """Trains an objective, with its optimisers, its running average and its checkpoints.
 
-    config: all settings, as JSON; a run goes on only with the same, except for `resume.FREE`. run:
-    its folder. device: where the objective lies, `cpu` or `cuda`. figures: of the last validation,
+    config: all settings, as JSON; a run resumes only with the same, except for `resume.FREE`. run:
+    its folder. device: of the objective, `cpu` or `cuda`. figures: of the last validation,
     by name; best: the step and the figures of the best one. signals: sums over all ranks of what
     each gave to the last step. interval: the losses of the steps since the last log.
     """
@@ -166,7 +166,7 @@ class Trainer:
         return self.averaged.module if self.averaged is not None else self.objective.network
 
     def prepare(self, resume: str, source: Source) -> int:
-        """Makes the run folder or goes on in it; the step to start at.
+        """Makes the run folder or resumes the run in it; returns the step to start at.
 
         The first rank looks, decides and sends the checkpoint to the others, which need not see the
         folder. resume: `never` refuses a folder that has a run. Raises UserError for that, for a
@@ -189,7 +189,7 @@ class Trainer:
         return checkpoint.step
 
     def _decide(self, resume_how: str) -> tuple[Checkpoint | None, dict[str, Any]]:
-        """The checkpoint to go on from, on the first rank, and the settings that the run had.
+        """The checkpoint to resume from, on the first rank, and the settings that the run had.
 
         Its folder has the new settings then, which say of its start what those said.
         """
@@ -390,7 +390,7 @@ class Trainer:
 
 
 def to_device(batch: Any, device: str) -> Any:
-    """A batch with its tensors on the device; pinned ones are copied while the host goes on."""
+    """A batch with its tensors on the device; pinned ones are copied in the background."""
     if isinstance(batch, dict):
         return {name: to_device(value, device) for name, value in batch.items()}
     return batch.to(device, non_blocking=True) if isinstance(batch, Tensor) else batch

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of the time of the pairs. On a disk a write takes a millisecond, and each batch has its own.
+# Share of the time of the pairs. On a disk a write takes a millisecond, and each batch has its own.
 SHARE = 0.02
 # Their inputs are held in memory, and after a crash they are tried one by one.
 MOST = 32

@@ -86,7 +86,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Splits that the manifest does not name, and pairs of images that stand there twice."""
+    """Splits that the manifest does not name, and pairs of images that occur twice."""
     image_pairs = every_pair(manifest)
     counts = Counter(pair.split for pair in image_pairs)
     problems = [
@@ -269,7 +269,7 @@ def csv_rows(text: str) -> list[dict[str, Any]]:
     """The rows of a CSV by the names in its header. Raises csv.Error, which names the line.
 
     They are separated as the header is: by commas, or by the semicolons or tabs that spreadsheets
-    write in some languages. The line `sep=;`, which tells Excel so, may stand before the header.
+    write in some languages. The line `sep=;`, which tells Excel so, may precede the header.
     """
     text = EXCEL_HINT.sub("", text, count=1)
     header = re.split("[\r\n]", text, maxsplit=1)[0]

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def write(path: str, target: str, samples: int = 24, progress: Progress = no_progress) -> int:
-    """Writes the page on all that lies in `path` to `target`; how many strips it shows.
+    """Writes the page on the content of `path` to `target`; returns the number of strips.
 
     Strips are spread evenly over the pairs. Raises UserError and DamagedShard.
     """

@@ -126,7 +126,7 @@ def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
 def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ChainCaptioner:
-    """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
+    """An untrained captioner. Raises UserError for sizes that do not go together."""
     height, width = about["size"]
     decoder = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     decoder.check()

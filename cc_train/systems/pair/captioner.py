@@ -14,8 +14,8 @@ from cc_train.text import TextCodec
 class PairCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence.
 
-    backbone: see `PairTrunk`. attend_grid: the decoder sees the differences at every place
-    besides their summaries.
+    backbone: see `PairTrunk`. attend_grid: the decoder attends to the differences at every place,
+    and not only to their summaries.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""ProCap's stage 1: masked reconstruction of a change's frames, told by its caption.
+"""ProCap's stage 1: masked reconstruction of a change's frames, given its caption.
 
 Three losses: msm, the codebook indices of masked tokens; align, whether the caption at [REL] is the
 change's own; consistency, whether the frames at [VID] are in their order. The losses are sums over
@@ -52,7 +52,7 @@ class Losses(Section):
 
 @dataclass(frozen=True)
 class Batch:
-    """What the losses are computed of.
+    """The input of the losses.
 
     text: byte-pair ids [B + E, L], those of the batch and of E others whose captions are wrong
     ones. frames: features [B, F, n, C], the T of the sequence first, then what only the damaged
@@ -77,7 +77,7 @@ class Batch:
 
 
 def denominators(batch: Batch, settings: Losses) -> dict[str, Tensor]:
-    """How many terms each loss sums up; it is divided by that, or by 1 where there are none."""
+    """Number of terms of each loss, by which it is divided (by 1 if there are none)."""
     visible, valid = _sample_weights(batch, settings)
     return {"msm": (~batch.visible).sum(), "align": valid.sum(), "consistency": visible.sum()}
 
@@ -90,7 +90,7 @@ def sums(
 ) -> dict[str, Tensor]:
     """Sums of the losses over a batch; those of weight 0 are left out.
 
-    variants: only their terms; those of all variants add up to the whole.
+    variants: only the terms of these; the sums of single variants add up to the whole.
     """
     return losses_of(encoder, batch, settings, hidden_states(encoder, batch, settings, variants))
 
@@ -101,7 +101,7 @@ def hidden_states(
     settings: Losses,
     variants: Sequence[Variant] = VARIANTS,
 ) -> dict[Variant, Tensor]:
-    """States: of `true` at all positions, [B, L + T · n, D]; of the others where they are read."""
+    """Hidden states by variant: `true` at all positions, [B, L + T · n, D]; others where read."""
     variants = [name for name in variants if name in _needed(settings)]
     control = encoder.control(batch.text)
     own = control[: len(batch.visible)]
@@ -129,7 +129,7 @@ def hidden_states(
 def losses_of(
     encoder: ProcedureEncoder, batch: Batch, settings: Losses, hidden: Mapping[Variant, Tensor]
 ) -> dict[str, Tensor]:
-    """The sums of the losses that these states make."""
+    """The sums of the losses of these states."""
     losses: dict[str, Tensor] = {}
     for name, rows in _rows(encoder, batch).items():
         if not getattr(settings, name):
@@ -160,10 +160,10 @@ def _reconstruction_loss(encoder: ProcedureEncoder, batch: Batch, states: Tensor
 def right_of(
     encoder: ProcedureEncoder, batch: Batch, settings: Losses, hidden: Mapping[Variant, Tensor]
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """How many decisions of each sample are right, and of how many, by figure; float32 [B] each.
+    """Numbers of right decisions and of all decisions of each sample, by figure; float32 [B] each.
 
-    accuracy: the codes of masked tokens. align_accuracy, consistency_accuracy: whether the true
-    input is taken for true and the other one for false, of samples that count.
+    accuracy: the codes of masked tokens. align_accuracy, consistency_accuracy: the true input is
+    judged true and the other one false, in samples that count.
     """
     masked = ~batch.visible
     guessed = encoder.to_logits(_of_frames(batch, hidden["true"])).argmax(-1)
@@ -192,7 +192,7 @@ def _rows(
 
 
 def _read(encoder: ProcedureEncoder, name: str, states: Tensor) -> Tensor:
-    """What the head of a binary loss reads, [B, D or 3 D], of the states at its rows."""
+    """The input of a binary loss's head, [B, D or 3 D], from the states at its rows."""
     return encoder.relation(states) if name == "align" else states[:, 0]
 
 
@@ -226,7 +226,7 @@ def binary_loss(
 
 
 def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
-    """Which samples count for consistency, and which for alignment, as numbers [B]."""
+    """Weights [B], 0 or 1, of the samples for consistency and for alignment."""
     visible = torch.ones(len(batch.visible), device=batch.visible.device)
     if settings.ignore_fully_masked:
         visible = batch.visible.any(dim=1).float()
@@ -235,7 +235,7 @@ def _sample_weights(batch: Batch, settings: Losses) -> tuple[Tensor, Tensor]:
 
 
 class Stage1Objective:
-    """`Objective` in `cc_train.training.trainer` says what the parts are.
+    """The objective of stage 1; see `Objective` in `cc_train.training.trainer`.
 
     A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
     features float16 [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
@@ -243,8 +243,8 @@ class Stage1Objective:
     negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its
     `variants` besides.
     held_out: such batches for validation, those of this rank. picture: makes the grid of a
-    validation. max_activation_mb: on a CPU, variants that keep more than this for the backward pass
-    go one by one.
+    validation. max_activation_mb: on a CPU, variants run one by one if together they would keep
+    more than this for the backward pass.
     """
 
     phases = ("model",)
@@ -280,7 +280,7 @@ class Stage1Objective:
         return denominators(_batch({**batch, "tokens": batch["visible"], **nothing}), self.settings)
 
     def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """One for each part of `division`, as the encoder sees it."""
+        """One chunk for each part of `division`, as input of the encoder."""
         seen = self._seen(batch, _needed(self.settings))
         return [{**seen, "variants": variants} for variants in self.division(batch["visible"])]
 
@@ -306,7 +306,7 @@ class Stage1Objective:
         return self._weighed({name: value / denominators[name] for name, value in losses.items()})
 
     def after_step(self, step: int) -> None:
-        """A step leaves nothing to do afterwards."""
+        """Does nothing: this objective needs no work after a step."""
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, ProcedureEncoder)
@@ -358,7 +358,7 @@ def _batch(seen: Mapping[str, Any]) -> Batch:
 
 
 class Tally:
-    """Sums and what they are divided by, by name."""
+    """Sums and the counts that divide them, by name."""
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
@@ -371,7 +371,7 @@ class Tally:
 
     @classmethod
     def summed(cls, parts: Sequence[tuple[dict[str, float], dict[str, float]]]) -> Tally:
-        """One of sums and counts of several."""
+        """The tally of several sums and counts, added up."""
         whole = cls()
         for sums, counts in parts:
             for name, value in sums.items():
@@ -386,7 +386,7 @@ class Tally:
 
 
 def _groups(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Which samples have each mask, and which changed, bool [B] by name."""
+    """Groups of samples by mask and by change, bool [B] by name."""
     masks = {name: raw["mask"] == number for number, name in enumerate(MASKS)}
     return {**masks, "changed": raw["changed"], "unchanged": ~raw["changed"]}
 

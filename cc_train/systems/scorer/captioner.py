@@ -1,4 +1,4 @@
-"""SCORER: two images → a sentence, by what differs once each is told from the other.
+"""SCORER: two images → a sentence, from differences after each is reconstructed from the other.
 
 Names of tensors follow the public code's checkpoint: `change_detector` and `speaker`.
 """
@@ -22,8 +22,8 @@ from cc_train.text import TextCodec
 class ScorerCaptioner(EncoderDecoder):
     """Two images, or their stored features → a sentence.
 
-    backbone: no part of the network's tensors. standardise: channels of the features are
-    standardised first, which the public code does not do.
+    backbone: not in `state_dict`. standardise: the channels of the features are standardised first,
+    which the public code does not do.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ScorerCaptioner(EncoderDecoder):
 
     @property
     def backbone(self) -> FrozenBackbone:
-        """The backbone."""
+        """The frozen network whose features are compared."""
         return self._frozen[0]
 
     @property
@@ -53,7 +53,7 @@ class ScorerCaptioner(EncoderDecoder):
         return self.change_detector.config.rows, self.change_detector.config.columns
 
     def pooled(self, features: Tensor) -> Tensor:
-        """A backbone's features [N, C, h, w] on the grid of the decoder, float32."""
+        """A backbone's features [N, C, h, w], float32, pooled to the grid of the decoder."""
         return to_grid(features.float(), self.grid, "mean")
 
     def features(self, before_after: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What SCORER learns from: captions, the contrast between pairs, CBR, and what a renderer knows.
+"""The objective of SCORER: captions, contrast between pairs, CBR, and facts of a renderer.
 
 A step has two halves through the same network: changed pairs, and pairs of distractors. The
 contrast is within a half.
@@ -34,8 +34,8 @@ from cc_train.training.caption_objective import CaptionObjective, right_words
 class Losses(Section):
     """Weights of the losses beside the caption's; 0 leaves one out.
 
-    contrast: between the differences of pairs. cbr: between what a sentence makes of the before
-    image and the after images.
+    contrast: between the images of pairs. cbr: between the after images and those reconstructed
+    from the before image and the sentence.
     """
 
     contrast: float = Field(0.1, ge=0)
@@ -60,9 +60,9 @@ class Ways:
 class ScorerObjective(CaptionObjective):
     """`Objective` on batches of `ScorerBatches`: caption + contrast + CBR, the mean of both halves.
 
-    A caption's loss is divided by the words of its half. reconstruction: CBR; None where its weight
-    is 0. halves: those of the data set. seed: of the captions that are drawn in validation.
-    supervision: what a renderer knows is learned as well; its losses are of both halves together.
+    A caption's loss is divided by the words of its half. reconstruction: CBR; None if its weight is
+    0. halves: those of the data set. seed: of the captions that validation samples. supervision:
+    the losses of a renderer's facts, over both halves together.
     """
 
     network: ScorerCaptioner
@@ -112,7 +112,7 @@ class ScorerObjective(CaptionObjective):
         return counts
 
     def chunks(self, batch: Any) -> list[Any]:
-        """The halves: each has a backward pass of its own, so that one at a time is in memory."""
+        """The halves: each has its own backward pass, so that only one is in memory at a time."""
         chunks = [{"half": half, **batch[half]} for half in self.halves]
         # All ranks gather together, also those that have no pair for a half.
         return [one for one in chunks if len(one["ids"]) or self.ranks.world > 1]
@@ -169,7 +169,7 @@ class ScorerObjective(CaptionObjective):
         return self._matched(queries, keys, self.reconstruction.scale)
 
     def _matched(self, queries: Tensor, keys: Tensor, scale: Tensor) -> Tensor:
-        """Each rank matches its own queries with all keys; then all have all rows."""
+        """Matches each rank's own queries with all keys; then gathers the rows of all ranks."""
         heads = self.network.change_detector.config.heads if self.ways.per_head else 1
         rows = token_matching(queries, self.ranks.gather(keys.float()), heads)
         return self.ranks.gather(scale * rows)
@@ -187,7 +187,7 @@ class ScorerObjective(CaptionObjective):
 
 
 class Sampling:
-    """A `CaptionModel` whose captions are drawn by their probabilities, the same for a seed."""
+    """A `CaptionModel` that samples captions by their probabilities, reproducibly by a seed."""
 
     def __init__(self, network: ScorerCaptioner, seed: int) -> None:
         self.network, self.inputs, self.device = network, network.inputs, network.device

@@ -30,10 +30,10 @@ Frame = tuple[Sample, str]
 
 
 class Data(Section):
-    """What is trained on: square crops of `crop` px of all frames.
+    """The training data: square crops of `crop` px of all frames.
 
-    held_out: share of the ids that is kept for validation. validation_frames: how many of their
-        frames are validated on, whole.
+    held_out: share of the ids that is held out for validation. validation_frames: number of their
+        frames that are used for it, uncropped.
     """
 
     crop: int = Field(112, ge=16)
@@ -145,7 +145,7 @@ def _tensor(images: np.ndarray) -> Tensor:
 
 
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
-    """What a packed VQGAN does on samples that training did not see."""
+    """Scores of a packed VQGAN on samples that training did not see."""
     network, _, _ = networks.vqgan(str(file))
     frames = HeldOut(samples, 200, network.config.factor)
     with torch.inference_mode():
