@@ -222,10 +222,10 @@ class Changes(Section):
 class Entities(Section):
     """How noun phrases are found for changed places (`cc-prep entities`).
 
-    weights: CLIP's folder. features: what neighbours are compared by. min_count: training
-    pairs in whose captions a phrase stands. k: phrases of each region. regions: at most so many of
-    a pair. neighbours, temperature: of the vote. view, grow: what CLIP sees of a region. template:
-    of CLIP's texts.
+    weights: CLIP's folder. features: the vectors by which neighbours are compared. min_count: the
+    least number of training pairs whose captions have a phrase. k: number of phrases of each
+    region. regions: largest number of regions of a pair. neighbours, temperature: of the vote.
+    view, grow: the view of a region that CLIP sees. template: of CLIP's texts.
     """
 
     retriever: Literal["neighbours", "clip"] = "neighbours"
@@ -260,7 +260,7 @@ class Manifest(Section):
     root: str
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
     split_file: str | None = None
-    # Its content stands in the provenance, by digest.
+    # The provenance records the digest of its content.
     exclude: str | None = Field(default=None, exclude=True)
     # Whether a data set may name images elsewhere: what is no word of the user is not trusted.
     outside_root: bool = Field(default=False, exclude=True)

@@ -1,7 +1,7 @@
-"""What a captioner is: it takes two images and gives a sentence.
+"""The interface of a captioner: it takes two images and returns a sentence.
 
-`evaluate`, `caption`, `report`, `compare`, `export` and the validation during training know only
-what stands here. `cc_train.loading` loads the captioner of a run, or of an exported folder.
+`evaluate`, `caption`, `report`, `compare`, `export` and the validation during training use only
+this interface. `cc_train.loading` loads the captioner of a run, or of an exported folder.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def near_duplicates(
     that of the larger one.
     """
     counts = Counter(pair.split for pair in pairs)
-    # Of two splits the one whose pair is named stands first here.
+    # Of two splits, the one whose pair is named comes first here.
     names = sorted(counts, key=lambda name: (name == "test", name == "val", -counts[name], name))
     known = [pair for pair in pairs if pair.before in hashes and pair.after in hashes]
     known.sort(key=lambda pair: names.index(pair.split))

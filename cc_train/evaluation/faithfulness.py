@@ -24,9 +24,13 @@ from cc_train.evaluation.fact_scores import Share
 from cc_train.evaluation.facts import LOOKS
 
 EMPTY = 20  # px up to which a mask says that nothing changed
-MOST = 0.5  # of a mask's pixels, more than which must lie on objects that the caption fits
+MOST = 0.5  # share of a mask's pixels that must be exceeded on objects that the caption fits
 OVERLAP = 0.5  # intersection over union with the true mask, where the changed object is meant
-SEEN_BEFORE = ("drop", "color", "material")  # said of an object as it stands in the first image
+SEEN_BEFORE = (
+    "drop",
+    "color",
+    "material",
+)  # types of change whose captions describe the object in the first image
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,11 @@ class Captions(Section):
 
 
 class ZooRow(Section):
-    """What a row says of itself.
+    """The description of a row, from its YAML file.
 
-    kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it
-    stands in; a name of published.yaml, or the title of other data. command: what leads to the row
-    from raw files. captions: None if they are beside the row.
+    kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it is
+    in; a name of published.yaml, or the title of other data. command: the commands that lead from
+    raw files to the row. captions: None if they are beside the row.
     """
 
     system: str

@@ -38,7 +38,7 @@ LOGIT_COPIES = 3  # in float32: the logits, their logarithms, their gradients
 PICTURES = 2  # of a pair, unless its images are pasted into one
 VISION, BRIDGE, LANGUAGE, OTHER = PARTS = ("vision", "bridge", "language", "other")
 LOGITS = "lm_head"  # of the language model, of fewer tokens than its other layers
-# The bridge comes first: Qwen's lies within its vision model.
+# The bridge comes first: Qwen's is within its vision model.
 _BRIDGE = re.compile(
     r"(^|\.)(qformer|query_tokens|merger|deepstack_merger_list|connector|multi_modal_projector|"
     r"language_projection)(\.|$)"
