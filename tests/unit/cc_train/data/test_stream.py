@@ -233,7 +233,7 @@ def test_a_part_that_is_read_late_is_named(tmp_path: Path) -> None:
 
     entries = shard_index.read([write_shards(tmp_path, [4])])
     batches = Stream(entries, damaged, 2, 7, StreamSettings(), Ranks())
-    with pytest.raises(JobFailed, match=r"\.mask\.png: no image: look at .*cc-prep verify"):
+    with pytest.raises(JobFailed, match=r"\.mask\.png: no image: check .*cc-prep verify"):
         batches(0)
 
 
