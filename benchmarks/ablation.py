@@ -127,7 +127,7 @@ class Ablation(Lab[Row]):
         return variant.training
 
     def conditions(self, variant: Row) -> str:
-        """Of another manifest, fewer scenes or other steps, no result counts."""
+        """Digest of the settings; a change of manifest, scenes or steps drops older results."""
         known = loaded_manifest()
         stage1 = known["train"]["stage1"]
         content = [known["features"], known["image_size"], known["train"]["stage2"],
@@ -138,7 +138,7 @@ class Ablation(Lab[Row]):
         return digest(content)
 
     def pairs(self, backbone: str) -> Path:
-        """Where the pairs of stage 2 are built, with the features of a backbone."""
+        """Folder in which the pairs of stage 2 are built, with the features of a backbone."""
         return self.folder / ("pairs" if backbone == FEATURES else f"pairs-{backbone}")
 
     def prepare(self, variants: Sequence[Row]) -> None:
@@ -191,7 +191,7 @@ class Ablation(Lab[Row]):
     def _train(
         self, stage: str, folder: Path, build: Path, seed: int, options: list[object]
     ) -> Path:
-        """Trains a stage with the manifest's settings; its run, which goes on if it is there."""
+        """Trains a stage with the manifest's settings, or resumes; the folder of the run."""
         place = build / "shards"
         run("cc-train", stage, "--config", CONFIG, "--out", folder,
             "--shards", place / "train-*.tar", "--valid", place / "val-*.tar",

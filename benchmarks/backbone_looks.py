@@ -51,7 +51,7 @@ class Objects:
 
     @classmethod
     def of(cls, root: str) -> Objects:
-        """Of the changed pairs of rendered scenes."""
+        """Features and objects of the changed pairs of rendered scenes."""
         images: list[np.ndarray] = []
         rows: list[tuple[int, Looks]] = []
         for pair in rendered.changed(root):
@@ -152,7 +152,7 @@ def shares_of_right(reader: PairEncoder, features: Tensor, objects: Objects) -> 
 def _logits(
     reader: PairEncoder, features: Tensor, objects: Objects, chosen: Tensor, ours: Tensor
 ) -> Sequence[Tensor]:
-    """Of each look of the objects of some images. ours: which objects these are, bool [M]."""
+    """Logits of each look of the objects of some images. ours: which objects, bool [M]."""
     number = torch.empty(len(features), dtype=torch.int64)
     number[chosen] = torch.arange(len(chosen))
     images = reader.images(features[chosen])[number[objects.image[ours]]]

@@ -54,7 +54,7 @@ def parts() -> tuple[CaptionDecoder, Tensor]:
 
 
 def cached(batch: int) -> np.ndarray:
-    """As cc-train decodes."""
+    """Decodes as cc-train does."""
     decoder, memory = parts()
     cached_decoder = CachedDecoder(decoder)
     return torch.cat(
@@ -64,7 +64,7 @@ def cached(batch: int) -> np.ndarray:
 
 @torch.inference_mode()
 def recomputed(batch: int) -> np.ndarray:
-    """All 24 positions and the memory's keys and values anew for each word."""
+    """Computes all 24 positions and the memory's keys and values again for each word."""
     torchs_products()
     decoder, memory = parts()
     length = decoder.config.length

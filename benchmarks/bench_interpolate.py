@@ -77,7 +77,7 @@ def parts(folder: str) -> tuple[Manifest, list[ImagePair]]:
 
 
 def ours(folder: str) -> float:
-    """As a worker does it; the median share of its time outside the network so far."""
+    """Interpolates as a worker does; the median share of its time outside the network so far."""
     worker, inside, outside = our_worker(folder)
     inside.clear()
     began = time.perf_counter()

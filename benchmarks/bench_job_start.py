@@ -96,7 +96,7 @@ def main(repeats: int) -> None:
 
 
 def job(folder: str, method: str) -> float:
-    """Of `cc-prep interpolate` of one pair of 480 × 320 px at 224 px, from nothing."""
+    """Seconds of `cc-prep interpolate` of one pair of 480 × 320 px at 224 px, from nothing."""
     with tempfile.TemporaryDirectory() as out:
         return processor_seconds(
             *(str(Path(sys.executable).parent / "cc-prep"), "interpolate", NAME),
@@ -106,7 +106,7 @@ def job(folder: str, method: str) -> float:
 
 
 def processor_seconds(*command: str) -> float:
-    """Of the command and of all processes that it started, also those that outlive it.
+    """CPU seconds of the command and of all processes that it started, also those that outlive it.
 
     They are looked at again and again, since Ray's node manager waits for none of its workers, and
     so the kernel adds up their times nowhere.

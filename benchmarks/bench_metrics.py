@@ -58,7 +58,7 @@ def sentences(count: int) -> tuple[dict[str, list[str]], dict[str, str]]:
 
 
 def official(references: dict[str, list[str]], predictions: dict[str, str]) -> dict[str, float]:
-    """As coco-caption's eval script does it, without METEOR and SPICE."""
+    """Scores as coco-caption's eval script does, without METEOR and SPICE."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.rouge.rouge import Rouge

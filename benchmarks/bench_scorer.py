@@ -68,7 +68,7 @@ def main(batch: int, width: int, repeats: int) -> None:
 
 @cache
 def scorer_objective(width: int) -> ScorerObjective:
-    """The same weights in every process."""
+    """A network with equal weights in every process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     words = ScorerWords([*MARKS, *map(str, range(WORDS - len(MARKS)))])
@@ -181,7 +181,7 @@ def differences(width: int) -> Tensor:
 
 @torch.inference_mode()
 def kept(width: int) -> np.ndarray:
-    """As cc-train decodes."""
+    """Decodes as cc-train does."""
     network = scorer_objective(width).network.eval()
     ids = greedy(network.next_word(), differences(width), network.codec.marks, stop=False)
     return ids.numpy()
@@ -189,7 +189,7 @@ def kept(width: int) -> np.ndarray:
 
 @torch.inference_mode()
 def recomputed(width: int) -> np.ndarray:
-    """All 24 positions anew for each word."""
+    """Computes all 24 positions again for each word."""
     torchs_products()
     network, memory = scorer_objective(width).network.eval(), differences(width)
     return recompute_all(network.logits, memory, START, NULL, UNK, LENGTH).numpy()

@@ -47,7 +47,7 @@ def parts() -> tuple[CLIP4IDC, np.ndarray]:
 
 
 def ours() -> np.ndarray:
-    """As a worker scores."""
+    """Scores as a worker does."""
     network, frames = parts()
     scores = FrameScorer(network)(frames, CAPTIONS)
     return np.stack((scores.bef_inter_sim, scores.inter_aft_sim))

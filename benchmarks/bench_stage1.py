@@ -67,7 +67,7 @@ def tokens() -> dict[str, float]:
 
 
 def tokens_in_half() -> dict[str, float]:
-    """The same with `loop.precision: bfloat16`."""
+    """The step with `loop.precision: bfloat16`."""
     with torch.autocast("cpu", torch.bfloat16):
         return ours("tokens")
 

@@ -129,7 +129,7 @@ def _delay(store: bad_store.Store, delay: float) -> None:
 
 
 def worker_seconds(folder: str, pairs: int, seconds: float) -> float:
-    """Of a worker that makes one shard there."""
+    """Seconds of a worker that makes one shard there."""
     state = State(folder)
     state.write_run("bench")
     worker = ShardWorker(

@@ -97,7 +97,7 @@ def write(folder: Path, pairs: int) -> None:
 
 
 def write_hdf5(folder: Path, pairs: int) -> None:
-    """The same pairs as ProCap's HDF5."""
+    """Writes the same pairs as ProCap's HDF5."""
     with h5py.File(folder / "videos.h5", "w") as videos:
         for number, (sequence, _) in enumerate(drawn_sequences(range(pairs))):
             pixels = sequence.frames.transpose(0, 3, 1, 2)

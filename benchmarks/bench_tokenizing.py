@@ -51,7 +51,7 @@ def ours() -> np.ndarray:
 
 @torch.inference_mode()
 def plain() -> np.ndarray:
-    """As the reference writes it."""
+    """Tokenizes by the code of the reference."""
     torch.set_num_threads(THREADS)
     indices = []
     codes = codec().quantize.embedding.weight

@@ -165,7 +165,7 @@ def known(examples: Sequence[Example]) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def exact(reader: Reader, examples: Sequence[Example]) -> float:
-    """Of how many changed pairs all facts that are known are right, in %."""
+    """Percent of changed pairs for which all known facts are right."""
     right: list[bool] = []
     for start in range(0, len(examples), BATCH):
         chosen = [one for one in examples[start : start + BATCH] if one.pair.changed]

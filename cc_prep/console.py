@@ -1,4 +1,4 @@
-"""Where commands print what is no result: notes, progress and warnings."""
+"""The console on stderr, for all output that is no result: notes, progress and warnings."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class UserError(Exception):
-    """A user's mistake: what is wrong, and how to mend it. The CLI turns it into exit code 2."""
+    """A user's mistake: what is wrong, and how to fix it. The CLI turns it into exit code 2."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what, remedy)
@@ -67,7 +67,7 @@ class Reason(str, Enum):
 
 
 class RejectedPair(Exception):
-    """A pair that cannot be processed; it goes to the rejects and the job goes on."""
+    """A pair that cannot be processed; it becomes a reject and the job continues."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(reason, detail)

@@ -50,15 +50,15 @@ class Captions(Section):
 
 
 class Table(Section):
-    """Where the `table` layout's table is, if it is not `pairs.*` in the root."""
+    """The table of the `table` layout, if it is not `pairs.*` in the root."""
 
     file: str | None = None
 
 
 class Levir(Section):
-    """Where the `levir_cc` layout has its parts; `{split}` stands for the split.
+    """Files and folders of the `levir_cc` layout; `{split}` is replaced by the split.
 
-    mask, mask_before, mask_after: folders that need not be there; null for none.
+    mask, mask_before, mask_after: optional folders; null for none.
     """
 
     captions: str = "LevirCCcaptions.json"
@@ -88,7 +88,7 @@ class Masks(Section):
         if self.classes and len({isinstance(value, str) for value in listed}) > 1:
             raise ValueError("classes and unchanged are numbers, or all of them are colours")
         if len(set(listed)) < len(listed):
-            raise ValueError("a value stands for two classes")
+            raise ValueError("two classes have the same value")
         if len(self.classes) > MOST_CLASSES:
             raise ValueError(f"more than {MOST_CLASSES} classes")
         if not self.classes and (self.land_cover or self.unchanged != (0,)):
@@ -97,7 +97,7 @@ class Masks(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes 1 … K."""
+        """Names of the classes 1 … K."""
         return tuple(self.classes) or ("change",)
 
     @property
@@ -222,10 +222,10 @@ class Changes(Section):
 class Entities(Section):
     """How noun phrases are found for changed places (`cc-prep entities`).
 
-    weights: CLIP's folder. features: what neighbours are compared by. min_count: training
-    pairs in whose captions a phrase stands. k: phrases of each region. regions: at most so many of
-    a pair. neighbours, temperature: of the vote. view, grow: what CLIP sees of a region. template:
-    of CLIP's texts.
+    weights: CLIP's folder. features: the vectors by which neighbours are compared. min_count: the
+    least number of training pairs whose captions have a phrase. k: number of phrases of each
+    region. regions: largest number of regions of a pair. neighbours, temperature: of the vote.
+    view, grow: the view of a region that CLIP sees. template: of CLIP's texts.
     """
 
     retriever: Literal["neighbours", "clip"] = "neighbours"
@@ -260,7 +260,7 @@ class Manifest(Section):
     root: str
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
     split_file: str | None = None
-    # Its content stands in the provenance, by digest.
+    # The provenance records the digest of its content.
     exclude: str | None = Field(default=None, exclude=True)
     # Whether a data set may name images elsewhere: what is no word of the user is not trusted.
     outside_root: bool = Field(default=False, exclude=True)

@@ -120,8 +120,8 @@ class ImagePair:
         `video.mp4#frame=12` is a frame of a video. The masks and truth name images likewise.
     kind: `change`, or `no_change` for a distractor (only viewpoint or light differs).
     mask: an image of where something changed, where the data set has one. mask_before: of what
-        vanished, as it stands in the before image; mask_after: of what appeared, as it stands in
-        the after image. EMPTY_MASK stands for one that is zero everywhere.
+        vanished, where it is in the before image; mask_after: of what appeared, where it is in the
+        after image. EMPTY_MASK means one that is zero everywhere.
     mask_values: (a mask's pixel, class id), where a pixel is the value of its first channel or a
         colour of three; without them each value but 0 is class 1.
     mask_classes: the names of the classes 1 … K of the masks.
@@ -201,8 +201,8 @@ class FrameSequence:
     frames: uint8 [F, H, W, 3], RGB; F = 2**depth + 1.
     truth: the true frame at the same time, uint8 [H, W, 3], by frame number, where known.
     mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and 1 … K the classes of
-        `pair.mask_classes`: the union, what vanished as it stands in before, what appeared as it
-        stands in after. None where not known; without the union the sides are None too.
+        `pair.mask_classes`: the union, what vanished (as in before), what appeared (as in
+        after). None if not known; without the union the sides are None too.
     """
 
     pair: ImagePair

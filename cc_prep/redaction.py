@@ -1,4 +1,4 @@
-"""Takes folders out of what is shown to others: a report names files, never where they lie.
+"""Removes folders from output that is shown to others: a report names files, never their folders.
 
 Folders give away users, machines and projects, and mean nothing to whoever reads a report on
 another machine.

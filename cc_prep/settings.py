@@ -51,20 +51,20 @@ YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
 class _Loader(yaml.SafeLoader):
     """YAML that reads 1e-3 as everybody else does: in YAML 1.1 it is a string.
 
-    A key that stands twice is an error, where PyYAML takes the last.
+    A key that occurs twice is an error; PyYAML would take the last one.
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """As PyYAML. Raises ComposerError for a key that stands twice.
+        """The node that PyYAML composes. Raises ComposerError for a key that occurs twice.
 
-        Not later: construction puts merged keys (`<<: *name`) beside those that stand there.
+        The check is here because the constructor adds merged keys (`<<: *name`) to the others.
         """
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in seen:
-                    problem = f"{key.value} stands there twice"
+                    problem = f"{key.value} occurs twice"
                     raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
                 seen.add((key.tag, key.value))
         return node

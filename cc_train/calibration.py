@@ -1,7 +1,8 @@
-"""From the probability of a caption to the chance that it is right.
+"""Calibration: turns the probability of a caption into the chance that it is right.
 
-A captioner's own probabilities are too high or too low. Two numbers fitted on held-out pairs mend
-that (Platt scaling). A pair that is unlike all held-out ones gets less: there nothing was measured.
+A captioner's own probabilities are too high or too low. Two numbers that are fitted on held-out
+pairs correct that (Platt scaling). A pair that is unlike all held-out ones gets a lower chance,
+since nothing was measured there.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Calibration:
 
     @classmethod
     def of(cls, value: Any, place: object) -> Calibration:
-        """From a run's settings. Raises UserError, which names `place`."""
+        """The calibration in a run's settings. Raises UserError, which names `place`."""
         try:
             strangest = value["strangest"]
             return cls(
@@ -52,10 +53,10 @@ class Calibration:
                 None if strangest is None else float(strangest),
             )
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{place}: its calibration is damaged", "Export it anew") from None
+            raise UserError(f"{place}: its calibration is damaged", "Export it again") from None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a run's settings."""
+        """The calibration as a run's settings hold it."""
         return asdict(self)
 
 

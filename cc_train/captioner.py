@@ -1,7 +1,7 @@
-"""What a captioner is: it takes two images and gives a sentence.
+"""The interface of a captioner: it takes two images and returns a sentence.
 
-`evaluate`, `caption`, `report`, `compare`, `export` and the validation during training know only
-what stands here. `cc_train.loading` loads the captioner of a run, or of an exported folder.
+`evaluate`, `caption`, `report`, `compare`, `export` and the validation during training use only
+this interface. `cc_train.loading` loads the captioner of a run, or of an exported folder.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cc_train.text import TextCodec
 
 @dataclass(frozen=True)
 class Attention:
-    """Where a captioner looked for each word of a caption.
+    """A captioner's attention for each word of a caption.
 
-    maps: float32 [words, h, w] on a grid that lies over both images; each map sums to 1.
+    maps: float32 [words, h, w] on a grid that covers both images; each map sums to 1.
     """
 
     words: tuple[str, ...]
@@ -106,8 +106,10 @@ class ReadsEntities(CaptionModel, Protocol):
     def caption(
         self, before_after: Tensor, beams: int = 1, entities: Sequence[Sequence[str]] | None = None
     ) -> list[Caption]:
-        """See `CaptionModel.caption`. entities: of each pair, best first; None where none are
-        known."""
+        """Captions of pairs, as `CaptionModel.caption` returns them.
+
+        entities: names for each pair, best first; None where none are known.
+        """
         ...
 
 
@@ -175,10 +177,10 @@ class EncoderDecoder(nn.Module):
         return None
 
     def attention(self, state: Any) -> Tensor | None:
-        """Where each word looked, float32 [B, length, h, w], each summing to 1: at position i for
-        word i + 1 of the ids. None for systems that do not say it.
+        """Attention maps, float32 [B, length, h, w], each with sum 1; None if a system has none.
 
-        state: what `next_word().start` gave, once all words are decided.
+        The map at position i belongs to word i + 1 of the ids. state: the result of
+        `next_word().start`, once all words are decoded.
         """
         return None
 

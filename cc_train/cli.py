@@ -137,7 +137,7 @@ TRAINING_OPTIONS: list[click.Parameter] = [
         type=click.Choice(["auto", "never"]),
         default="auto",
         show_default=True,
-        help="auto: go on from the last checkpoint in RUN; never: refuse a folder that has a run.",
+        help="auto: resume from the last checkpoint in RUN; never: refuse a folder that has a run.",
     ),
 ]
 VALID = click.Option(

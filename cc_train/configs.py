@@ -58,7 +58,7 @@ def recipes() -> list[str]:
 
 
 def _read(config: str, system: str, console: Console) -> tuple[dict[str, Any], str]:
-    """Values and where they stand."""
+    """Values and their location."""
     if config in recipes():
         config = str(RECIPES / f"{config}.yaml")
     if not config.endswith((".yaml", ".yml")):

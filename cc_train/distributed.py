@@ -73,9 +73,9 @@ class Ranks:
         return self.rank == 0
 
     def own_batches(self, count: int, batch: int) -> range:
-        """Where this rank's batches of so many items begin: the ranks take turns.
+        """First items of this rank's batches, out of `count` items; the ranks take turns.
 
-        A batch has the same items whatever the number of ranks.
+        A batch holds the same items whatever the number of ranks.
         """
         return range(self.rank * batch, count, batch * self.world)
 
@@ -234,7 +234,7 @@ def _of_lost(store: Any, ranks: Ranks, error: Exception) -> str:
         return f"rank {ranks.rank} stopped, since {cause}"
     return (
         f"rank {ranks.rank}: the exchange with the other processes failed, perhaps because one "
-        f"ended; the same command goes on from the last checkpoint ({_in_a_line(error)})"
+        f"ended; the same command resumes from the last checkpoint ({_in_a_line(error)})"
     )
 
 

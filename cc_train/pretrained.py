@@ -121,7 +121,7 @@ class Captioner:
     ) -> list[Caption | UserError | JobFailed]:
         """The captions of one batch of pairs, in their order, and the error of each other pair.
 
-        What a call raises of a pair stands in that pair's place, and the others have captions.
+        An error of one pair is returned in that pair's place, and the others have captions.
         """
         batch: list[np.ndarray | UserError | JobFailed] = []
         for pair in pairs:

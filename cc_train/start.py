@@ -1,4 +1,4 @@
-"""From a command to the loop: what every training does before its first step."""
+"""The start of a training: all steps between the command and the training loop."""
 
 from __future__ import annotations
 

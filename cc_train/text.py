@@ -182,8 +182,8 @@ CODECS: dict[str, Callable[[Path], TextCodec]] = {
 def register(name: str, read: Callable[[Path], TextCodec]) -> None:
     """Adds a text codec, whose `describe` gives this name as `codec`.
 
-    read: from the folder of a run, in which the codec's `files` lie, to the codec. A system with a
-    codec of its own registers it in its recipe.
+    read: a function from the folder of a run, which has the codec's `files`, to the codec. A system
+    with a codec of its own registers it in its recipe.
     """
     assert name not in CODECS, name
     CODECS[name] = read
@@ -204,7 +204,7 @@ def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
     if text.describe() != dict(description):
         raise UserError(
             f"{folder}: {', '.join(text.files())}: not what the run was trained with",
-            "Restore the file, or train anew",
+            "Restore the file, or train again",
         )
     return text
 

@@ -41,7 +41,7 @@ class ThreadSettings(Protocol):
 
 
 class StepBase:
-    """What every step shares.
+    """The base of every step.
 
     digests: SHA-256 of the driver's weights by name. device: `cpu` or `cuda`, where networks run.
     """
@@ -57,11 +57,11 @@ class StepBase:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     def use(self, settings: ThreadSettings) -> None:
-        """Sets torch as a section of the manifest wants it, before what runs next."""
+        """Applies the torch settings of a section of the manifest to all that follows."""
         use_threads(settings.threads, settings.tf32 and self.device != "cpu")
 
     def check(self, file: weights.Located) -> weights.Located:
-        """`file`, if it is the one that the driver has. Raises UserError."""
+        """Returns `file` if its digest is the driver's, else raises UserError."""
         if self.digests.get(file.name) != file.sha256:
             raise UserError(
                 f"{file.path} on this node is not the file that the driver has",
@@ -77,7 +77,7 @@ class StepBase:
             torch.cuda.empty_cache()
 
     def check_device(self) -> None:
-        """Computes a little on the device. Raises what a broken one raises."""
+        """Computes a little on the device. Raises the error of a broken device."""
         import torch
 
         ones = torch.ones(256, 256, device=self.device)
@@ -87,7 +87,7 @@ class StepBase:
 
 
 class StagedStep(StepBase):
-    """A step of three stages, see `step.Staged`; called, it does one after the other."""
+    """A step of three stages, see `step.Staged`; a call runs them one after the other."""
 
     def __call__(self, items: Any) -> list[Any]:
         """Each item's sample, or why it was rejected, in the order given."""
@@ -104,7 +104,7 @@ class StagedStep(StepBase):
 
 
 def use_threads(count: int, tf32: bool = False) -> None:
-    """The thread count of what runs next: float sums depend on it, so the manifest fixes it.
+    """Sets the number of threads: float sums depend on it, so the manifest fixes it.
 
     tf32: whether a GPU may round the factors of products and convolutions to TF32's 10 bits.
     """
@@ -121,7 +121,7 @@ def use_threads(count: int, tf32: bool = False) -> None:
 
 @dataclass(frozen=True)
 class DecodedPair:
-    """What is read of a pair: uint8 [H, W, 3] each, true frames by number, and its masks."""
+    """The images of a pair, uint8 [H, W, 3] each: both ends, true frames by number, and masks."""
 
     before: np.ndarray
     after: np.ndarray
@@ -132,9 +132,8 @@ class DecodedPair:
 class Interpolate(StagedStep):
     """Pairs → sequences.
 
-    with_truth: whether true frames are read where the data set has them and the manifest's
-    `keep_truth` wants them, which also decides whether masks are. Where the method takes true
-    frames, they always are read and become the sequence.
+    with_truth: read the data set's true frames and masks if the manifest's `keep_truth` is set.
+    The method `truth` always reads the true frames: they become the sequence.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class Interpolate(StagedStep):
         self.video_frames = VideoFrames()
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """Pairs that will be read, in this order: frames of a video are then read in one pass."""
+        """Announces pairs that will be read, in this order, so that a video is read in one pass."""
         references = [
             storage.resolve(self.manifest.root, reference)
             for pair in pairs

@@ -1,4 +1,4 @@
-"""`cc-prep build`: training shards, from pairs in one stream or from what is stored already."""
+"""`cc-prep build`: training shards, from pairs in one stream or from stored sequences."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MEMORY = "1.2 GB a worker, measured from pairs with the small weights at 224 px"
 def build(request: job.Request, source: str | None) -> job.Summary | None:
     """Makes `OUT/shards`. Raises UserError and JobFailed.
 
-    source: the folder whose `sequences` and `scores` are taken, where they are there; default: OUT.
-        What is not there is made on the way, and not written. Its `changes` and `entities` are
-        taken as well, and never made here.
+    source: the folder whose `sequences` and `scores` are used if they exist; default: OUT. Missing
+        ones are computed on the way, and not written. Its `changes` and `entities` are used as
+        well, and never computed here.
     """
     out = storage.absolute(request.out)
     source_folder = storage.absolute(source or out)
@@ -77,7 +77,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
 def _plan(
     request: job.Request, source: str
 ) -> tuple[Manifest, frozenset[str], Sequence[ShardPlan | ShardFromSequences]]:
-    """The settings, which steps before tokenising are to be done here, and the shards to make."""
+    """The settings, the steps before tokenising that are done here, and the shards to make."""
     manifest, splits, limit = request.manifest, request.splits, request.limit
     sequence_folder, score_folder = _input_folders(source)
     scored = frozenset({"score"} if manifest.score.weights != NONE else ())
@@ -106,9 +106,10 @@ def _plan(
 def _find_weights(
     manifest: Manifest, makes: frozenset[str], source: str, console: Console
 ) -> tuple[dict[str, str], str]:
-    """SHA-256 of all weights that take part in the bytes by name, and the scorer's name.
+    """SHA-256, by name, of all weights on which the bytes depend, and the scorer's name.
 
-    Of what is stored already its provenance knows them: they need not be on this machine.
+    For stored sequences and scores it is read from their provenance, so these weights need not be
+    on this machine.
     """
     sequence_folder, score_folder = _input_folders(source)
     if "interpolate" in makes:
@@ -127,14 +128,14 @@ def _find_weights(
 
 
 def _tokenizer_weights(manifest: Manifest, console: Console) -> dict[str, str]:
-    """SHA-256 of the tokenizer's weights by name; none where there are to be no tokens."""
+    """SHA-256 of the tokenizer's weights by name; empty if no tokens are made."""
     if manifest.tokenize.weights == NONE:
         return {}
     network, tokenizer, unused = networks.vqgan(manifest.tokenize.weights, manifest.tokenize.config)
     factor = network.config.factor
     if manifest.image_size is not None and manifest.image_size % factor:
         raise UserError(
-            f"image_size {manifest.image_size} is not in whole tokens of {factor} px",
+            f"image_size ({manifest.image_size}) is not divisible by the token size ({factor} px)",
             f"Set image_size={max(1, round(manifest.image_size / factor)) * factor}",
         )
     if unused:
@@ -144,7 +145,7 @@ def _tokenizer_weights(manifest: Manifest, console: Console) -> dict[str, str]:
 
 
 def _feature_weights(manifest: Manifest) -> dict[str, str]:
-    """SHA-256 of the backbone's weights by name; none where there are to be no features."""
+    """SHA-256 of the backbone's weights by name; empty if no features are made."""
     settings = manifest.features
     if settings.backbone == NONE:
         if settings.folder is not None:
@@ -167,7 +168,7 @@ def _feature_weights(manifest: Manifest) -> dict[str, str]:
 
 
 def _imported_features(settings: Features) -> dict[str, str]:
-    """SHA-256 by name of the weights that imported features are of, where they are known."""
+    """SHA-256, by name, of the weights that made imported features, if they are known."""
     assert settings.folder is not None
     if settings.frames != "ends":
         raise UserError(
@@ -180,7 +181,7 @@ def _imported_features(settings: Features) -> dict[str, str]:
             "Set features.mirrored=false, or leave features.folder out",
         )
     if not storage.is_folder(settings.folder):
-        raise UserError(f"features.folder {settings.folder}: no such folder", "Look at the path")
+        raise UserError(f"features.folder {settings.folder}: no such folder", "Check the path")
     if settings.weights is None:
         return {}
     file = networks.backbone(settings.backbone, settings.weights)[1]
@@ -188,7 +189,7 @@ def _imported_features(settings: Features) -> dict[str, str]:
 
 
 def _input_folders(source: str) -> tuple[str, str]:
-    """Where sequences and scores lie, if there are any."""
+    """Folders of sequences and scores in `source`; neither need exist."""
     return (
         storage.join(source, sequences.FORMAT.folder),
         storage.join(source, scores.FORMAT.folder),

@@ -1,7 +1,7 @@
 """Runs planned shards on Ray Data: one shard is one row, one block, one call of a worker.
 
 Ray's own checkpointing, error skipping and block splitting are not used; see docs/ray.md for why.
-What makes a run resumable and exact is the plan, the atomic shard and its done file.
+The plan, atomic shards and their done files make a run resumable and exact.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ _ours = False  # whether `start` started or joined the Ray that there is
 
 
 def start() -> tuple[Resources, ...]:
-    """Starts a local Ray, or joins the cluster that `RAY_ADDRESS` names; what its nodes have free.
+    """Starts a local Ray, or joins the cluster that `RAY_ADDRESS` names; returns free resources.
 
-    Raises UserError for a cluster that is not there, JobFailed where a local Ray does not start.
-
-    A Ray that this process has already is used, and left as it is by `stop`.
+    Raises UserError for an unreachable cluster, JobFailed if a local Ray does not start. If this
+    process already has a Ray, it is used, and `stop` does not end it.
     """
     global _ours
     if not ray.is_initialized():
@@ -72,7 +71,7 @@ def start() -> tuple[Resources, ...]:
 
 @contextmanager
 def _one_arena() -> Iterator[None]:
-    """What is started meanwhile, and that is a local Ray's workers, has one arena a process."""
+    """Within the block, started processes (workers of a local Ray) have one malloc arena each."""
     old_values = {name: os.environ.get(name) for name in ONE_ARENA}
     os.environ.update(ONE_ARENA)
     try:
@@ -85,7 +84,7 @@ def _one_arena() -> Iterator[None]:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Asks a cluster's port for a connection: Ray itself would wait for it for many minutes."""
+    """Tries to connect to a cluster's port: Ray itself would wait for many minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return
@@ -96,7 +95,7 @@ def _check_reachable(address: str | None) -> None:
 
 
 def _not_started(address: str | None, reason: str) -> Exception:
-    """A busy machine may take longer to start a local Ray than Ray waits: a plain Exception."""
+    """The error for a Ray that did not start; a busy machine may need longer than Ray waits."""
     if address is not None:
         return _unreachable(address, reason)
     return JobFailed(
@@ -165,22 +164,23 @@ def run(
 
 
 def _environment(pool: Pool) -> dict[str, Any]:
-    """Of workers of a cluster that was joined; those of a Ray of our own have it from `start`."""
+    """Options for workers of a joined cluster; `start` sets them for a Ray of our own."""
     if pool.gpus or not os.environ.get("RAY_ADDRESS"):
         return {}
     return {"runtime_env": {"env_vars": ONE_ARENA}}
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clears the error's frames, which hold Ray's executor: it ends, and its workers with it.
+    """Ends Ray's executor and its workers, by clearing the error's frames, which hold them.
 
-    Collected after Ray itself it prints a traceback; in a Ray that is not ours it keeps its CPUs.
+    If the executor outlived Ray, it would print a traceback; in a Ray that is not ours, it would
+    keep its CPUs.
     """
     traceback.clear_frames(error.__traceback__)
 
 
 def _cause(error: BaseException) -> Exception:
-    """The worker's own error under Ray's wrappings."""
+    """The worker's own error, without Ray's wrappers."""
     while (cause := getattr(error, "cause", None)) is not None:  # RayTaskError, RayActorError
         error = cause
     if isinstance(error, UserError):

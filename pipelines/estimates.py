@@ -1,4 +1,4 @@
-"""About what a job takes before it starts: bytes on disk, arithmetic, and memory of a worker."""
+"""Estimates of a job before it starts: bytes on disk, operations, and memory of a worker."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ CORE_FLOP_A_SECOND = 50e9
 
 @dataclass(frozen=True)
 class Midpoint:
-    """What the frame half way costs a network, for each pixel of the padded images.
+    """Cost of the middle frame for a network, for each pixel of the padded images.
 
     multiple: sides are padded to multiples of it; None takes `interpolate.pad_multiple`. flop:
-    operations. bytes: of a worker's peak memory; None where that does not grow much with the size.
+    operations. bytes: of a worker's peak memory; None if that hardly grows with the size.
     """
 
     flop: float
@@ -63,7 +63,7 @@ class Compute:
     flop: float
 
     def describe(self, pairs: int, cores: int) -> str:
-        """What so many pairs cost, and how long on so many cores of a CPU; 0 of them for a GPU."""
+        """The cost of so many pairs, and the time on so many cores of a CPU (0 cores: a GPU)."""
         flop = self.flop * self.midpoints * pairs
         height, width = self.size
         text = (
@@ -78,12 +78,12 @@ class Compute:
 
 
 def sequence_bytes(frames: int, pixels: int, codec: str) -> int:
-    """Of a sequence of `frames` images of so many pixels each."""
+    """Estimated bytes of a stored sequence of `frames` images of `pixels` pixels each."""
     return int(frames * 3 * pixels * SEQUENCE_SHARE[codec])
 
 
 def interpolated_bytes(manifest: Manifest, pair: ImagePair) -> int:
-    """Of the sequence that `interpolate` makes of a pair, whose image may have to be read."""
+    """Estimated bytes of the sequence of a pair; may read an image to learn its size."""
     frames = 2**manifest.interpolate.depth + 1
     if manifest.interpolate.keep_truth and manifest.interpolate.method != interpolation.TRUTH:
         frames += len(pair.truth)
@@ -91,7 +91,7 @@ def interpolated_bytes(manifest: Manifest, pair: ImagePair) -> int:
 
 
 def compute(manifest: Manifest, pair: ImagePair) -> Compute | None:
-    """What interpolating a pair takes; None for a method that is not counted."""
+    """The cost of interpolating a pair; None for a method whose cost is not known."""
     settings = manifest.interpolate
     midpoint = MIDPOINTS.get(settings.method)
     if midpoint is None:
@@ -102,7 +102,7 @@ def compute(manifest: Manifest, pair: ImagePair) -> Compute | None:
 
 
 def interpolation_memory(manifest: Manifest, pair: ImagePair) -> str | None:
-    """A worker's peak memory in words, where it is known to grow with the images' size."""
+    """A worker's peak memory in words; None unless it is known to grow with the images' size."""
     midpoint = MIDPOINTS.get(manifest.interpolate.method)
     if midpoint is None or midpoint.bytes is None:
         return None
@@ -117,7 +117,7 @@ def interpolation_memory(manifest: Manifest, pair: ImagePair) -> str | None:
 
 
 def training_bytes(manifest: Manifest) -> int:
-    """Of a sample of a training shard."""
+    """Estimated bytes of a sample of a training shard."""
     frames, rule = 2**manifest.interpolate.depth + 1, manifest.keyframes
     stored_images = {"keyframes": rule.k + 2, "all": frames, "none": 0}[rule.images]
     pixels = (manifest.image_size or UNKNOWN_SIDE) ** 2
@@ -136,7 +136,7 @@ def _pixels(manifest: Manifest, reference: str) -> int:
 
 
 def _size(manifest: Manifest, reference: str) -> tuple[int, int]:
-    """Height and width of a frame, read off an image where the manifest fixes no size."""
+    """Height and width of a frame, read from an image if the manifest fixes no size."""
     side = manifest.image_size
     if side is None:
         try:
@@ -163,7 +163,7 @@ def _flop(count: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """In the largest unit of which there are two or more."""
+    """A duration in the largest unit that gives two or more."""
     for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"

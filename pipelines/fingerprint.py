@@ -1,4 +1,4 @@
-"""What the jobs have in common: which settings decide which bytes, and where things lie."""
+"""Settings that decide the bytes of an output, as the provenance records them, and paths."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ PAIR_FILES = ("split", "exclude")
 
 
 def recorded_settings(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
-    """The settings that decide an output's bytes, as they stand in its provenance.
+    """The settings that decide an output's bytes, as its provenance records them.
 
-    A file of weights stands there by its name and digest, so that it may be moved.
+    A file of weights is recorded by its name and digest, so that it may be moved.
     """
     included = {*keys, *(("video",) if manifest.layout == "video" else ())}
     settings = manifest.model_dump(mode="json", include=included)
@@ -48,7 +48,7 @@ def recorded_settings(manifest: Manifest, keys: Iterable[str]) -> dict[str, obje
 
 
 def with_absolute_paths(manifest: Manifest) -> Manifest:
-    """The manifest as a worker on another node finds its places, whose current folder differs."""
+    """The manifest with absolute paths, for workers on other nodes with another current folder."""
     manifest = manifest.model_copy(update={"root": storage.absolute(manifest.root)})
     for section in SECTIONS_WITH_WEIGHTS:
         name = getattr(manifest, section).weights
@@ -80,17 +80,17 @@ def with_config_content(manifest: Manifest) -> Manifest:
 
 
 def for_imported_sequences(manifest: Manifest, depth: int) -> Manifest:
-    """The manifest under which sequences that others interpolated are taken in."""
+    """The manifest for importing sequences that others interpolated."""
     return with_section(manifest, "interpolate", method=IMPORTED, weights=IMPORTED, depth=depth)
 
 
 def continue_from(
     manifest: Manifest, folder: str, keys: tuple[str, ...] = SEQUENCE_KEYS
 ) -> Manifest:
-    """The manifest with which work can go on from what lies in `folder`.
+    """The manifest with which work can continue from the content of `folder`.
 
-    What was imported was made under settings that no manifest names: they are taken over. All
-    others have to be the manifest's. Raises UserError.
+    Settings of imported data, which no manifest names, are taken from the folder. All others have
+    to be the manifest's. Raises UserError.
     """
     record = provenance.read(folder)
     if record is None:
@@ -121,7 +121,7 @@ def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -
 
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the absolute path of features.folder: it may stand there as a relative one."""
+    """Settings with the absolute path of features.folder, which may be recorded as relative."""
     features = settings.get("features")
     if not isinstance(features, dict) or not features.get("folder"):
         return settings
@@ -131,7 +131,7 @@ def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
 def _completed(settings: dict[str, Any]) -> dict[str, Any]:
     """Recorded settings with the keys that an older version did not have yet.
 
-    The default of a new key is what was done before there was one.
+    The default of a new key is the behaviour of versions without it.
     """
     completed = dict(settings)
     for section in SECTIONS_WITH_WEIGHTS:
@@ -158,7 +158,7 @@ def check_keyframes(manifest: Manifest) -> None:
 
 
 def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
-    """Where each file of weights lies whose name is in `digests`."""
+    """Paths, by name, of the manifest's own files of weights whose names are in `digests`."""
     files = (getattr(manifest, section).weights for section in SECTIONS_WITH_WEIGHTS)
     places = {
         _weights_identity(file): _absolute_weights(file)
@@ -169,7 +169,7 @@ def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
 
 
 def _weights_identity(name_or_file: str) -> str:
-    """A name of ours as it is; a file or folder by its own name and digest, wherever it lies."""
+    """A known name as it is; a file or folder by its own name and digest, wherever it is."""
     path = Path(name_or_file).expanduser()
     if path.is_dir() and not weights.is_known(name_or_file):
         return identify(name_or_file).name
@@ -185,7 +185,7 @@ def _located_name(file: str, size: int, mtime_ns: int) -> str:
 
 
 def _is_recorded(file: str, recorded: dict[str, Any]) -> bool:
-    """Whether a file that is not here has the name of the one that a provenance names."""
+    """Whether a file that is missing here has the name of the one that a provenance records."""
     path, name = Path(file).expanduser(), str(recorded.get("weights"))
     return not path.exists() and name.rpartition("@")[0] == path.name
 

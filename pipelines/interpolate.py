@@ -44,7 +44,7 @@ def interpolate(request: job.Request) -> job.Summary | None:
 
 
 def check_truth(manifest: Manifest, shards: Iterable[ShardPlan]) -> None:
-    """Raises UserError if true frames are to be taken where a pair has none."""
+    """Raises UserError if the method takes true frames and a pair has none."""
     if manifest.interpolate.method == interpolation.TRUTH:
         for shard in shards:
             for pair in shard.pairs:

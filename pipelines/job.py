@@ -1,7 +1,7 @@
-"""The frame around every step's job: preflight, lock, resume, run, account.
+"""Runs the job of any step: preflight checks, lock, resume, provenance, summary.
 
-A step says what it makes (`Step`), under which settings, and about how large; everything that
-decides whether work is lost or doubled stands here once.
+A step describes its output (`Step`), the settings, and the estimated size; all code that decides
+whether work is lost or done twice is in this module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DISK_MARGIN = 1.1
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about a run without changing its result."""
+    """Options of a run that do not change its result."""
 
     workers: int | None = None
     device: str = "auto"
@@ -52,7 +52,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks of a step: which data, where to, how much of it."""
+    """A command's request to a step: the data, its output folder, and how much to make."""
 
     manifest: Manifest
     out: str
@@ -64,13 +64,13 @@ class Request:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A step's job: what to make, where, and what decides the bytes.
+    """A step's job: its output, the folder, and the settings that decide the bytes.
 
     make_step: builds the step inside a worker, given the device. settings: all that decides the
-        bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: what a worker
-        was measured to take, in words. weight_files: see `provenance`. compute: the arithmetic of
-        interpolating a pair, for jobs that do. device_counts: whether the device may decide bytes:
-        not where no network runs. data: see `sources`.
+        bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: the measured
+        memory of a worker, in words. weight_files: see `provenance`. compute: the operations of
+        interpolating a pair, for jobs that interpolate. device_counts: whether the bytes may depend
+        on the device, which is false if no network runs. data: see `sources`.
     """
 
     format: ShardFormat
@@ -90,7 +90,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Summary:
-    """What lies in the folder after a run, over all runs into it."""
+    """The content of the folder after a run, in total over all runs into it."""
 
     folder: str
     planned: int
@@ -106,9 +106,9 @@ class Summary:
 
 
 def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
-    """Brings the folder to what is planned; None for a dry run.
+    """Makes all planned shards that the folder lacks; None for a dry run.
 
-    Raises UserError before any work for what a user can mend, JobFailed when workers fail.
+    Raises UserError before any work for mistakes that a user can fix, JobFailed if workers fail.
     """
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)
@@ -190,7 +190,7 @@ def _locked(
 def _data(
     spec: JobSpec, planned: Mapping[str, int], todo: Sequence[Shard], console: Console
 ) -> dict[str, Any]:
-    """What the provenance says of the data, and a word where it is not that of earlier runs."""
+    """The entry `data` of the provenance. Prints a note if it differs from earlier runs."""
     old = sources.recorded_in(provenance.read(spec.folder))
     sources.note_other_splits(planned, spec.data, console)
     if not todo:
@@ -207,7 +207,7 @@ def _todo(spec: JobSpec, account: Account, options: Options) -> list[Shard]:
 def _run_workers(
     spec: JobSpec, todo: Sequence[Shard], account: Account, pool: Pool, console: Console
 ) -> None:
-    """Has the shards made, on fewer devices where some turn out broken. Raises JobFailed."""
+    """Lets the workers make the shards, without devices that turn out broken. Raises JobFailed."""
     state, left = State(spec.folder), {shard.name: shard for shard in todo}
     returned = set[str]()
     while left:
@@ -220,7 +220,7 @@ def _run_workers(
                 left.pop(done.shard, None)
             break
         except BrokenDevices as error:
-            console.print(f"{error}; the job goes on without it")
+            console.print(f"{error}; the job continues without it")
             pool = without_devices(pool, error)
         finally:
             with contextlib.suppress(OSError, StoreFailed):
@@ -229,7 +229,10 @@ def _run_workers(
 
 
 def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
-    """Refuses to mix shards made in different ways in one folder; the device if it is known."""
+    """Refuses to mix shards of different settings in one folder.
+
+    device: checked as well, if it is known.
+    """
     record = provenance.read(spec.folder)
     if record is None:
         if _shard_files(spec):
@@ -314,7 +317,7 @@ def _print_plan(spec: JobSpec, options: Options, pool: Pool, console: Console) -
 
 
 def _excluded(spec: JobSpec) -> str:
-    """How many pairs of the data are left out, and by which file; empty for none."""
+    """A note on how many pairs are excluded, and by which file; empty if there are none."""
     excluded = spec.settings.get("exclude")
     if not excluded:
         return ""
@@ -322,14 +325,14 @@ def _excluded(spec: JobSpec) -> str:
 
 
 def _compute(compute: estimates.Compute, todo: Sequence[Shard], pool: Pool) -> str:
-    """What interpolating the pairs of `todo` costs, and about how long it takes on a CPU."""
+    """The cost of interpolating the pairs of `todo`, and the estimated time on a CPU."""
     cores = 0 if pool.gpus else min(pool.workers, max(1, len(todo))) * pool.cpus
     return compute.describe(sum(shard.count for shard in todo), cores)
 
 
 @contextlib.contextmanager
 def _writable(folder: str) -> Iterator[None]:
-    """Turns what the output place refuses into a message."""
+    """Turns errors of the output folder into a UserError."""
     try:
         yield
     except OSError as error:
@@ -350,7 +353,7 @@ def _end_this_process() -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends a job like Ctrl-C does: with its account written."""
+    """Makes SIGTERM end a job as Ctrl-C does, with its provenance written."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""Which pair goes to which shard, in which order: a pure function of manifest and data.
+"""The plan: which pair goes to which shard, in which order; a function of manifest and data.
 
-The plan knows nothing of workers, of what is already there, or of Ray. So a run that is killed and
-resumed, or made by another number of workers, gives the same shards.
+It does not depend on workers, on existing files, or on Ray. So a run that is killed and resumed, or
+made by another number of workers, gives the same shards.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pipelines.state.journal import Done
 class ShardPlan:
     """A shard to make from pairs: one unit of work, one Ray Data block.
 
-    keep_existing: take over the samples that the shard's present file holds, and make the others
-        only. available: pairs that the data has of the split, whatever --limit takes of them.
+    keep_existing: keep the samples in the shard's present file, and make only the others.
+        available: number of pairs of the split in the data, whatever --limit takes of them.
     """
 
     TYPE: ClassVar[str] = "plan"
@@ -52,7 +52,7 @@ class ShardPlan:
         return hashlib.sha256("".join(p.digest() for p in pairs).encode()).hexdigest()
 
     def remaining(self, done: Done | None, retry_rejects: bool) -> ShardPlan | None:
-        """What is left to make of it; None where it is finished.
+        """The part of the shard that is left to make; None if it is finished.
 
         A finished shard is left alone, unless its rejects are to be retried or the plan now has
         more pairs for it (a larger --limit); then what its file holds is kept. Raises UserError
@@ -73,7 +73,7 @@ class ShardPlan:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """What a worker gets; `type` says of which class it is."""
+        """The shard as JSON for a worker; `type` names the class."""
         pairs = [pair.to_json() for pair in self.pairs]
         return {**asdict(self), "type": self.TYPE, "pairs": pairs}
 
@@ -105,7 +105,7 @@ def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) ->
     if not shards:
         raise UserError(
             f"{manifest.root}: no pairs in {', '.join(splits)}",
-            f"Look at it with: cc-prep inspect {manifest.name}",
+            f"Check it with: cc-prep inspect {manifest.name}",
         )
     return shards
 
@@ -114,7 +114,8 @@ def ordered(pairs: Sequence[ImagePair], seed: int | None) -> list[ImagePair]:
     """Pairs shuffled by a digest of seed and id; those of one id stay together.
 
     The published order has all colour changes first, so shards cut from it would each hold one
-    change type. A digest keeps its order in any version of any library. None keeps the data's.
+    change type. A digest gives the same order in any version of any library. seed: None keeps the
+    order of the data.
     """
     if seed is None:
         return list(pairs)

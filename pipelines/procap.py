@@ -27,7 +27,7 @@ from pipelines.stored import plan_from_sequences
 
 
 def export(out: str, target: str, progress: Progress = no_progress) -> dict[str, int]:
-    """Writes what lies in OUT/sequences and OUT/scores as ProCap's files; how much of each.
+    """Writes OUT/sequences and OUT/scores as ProCap's files; returns the counts of each.
 
     Raises UserError and DamagedShard.
     """
@@ -91,7 +91,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
 
 
 def import_scores(request: job.Request, source: str) -> job.Summary | None:
-    """Makes `OUT/scores` of `OUT/sequences` from ProCap's JSON; None where there is none."""
+    """Makes `OUT/scores` of `OUT/sequences` from ProCap's JSON; None if there is no JSON."""
     manifest, out = request.manifest, storage.absolute(request.out)
     source = str(Path(source).absolute())
     names = Names(manifest.name, manifest.layout)
@@ -120,7 +120,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
 
 
 def _with_imported_scores(manifest: Manifest) -> Manifest:
-    """The manifest under which scores are taken in. Raises UserError for its keyframe rule."""
+    """The manifest for importing scores. Raises UserError if its keyframe rule does not fit."""
     manifest = fingerprint.with_section(manifest, "score", weights=IMPORTED)
     fingerprint.check_keyframes(manifest)
     return manifest

@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a job: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINE_SECONDS = 15.0
 class Counts:
     """Pairs of a job: all planned, done and rejected so far, over every run into the folder.
 
-    under_way: shards that a worker is at, or that a crash left so.
+    under_way: shards that a worker has begun and not finished, also before a crash.
     """
 
     planned: int
@@ -38,7 +38,7 @@ class Counts:
 
 
 def count(state: State, plan: dict[str, int], finished: Mapping[str, Done]) -> Counts:
-    """Counts of a plan: finished shards, and journals of those under way in the state folder."""
+    """Counts of a plan, from finished shards and from the journals of unfinished ones."""
     done = {name: d for name, d in dict(finished).items() if name in plan}
     under_way = [j for j in state.journals() if j.shard in plan and j.shard not in done]
     return Counts(
@@ -54,7 +54,7 @@ def count(state: State, plan: dict[str, int], finished: Mapping[str, Done]) -> C
 class Watcher:
     """Shows a job's counts from a thread of its own until the block ends.
 
-    finished: the shards that are done, which the job adds to meanwhile. workers: that are expected.
+    finished: the finished shards, to which the job adds meanwhile. workers: the number expected.
     """
 
     def __init__(
@@ -111,25 +111,25 @@ class Watcher:
                 shown = now.finished
 
     def _say_that_it_waits(self) -> None:
-        """Once: on a full cluster, or one that is still to start its nodes, nothing happens yet."""
+        """Prints once that the job waits for a full cluster, or for one that is starting nodes."""
         if not self.waited:
             workers = counted(self.workers, "worker")
             self.console.print(f"waiting for Ray to start {workers}")
             self.waited = True
 
     def counts(self) -> Counts:
-        """What is done now, as the job's files say it."""
+        """The present counts, from the job's files."""
         began = time.monotonic()
         now = count(self.state, self.plan, self.finished)
         if now.finished < self.first.finished:
-            # A shard that an earlier run left unfinished begins anew, and so does the rate.
+            # A shard that an earlier run left unfinished starts again, and so does the rate.
             self.started, self.first = time.monotonic(), now
         # Looking takes long on an object store with many shards: spend a twentieth of the time.
         self.pause = max(POLL_SECONDS, 20 * (time.monotonic() - began))
         return now
 
     def line(self, now: Counts) -> str:
-        """How far the job is, in words."""
+        """The progress of the job in words."""
         new_pairs = now.finished - self.first.finished
         rate = new_pairs / (time.monotonic() - self.started)
         starting = "starting" if now.under_way else f"waiting for {counted(self.workers, 'worker')}"

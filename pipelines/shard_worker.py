@@ -1,9 +1,9 @@
-"""What a worker does with one shard: every pair in it ends as a sample or as a reject.
+"""The worker's job for one shard: every pair in it becomes a sample or a reject.
 
-The worker notes in a journal which pairs are in flight before it touches them. If the process
-dies, the next one that takes up the shard finds them there: they are then tried one by one, and a
-pair that was in flight at two deaths is set aside and named. Where writing the journal takes long,
-on an object store, more pairs are noted at a time. (Ray Data alone would retry for ever.)
+Before the worker touches pairs, it records them as in flight in a journal. If the process dies, the
+next one that takes the shard tries these pairs one by one, and rejects a pair that was in flight at
+two crashes. If writing the journal takes long, as on an object store, more pairs are recorded at a
+time. (Ray Data alone would retry for ever.)
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ FAILURES_IN_A_ROW = 5
 
 @dataclass(frozen=True)
 class Part:
-    """Pairs that are worked on together, or whose outcomes are there already.
+    """Pairs that are processed together, or whose outcomes exist already.
 
-    alone: whether the journal must name them and nothing else.
+    alone: whether the journal must name these pairs and no others.
     """
 
     pairs: Sequence[Item]
@@ -54,8 +54,8 @@ class Part:
 class ShardWorker:
     """A Ray Data actor: a row with a planned shard in, a row with its done record out.
 
-    The step is made at the first shard and not here: Ray would restart for ever, without a word, an
-    actor whose constructor dies. In a shard the journal counts that death like any other.
+    The step is made at the first shard and not in the constructor: Ray would silently restart an
+    actor whose constructor dies, for ever. In a shard the journal counts that crash like any other.
     """
 
     def __init__(self, make_step: MakeStep, run_info: RunInfo) -> None:
@@ -68,14 +68,15 @@ class ShardWorker:
         self.pace = Pace()
 
     def step(self) -> Step:
-        """The step, made when first asked for."""
+        """The step, made at the first call."""
         if self._step is None:
             self._step = self.make_step(self.run_info.device)
             self.batch_size = self._step.pairs_per_batch
         return self._step
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
-        """A row's `done` is a done record as JSON, empty where `broken` says which GPU failed."""
+        """Makes the shard of a row. `done`: its done record as JSON, empty if a GPU failed;
+        `broken` then names the GPU."""
         results: dict[str, list[str]] = {"done": [], "broken": []}
         for row in rows["shard"]:
             try:
@@ -87,7 +88,7 @@ class ShardWorker:
         return results
 
     def run(self, shard: Shard) -> Done:
-        """Makes the shard and its done file. Raises BrokenDevice if it is not the pairs' fault."""
+        """Makes the shard and its done file. Raises BrokenDevice if the GPU is at fault."""
         started = time.monotonic()
         if not self.checked:
             check_node(self.run_info)
@@ -142,7 +143,7 @@ class ShardWorker:
             raise BrokenDevice(first_line(error)) from None
 
     def _step_or_broken_device(self) -> Step:
-        """The step. Raises BrokenDevice where networks cannot even be put on the GPU."""
+        """The step. Raises BrokenDevice if networks cannot even be loaded onto the GPU."""
         try:
             return self.step()
         except Exception as error:
@@ -178,7 +179,7 @@ class ShardWorker:
             pipeline.close()
 
     def _spans(self, parts: Iterable[Part]) -> Iterator[list[Part]]:
-        """Parts whose pairs are noted in the journal together."""
+        """Spans: parts whose pairs are recorded in the journal together."""
         span: list[Part] = []
         for part in parts:
             if part.alone and span:
@@ -202,7 +203,7 @@ class ShardWorker:
     def _parts(
         self, shard: Shard, journal: Journal, place: str, pipeline: Pipeline
     ) -> Iterator[Part]:
-        """The shard in order: batches, pairs that have crashed, and what needs no work."""
+        """The shard in order: batches, pairs that have crashed before, and pairs without work."""
         keep = isinstance(shard, ShardPlan) and shard.keep_existing
         existing = _ExistingSamples(self.run_info.format, place if keep else None)
         waiting: list[Item] = []
@@ -247,10 +248,10 @@ class ShardWorker:
     def _recover(
         self, journal: Journal, pairs: Sequence[Item], failure: Exception
     ) -> list[Sample | RejectedPair]:
-        """The results of pairs at which the step failed, once they are tried in smaller parts.
+        """The results of pairs on which the step failed, by trying them in smaller parts.
 
-        Called outside the handler, so that the failed batch's tensors are no longer held by its
-        frames.
+        It is called outside the exception handler, whose frames would hold the tensors of the
+        failed batch.
         """
         if self._is_broken_device(failure):
             self._end_process(journal, failure)
@@ -271,7 +272,7 @@ class ShardWorker:
         return [self._failed(pairs[0], failure)]
 
     def _end_process(self, journal: Journal, error: Exception) -> None:
-        """Ends the worker: on a failed GPU every later call fails too. Ray starts it anew."""
+        """Ends the worker: on a failed GPU every later call fails too. Ray restarts it."""
         journal.device_fault = first_line(error)
         self.state.write_journal(journal)
         os._exit(1)
@@ -290,7 +291,7 @@ class ShardWorker:
 
 
 class _ExistingSamples:
-    """The samples of a shard's present file, taken over one by one in their order."""
+    """The samples of a shard's present file, which are taken one by one, in order."""
 
     def __init__(self, format: ShardFormat, place: str | None) -> None:
         self.samples = format.read(place) if place is not None else iter(())

@@ -1,4 +1,4 @@
-"""What a step is to the engine: shards of items in, a sample or a rejection of each item out."""
+"""The interface of a step: shards of items in, a sample or a rejection of each item out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sample = Any
 
 
 class Item(Protocol):
-    """What a sample is made of: a pair, a stored sequence, or what an earlier job made of one."""
+    """The input of a sample: a pair, a stored sequence, or the result of an earlier job."""
 
     @property
     def key(self) -> str: ...
@@ -30,7 +30,7 @@ class Item(Protocol):
 class Shard(Protocol):
     """A planned shard; its classes are listed in `pipelines.worker.shard_types`.
 
-    count: so many items are planned for it.
+    count: number of items planned for it.
     """
 
     @property
@@ -45,15 +45,15 @@ class Shard(Protocol):
         ...
 
     def digest(self) -> str:
-        """SHA-256 over what decides the bytes of the finished shard."""
+        """SHA-256 over everything that decides the bytes of the finished shard."""
         ...
 
     def remaining(self, done: Done | None, retry_rejects: bool) -> Shard | None:
-        """What is left to make of it; None where it is finished. Raises UserError."""
+        """The part of the shard that is left to make; None if it is finished. Raises UserError."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """What a worker gets; `type` says of which class it is."""
+        """The shard as JSON for a worker; `type` names the class."""
         ...
 
 
@@ -73,25 +73,25 @@ class Step(Protocol):
     def check_device(self) -> None:
         """Computes a little on the device, after a process before this one failed there.
 
-        Raises what the device raises.
+        Raises the error of a broken device.
         """
         ...
 
 
 @runtime_checkable
 class Staged(Protocol):
-    """A step that is three stages one after the other, and called does just that.
+    """A step of three stages; a call runs them one after the other.
 
-    Where a GPU computes, each stage has a thread of its own; only `compute` uses the device. All
-    are called with the same items.
+    On a GPU, each stage has a thread of its own; only `compute` uses the device. All are called
+    with the same items.
     """
 
     def read(self, items: Any, /) -> Any:
-        """What the network wants of the items. Safe to call in two threads at a time."""
+        """The network's input for the items. Safe to call from two threads at a time."""
         ...
 
     def compute(self, items: Any, inputs: Any, /) -> Any:
-        """The network's part. Never called twice at a time."""
+        """The network's output. Never called twice at a time."""
         ...
 
     def encode(self, items: Any, computed: Any, /) -> list[Any]:
@@ -101,10 +101,10 @@ class Staged(Protocol):
 
 @runtime_checkable
 class Expecting(Protocol):
-    """A step that reads faster if it knows what will come."""
+    """A step that reads faster if it knows the items in advance."""
 
     def upcoming(self, items: Any, /) -> None:
-        """The items of a shard in the order in which they will come; some may be left out."""
+        """Announces the items of a shard in their order; some of them may be left out later."""
         ...
 
 
@@ -118,9 +118,9 @@ Result = TypeVar("Result")
 def unless_rejected(
     function: Callable[..., Result], outcomes: Iterable[Any], *others: Iterable[Any]
 ) -> list[Result | RejectedPair]:
-    """`function` of each outcome and of what stands beside it; a rejection passes through.
+    """Applies `function` to each outcome and the values beside it; rejections pass through.
 
-    others: each as long as `outcomes`, which is checked.
+    others: further arguments of `function`; each has to be as long as `outcomes`.
     """
     return [
         outcome if isinstance(outcome, RejectedPair) else function(outcome, *beside)
@@ -129,6 +129,6 @@ def unless_rejected(
 
 
 def remaining(shards: Iterable[Shard], done: dict[str, Done], retry_rejects: bool) -> list[Shard]:
-    """The shards that still want work, given those that are finished. Raises UserError."""
+    """The shards that are not finished. done: those that are. Raises UserError."""
     left = (shard.remaining(done.get(shard.name), retry_rejects) for shard in shards)
     return [shard for shard in left if shard is not None]

@@ -1,4 +1,4 @@
-"""Shards to make from finished sequences: what an earlier job stored decides what they are."""
+"""Shards to make from finished sequences; the shards of the earlier job decide their content."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from pipelines.step import Item, Shard
 class ShardFromStored:
     """A shard to make from a finished one of an earlier job: the whole of it, or nothing.
 
-    count: so many of its items, from the first. limited: whether it has more. input_digest: SHA-256
-    over what decides the result's bytes. KIND: what messages call the items. TYPE: see `to_json`.
+    count: number of items to use, from the first. limited: whether it has more. input_digest:
+    SHA-256 over everything that decides the result's bytes. KIND: what messages call the items.
+    TYPE: see `to_json`.
     """
 
     TYPE: ClassVar[str]
@@ -49,15 +50,15 @@ class ShardFromStored:
         return self.input_digest
 
     def remaining(self: Stored, done: Done | None, retry_rejects: bool) -> Stored | None:
-        """The whole shard where it is to be made or its input changed; None if it is finished.
+        """The whole shard if it is missing or its input changed; None if it is finished.
 
-        Nothing of it is kept: what failed in it may be any of its items. Raises UserError where it
-        holds more than a --limit now asks for.
+        Nothing of a present file is kept, since any of its items may have failed. Raises UserError
+        if it holds more than --limit now allows.
         """
         return whole_or_none(self, done, self.limited, self.KIND, retry_rejects)
 
     def to_json(self) -> dict[str, Any]:
-        """What a worker gets; `type` says of which class it is."""
+        """The shard as JSON for a worker; `type` names the class."""
         return {**asdict(self), "type": self.TYPE}
 
     @classmethod
@@ -74,10 +75,10 @@ Whole = TypeVar("Whole", bound=Shard)
 def whole_or_none(
     shard: Whole, done: Done | None, limited: bool, kind: str, retry_rejects: bool
 ) -> Whole | None:
-    """The shard where it is to be made or its input changed; None if it is finished.
+    """The shard if it is missing or its input changed; None if it is finished.
 
     limited: whether its input has more items. kind: what messages call the items. Raises UserError
-    where the finished shard holds more than a --limit now asks for.
+    if the finished shard holds more than --limit now allows.
     """
     if done is None:
         return shard
@@ -89,13 +90,13 @@ def whole_or_none(
 
 
 def digest_of(*parts: object) -> str:
-    """SHA-256 over what decides a shard's bytes, in this order."""
+    """SHA-256 over the parts that decide a shard's bytes, in this order."""
     return hashlib.sha256(":".join(map(str, parts)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class ShardFromSequences(ShardFromStored):
-    """A shard to make from a finished shard of sequences, and of their scores where it has some.
+    """A shard to make from a finished shard of sequences, and from their scores if there are any.
 
     sequences, scores: the files.
     """
@@ -144,7 +145,7 @@ def plan_from_sequences(
             raise UserError(
                 f"{folder}: all pairs of {', '.join(rejected)} were rejected, as "
                 f"{rejects.FILE} there says",
-                f"Mend them and run {maker} --retry-rejects",
+                f"Fix them and run {maker} --retry-rejects",
             )
         raise UserError(
             f"{folder}: no sequences of {', '.join(splits)}", "Interpolate that split first"
@@ -161,9 +162,9 @@ def note_what_is_missing(
     limit: int | None,
     console: Console,
 ) -> None:
-    """Says of which splits and pairs there are no sequences, so that nothing is made of them.
+    """Prints notes on splits and pairs without sequences, of which nothing can be made.
 
-    And which pairs the data no longer has as they were interpolated. limit: as in
+    Further notes name pairs of the data that changed since they were interpolated. limit: as in
     `plan_from_sequences`.
     """
     records = finished_shards(folder, sequences.FORMAT, "interpolate")
@@ -181,7 +182,7 @@ def note_what_is_missing(
 
 
 def _rejected(records: Mapping[str, Mapping[str, Any]], splits: Sequence[str]) -> list[str]:
-    """Those of some splits that have shards, but no sample in any of them."""
+    """Splits, out of `splits`, whose shards hold no sample at all."""
     samples = Counter[str]()
     for name, record in records.items():
         samples[split_of(name)] += record["samples"]
@@ -191,9 +192,9 @@ def _rejected(records: Mapping[str, Mapping[str, Any]], splits: Sequence[str]) -
 def in_splits(
     records: Mapping[str, Mapping[str, Any]], splits: Sequence[str], limit: int | None
 ) -> Iterator[tuple[str, str, int]]:
-    """Split and name of the finished shards of some splits, and how many samples are taken of each.
+    """Split and name of the finished shards of some splits, and the number of samples to use.
 
-    records: their provenance by name. limit: the most samples of a split; None for all.
+    records: their provenance by name. limit: largest number of samples of a split; None for all.
     """
     left = dict.fromkeys(splits, math.inf if limit is None else limit)
     for name, record in sorted(records.items()):

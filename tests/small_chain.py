@@ -72,6 +72,6 @@ def batch(samples: Sequence[TrainingSample], seed: int = 0) -> dict[str, Any]:
 
 
 def features() -> torch.Tensor:
-    """Of all samples, float16 [B, 2, C, h, w]."""
+    """Features of all samples, float16 [B, 2, C, h, w]."""
     stacked = np.stack([sample.features.values for sample in SAMPLES])  # type: ignore[union-attr]
     return torch.from_numpy(stacked)

@@ -37,7 +37,7 @@ class Scenes:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared.
+    """The plan of a comparison.
 
     system: of the trainings. variants: their settings by name. figures: the table's columns.
     options: further ones of every training. results: the file. mark: where a page has the table.
@@ -72,7 +72,7 @@ class Comparison(Lab[str]):
         return self._conditions
 
     def counts(self, line: Mapping[str, Any], variant: str) -> bool:
-        """Not where the variant had other settings."""
+        """Whether the variant had the same settings."""
         return bool(line.get("settings") == [*self.plan.variants[variant]])
 
     def prepare(self, variants: Sequence[str] = ()) -> None:
@@ -209,7 +209,7 @@ def command(plan: Plan) -> click.Command:
         results: str | None,
         docs: str | None,
     ) -> None:
-        """Trains what has no result yet, and writes the table."""
+        """Trains the variants without a result, and writes the table."""
         trial = steps is not None
         file = place_of_results(results, out, plan.results, trial)
         lab = Comparison(

@@ -1,5 +1,5 @@
-"""Jobs of `cc-prep` on pairs of PNG files, in this process, on a Ray that is there already: what
-Ray's start costs is measured by none."""
+"""Jobs of `cc-prep` on pairs of PNG files, in this process, on a Ray that already runs, so that its
+start is not measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZE = (480, 320)  # of CLEVR-Change's images
 
 @contextmanager
 def ready(pairs: int) -> Iterator[Path]:
-    """A folder with so many pairs in `pairs`, and Ray on two cores."""
+    """Yields a folder with so many pairs in `pairs`, while Ray runs on two cores."""
     os.environ.update(ONE_ARENA)  # as for a Ray that a job starts itself
     ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:

@@ -19,7 +19,7 @@ Variant = TypeVar("Variant")
 
 
 class Lab(ABC, Generic[Variant]):
-    """Trains what has no result yet. A subclass says what a variant is, and on what it is trained.
+    """Trains variants that have no result yet. A subclass defines variants and their data.
 
     folder: for scenes, shards and runs. results: the file; its lines count only under the same
     conditions.
@@ -31,34 +31,34 @@ class Lab(ABC, Generic[Variant]):
 
     @abstractmethod
     def name(self, variant: Variant) -> str:
-        """Of its trainings, in the results. Variants of one name are one training."""
+        """Name of its trainings in the results. Variants of one name are one training."""
 
     @abstractmethod
     def conditions(self, variant: Variant) -> str:
-        """A digest of what its results depend on besides the variant and the seed."""
+        """Digest of everything that its results depend on, besides the variant and the seed."""
 
     @abstractmethod
     def prepare(self, variants: Sequence[Variant]) -> None:
-        """Makes the scenes and shards that these are trained on, where they are not there yet."""
+        """Makes the scenes and shards that these variants are trained on, if they are missing."""
 
     @abstractmethod
     def train(self, variant: Variant, seed: int) -> Path:
-        """Trains it; the folder of its run. A run that is there goes on."""
+        """Trains it, or resumes its run; returns the folder of the run."""
 
     @abstractmethod
     def test_shards(self, variant: Variant) -> Path:
-        """What it is evaluated on; `*` stands for any name."""
+        """The shards that it is evaluated on; `*` matches any name."""
 
     @abstractmethod
     def notes(self, variant: Variant, run: Path) -> dict[str, Any]:
-        """What its line holds besides figures and minutes."""
+        """Further entries of its line, besides figures and minutes."""
 
     def counts(self, line: Mapping[str, Any], variant: Variant) -> bool:
         """Whether a stored line of its name and conditions is a result of it."""
         return True
 
     def known(self, variants: Iterable[Variant]) -> Results:
-        """The results by name and seed; no seeds of a name that has none. The last line counts."""
+        """The results by name and seed, empty for a name without any. The last line counts."""
         lines, results = stored(self.results), Results()
         for variant in variants:
             conditions = self.conditions(variant)
@@ -72,13 +72,13 @@ class Lab(ABC, Generic[Variant]):
         return results
 
     def without_result(self, variants: Iterable[Variant], seed: int) -> list[Variant]:
-        """The variants that have none for a seed; one of those that are the same training."""
+        """The variants without a result for a seed, one for each distinct training."""
         by_name = {self.name(variant): variant for variant in variants}
         known = self.known(by_name.values())
         return [variant for name, variant in by_name.items() if seed not in known[name]]
 
     def work(self, variants: Sequence[Variant], seeds: int, jobs: int) -> None:
-        """Trains what has no result yet with the seeds 0 … seeds - 1, `jobs` at once.
+        """Trains all variants that lack a result for the seeds 0 … seeds - 1, `jobs` at a time.
 
         Where one training fails, those that have not begun do not begin.
         """
@@ -120,5 +120,5 @@ class Lab(ABC, Generic[Variant]):
 
 
 def place_of_results(results: str | None, out: str, published: str, trial: bool) -> Path:
-    """The file of --results: by default the published one, of a trial one in its own folder."""
+    """The file of --results: by default the published one, for a trial one in its own folder."""
     return Path(results or (f"{out}/trial.jsonl" if trial else published))

@@ -1,4 +1,4 @@
-"""What the programs here share: ways that take turns, medians, memory, a JSON file each."""
+"""Code that the programs here share: interleaved timings, medians, memory, a JSON report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = Path("out/bench")
 
 
 def turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each way; they take turns, so that a busy machine hits all alike."""
+    """Median seconds of each variant; they take turns, so that a busy machine slows all alike."""
     for way in ways.values():
         way()  # what is only done once, caches and compilations, is not what is claimed
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -36,8 +36,8 @@ def turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, f
 
 @dataclass(frozen=True)
 class Run:
-    """Median seconds of a way in a process of its own, that process's peak memory in MB, and what
-    the way returned last."""
+    """Figures of a variant that ran in a process of its own: median seconds, peak memory of that
+    process in MB, and the last return value."""
 
     seconds: float
     peak: float
@@ -47,7 +47,7 @@ class Run:
 def turns_apart(
     ways: Mapping[str, Callable[[], object]], repeats: int, plain_allocator: Collection[str] = ()
 ) -> dict[str, Run]:
-    """`turns`, each way in a process of its own: for what it does to the whole process counts.
+    """`turns` with a process for each variant, for variants that change the whole process.
 
     A way is a function of a module. Its first call sets up, and is not counted. Every process keeps
     freed memory, as our workers and trainings do, so that no ratio is that of the allocators; those
@@ -93,7 +93,9 @@ def peak(pid: int | str = "self") -> float:
 
 @contextmanager
 def watching(command: str) -> Iterator[Callable[[], float]]:
-    """Gives the peak memory in MB, while this lasts, of the largest process so named of ours."""
+    """Yields a function that returns the peak memory in MB, since the start of the block, of our
+    largest child process whose command line starts with `command`.
+    """
     over, largest = threading.Event(), [0.0]
 
     def watch() -> None:
@@ -110,7 +112,7 @@ def watching(command: str) -> Iterator[Callable[[], float]]:
 
 
 def _running(command: str) -> Iterator[int]:
-    """Those that this process has started, itself or by others: not another job's beside it."""
+    """Ids of our child processes, at any depth, whose command line starts with `command`."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it is gone
             if " ".join(process.cmdline()).startswith(command):

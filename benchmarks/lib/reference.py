@@ -1,4 +1,4 @@
-"""The paper's VQGAN with random weights; what the references do otherwise, to compare with ours."""
+"""The paper's VQGAN with random weights, and code of the references, to compare with ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def codec() -> vqgan.VQGAN:
 
 
 def torchs_products() -> None:
-    """For the rest of the process linear layers are torch's own, whatever the processor."""
+    """Makes linear layers use torch's own products for the rest of the process, on any CPU."""
     linear.has_onednn_on_amd = lambda: False  # type: ignore[assignment]
 
 
@@ -75,7 +75,7 @@ def recompute_all(
     logits: Callable[[Tensor, Tensor], Tensor], memory: Tensor, begin: int, pad: int, unknown: int,
     length: int,
 ) -> Tensor:  # fmt: skip
-    """Greedy ids int64 [B, length] from `begin` on, all positions anew for each word.
+    """Greedy ids int64 [B, length] from `begin` on, all positions computed again for each word.
 
     logits: of ids [B, length] and of memory [B, n, D], [B, length, words]. unknown: a word that is
     never chosen. What the last pass says has no place left.

@@ -1,4 +1,4 @@
-"""Figures of several seeds → tables in Markdown with intervals, and where they stand on a page."""
+"""Figures of several seeds → tables in Markdown with intervals, put into a page of the docs."""
 
 from __future__ import annotations
 

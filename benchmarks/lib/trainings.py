@@ -1,4 +1,4 @@
-"""Our commands as comparisons of captioners run them, and the figures of what these write."""
+"""Our commands, as comparisons of captioners run them, and the figures that they write."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def evaluate(place: object, out: Path, shards: Path) -> dict[str, Any]:
 
 
 def scores_file(evaluation: Path) -> Path:
-    """Where an evaluation in this folder has its scores."""
+    """Path of the scores of an evaluation in this folder."""
     return evaluation / "scores.json"
 
 
 def scores_of(evaluation: Path) -> dict[str, Any]:
-    """What an evaluation in this folder came to."""
+    """The figures of an evaluation in this folder."""
     scores: dict[str, Any] = json.loads(scores_file(evaluation).read_text())
     return scores
 
@@ -55,7 +55,7 @@ def validations(run_folder: Path) -> list[dict[str, Any]]:
 
 
 def figures(scores: dict[str, Any]) -> dict[str, float]:
-    """What the tables show: shares and measures of captions × 100, those of masks in %."""
+    """The figures of the tables: shares and measures of captions × 100, those of masks in %."""
     facts = scores["facts"]
     shares = {name: 100 * share["share"] for name, share in facts["shares"].items()}
     told_apart = 100 * facts["told apart"]["share"]

@@ -155,7 +155,7 @@ def _check_text(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:
             except UnicodeEncodeError:
                 shown = text.encode("utf-8", "backslashreplace").decode()
                 raise UserError(
-                    f"{manifest.root}: '{shown}' is not UTF-8", "Rename the file, or mend the text"
+                    f"{manifest.root}: '{shown}' is not UTF-8", "Rename the file, or fix the text"
                 ) from None
 
 
@@ -164,7 +164,7 @@ def _images(pair: ImagePair) -> tuple[str, ...]:
 
 
 def outsiders(manifest: Manifest, pairs: Iterable[ImagePair]) -> list[str]:
-    """Images that pairs name and that do not lie below the data set's root."""
+    """Images that pairs name and that are not below the data set's root."""
     return [
         reference
         for pair in pairs

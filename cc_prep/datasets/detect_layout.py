@@ -49,7 +49,7 @@ def recognise(name: str, root: str, like: str | None = None) -> Recognised:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"the name {name!r} is not allowed", "Use only letters, digits, _ and -")
     if not storage.is_folder(root):
-        raise UserError(f"no folder {root}", "Give the folder that the data lies in")
+        raise UserError(f"no folder {root}", "Give the folder of the data")
     parts = {layout: reader.parts(root) for layout, reader in datasets.READERS.items()}
     # The layout that asks for most is the most telling one.
     complete = sorted(
@@ -141,7 +141,7 @@ def quoted(text: str) -> str:
 
 
 def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
-    """What the nearest layout has there and what it lacks; and what else lies there."""
+    """What the folder has of the nearest layout, what is missing, and what else is there."""
     files = storage.list_files(root)
     archives = [n for n in files if n.lower().endswith(annotation_files.ARCHIVES)]
     if archives:

@@ -70,7 +70,7 @@ def apply(manifest: Manifest, split: str, pairs: Sequence[ImagePair]) -> list[Im
         raise UserError(
             f"{manifest.exclude}: {len(unknown)} rows name no pair of {manifest.name}, such as "
             f"{', '.join(unknown[0])}",
-            "Write it anew: cc-prep inspect … --write-exclusions FILE",
+            "Write it again: cc-prep inspect … --write-exclusions FILE",
         )
     return [pair for pair in pairs if (split, pair.id, pair.kind) not in left_out]
 
@@ -108,7 +108,7 @@ def _content(place: str) -> bytes:
     try:
         return storage.read_bytes(place)
     except OSError:
-        raise UserError(f"exclude: no file {place}", "Look at the path") from None
+        raise UserError(f"exclude: no file {place}", "Check the path") from None
 
 
 def _parsed(place: str, content: bytes) -> list[Exclusion]:

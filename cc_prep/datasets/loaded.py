@@ -18,8 +18,8 @@ class LoadedPair:
 
     record: what the data set says of it: id, captions, type of change and more. before, after:
     uint8 [H, W, 3] RGB. mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and
-    1 … K the classes of `record.mask_classes`: the union, what vanished as it stands in before,
-    what appeared as it stands in after. None where the data set does not say.
+    1 … K the classes of `record.mask_classes`: the union, what vanished (as in before),
+    what appeared (as in after). None if the data set has no masks.
     """
 
     record: ImagePair

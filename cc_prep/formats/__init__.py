@@ -1,1 +1,1 @@
-"""What lies on disk: every file name and layout is known here and nowhere else."""
+"""Files on disk: every file name and layout is defined here and nowhere else."""

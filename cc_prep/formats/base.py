@@ -25,9 +25,10 @@ VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
 class ShardFormat:
     """A kind of shard.
 
-    name: as it stands in the provenance. folder: below an --out. write: a place → a
-    writer with `add(key, sample)`, and what was written once the block ends. read: a place → (key,
-    sample) in order, as `add` takes them. indexed: whether `index.parquet` says where samples lie.
+    name: as in the provenance. folder: below an --out. write: a function of a path that returns a
+    writer with `add(key, sample)`, and a record of the file once the block ends. read: a function
+    of a path that yields (key, sample) in order. indexed: whether `index.parquet` holds the
+    positions of samples.
     """
 
     name: str
@@ -39,7 +40,7 @@ class ShardFormat:
 
     @property
     def version(self) -> int:
-        """As it stands in the provenance."""
+        """The version of the format, as provenance.json records it."""
         return VERSIONS[self.name]
 
     def file(self, shard: str) -> str:
@@ -92,7 +93,7 @@ class TableWriter:
         self._keys: set[str] = set()
 
     def add(self, key: str, row: Mapping[str, Any]) -> None:
-        """A row; keys stand once."""
+        """Adds a row; a key may occur only once."""
         assert key not in self._keys, f"{key} twice"
         self._keys.add(key)
         self.rows.append({"key": key, **row})

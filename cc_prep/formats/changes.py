@@ -28,7 +28,7 @@ LARGEST_COUNT = 10_000  # regions of a pair
 class Region:
     """A place where the images differ.
 
-    box: x0, y0, x1, y1 in px, of the cluster; x1 and y1 lie outside. centre: x, y. area: px of its
+    box: x0, y0, x1, y1 in px, of the cluster; x1 and y1 are outside. centre: x, y. area: px of its
     mask. strength: summed difference of the cluster in levels of Lab. iou_before, iou_after: how
     well the segmenter's mask in each image fits the cluster. kept: whether one of them fits well
     enough; else the filled cluster is the mask.
@@ -56,7 +56,7 @@ class Region:
             raise ValueError(f"a region has the box {box!r} and the centre {centre!r}")
         x0, y0, x1, y1 = box
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-            raise ValueError(f"the box {box} lies outside {width}×{height}")
+            raise ValueError(f"the box {box} is outside {width}×{height}")
         numbers = [value[name] for name in names[2:6]]
         if not _are(numbers, 4, int, float) or type(value["kept"]) is not bool:
             raise ValueError(f"a region has the figures {numbers} and kept {value['kept']!r}")

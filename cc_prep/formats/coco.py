@@ -40,7 +40,7 @@ def _is_outside(reference: str) -> bool:
 def references(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """COCO's annotation format of samples by their JSON.
 
-    Kind and change type stand beside each image: `cc-train evaluate` scores by them. So do the
+    Kind and change type are added to each image: `cc-train evaluate` scores by them. So do the
     names of an own pair, which predictions may go by. The ids of
     samples without captions are in a list of their own, since the official scripts fail on an image
     without annotations.

@@ -77,7 +77,7 @@ class Names:
         return [*dict.fromkeys(map(self.videos, (CHANGE, NO_CHANGE))), self.scores]
 
     def part(self, kind: str) -> str | None:
-        """Under which name a pair's matrices stand below its key; None: right there."""
+        """The name under which a pair's matrices are below its key; None: directly below."""
         if not self.clevr:
             return None
         return "nsc_sim_matrixes" if kind == NO_CHANGE else "sc_sim_matrixes"
@@ -217,7 +217,7 @@ def exporting(folder: str, names: Names) -> Iterator[Exporter]:
 
 
 def refuse_others(folder: str, names: Iterable[str]) -> None:
-    """Raises UserError if files of another export lie in `folder`, as if they belonged to this."""
+    """Raises UserError if `folder` has files of another export, which would mix with these."""
     others = [name for name in names if (Path(folder) / name).exists()]
     if others:
         raise UserError(

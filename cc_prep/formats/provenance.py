@@ -1,10 +1,10 @@
 """`provenance.json`: where an output folder came from.
 
-format, format_version   what lies in the folder
+format, format_version   of the content of the folder
 settings                 every key that decides its bytes
 weights                  SHA-256 of each by name
 weight_files             where each file of weights lay that has no name of ours; noted only
-data                     the data whose pairs lie there, see `pipelines/state/sources.py`
+data                     the data of its pairs, see `pipelines/state/sources.py`
 software                 versions, and the GPUs that the driver's machine has; noted, not enforced
 complete                 whether every planned shard is there
 planned                  pairs by shard
@@ -69,7 +69,7 @@ def planned(folder: str) -> list[str]:
     except FileNotFoundError:
         return []
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise UserError(f"{place}: no provenance ({error})", "Restore it, or start anew") from None
+        raise UserError(f"{place}: no provenance ({error})", "Restore it, or start again") from None
 
 
 def read(folder: str) -> dict[str, Any] | None:
@@ -83,7 +83,7 @@ def read(folder: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not JSON ({error})", "Restore it, or start anew") from None
+        raise UserError(f"{place}: not JSON ({error})", "Restore it, or start again") from None
     if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
         raise UserError(f"{place}: no provenance of ours", "Give a folder that cc-prep wrote")
     name, version = record.get("format"), record.get("format_version")
@@ -92,7 +92,7 @@ def read(folder: str) -> dict[str, Any] | None:
     if version != VERSIONS[name]:
         raise UserError(
             f"{place}: {name} of version {version}, and this package reads {VERSIONS[name]}",
-            "Make the folder anew in another --out",
+            "Run the command again with another --out",
         )
     return record
 

@@ -111,7 +111,7 @@ def _check_target(target: str) -> None:
 
 
 class _Numbers:
-    """Which image and which split has which number, so that none stands for two.
+    """Numbers of images and of splits, so that no number is used twice.
 
     reference_of: the image by (folder, file name).
     """

@@ -6,11 +6,11 @@
 <key>.features.npy   float16 or float32 [frames, channels, h, w], of a backbone, where made
 <key>.mirrored.npy   the same of the mirrored images, where made
 <key>.mask.png       class ids of where something changed, where the data set has it
-<key>.mask_before.png, .mask_after.png    what vanished, what appeared, where it tells them apart
+<key>.mask_before.png, .mask_after.png    what vanished, what appeared, if the data set has both
 <key>.change.png     255 where `cc-prep changes` found a change, where it found one
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
-`index.parquet` says where each sample lies, and what a trainer asks of all samples beforehand.
+`index.parquet` holds each sample's position, and the entries that a trainer needs of all samples.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Features:
     mirrored: np.ndarray | None = None
 
     def meta(self) -> dict[str, Any]:
-        """As it stands in a sample's JSON."""
+        """The description of these features in a sample's JSON."""
         return {"backbone": self.backbone, "sha256": self.sha256, "frames": list(self.frames)}
 
 
@@ -130,11 +130,11 @@ class TrainingSample:
         return mask_members.decode(self.key, mask_members.UNION, self.mask_png, self.meta)
 
     def mask_before(self) -> np.ndarray | None:
-        """What vanished, as it stands in the before image; as `mask`."""
+        """What vanished, where it is in the before image; encoded as `mask`."""
         return mask_members.decode(self.key, mask_members.BEFORE, self.mask_before_png, self.meta)
 
     def mask_after(self) -> np.ndarray | None:
-        """What appeared, as it stands in the after image; as `mask`."""
+        """What appeared, where it is in the after image; encoded as `mask`."""
         return mask_members.decode(self.key, mask_members.AFTER, self.mask_after_png, self.meta)
 
     def change(self) -> np.ndarray | None:
@@ -322,7 +322,7 @@ def lookup(folder: str, key: str) -> TrainingSample | None:
 
 
 def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
-    """The sample that lies at some bytes of a shard. Raises DamagedShard."""
+    """The sample at a range of bytes of a shard. Raises DamagedShard."""
     data = storage.read_range(place, offset, size)
     for sample_key, members in tar.read_members(io.BytesIO(data), f"{place}[{key}]"):
         if sample_key == key:
@@ -339,7 +339,7 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
     if description is None and "features.npy" not in members:
         return None
     if not isinstance(description, dict) or "features.npy" not in members:
-        raise ValueError("features stand in the .json or in .features.npy, and not in both")
+        raise ValueError("features need an entry in the .json and a .features.npy; one is missing")
     backbone, sha256, frames = description["backbone"], description["sha256"], description["frames"]
     if not isinstance(backbone, str) or not isinstance(sha256, str):
         raise ValueError("features name no backbone")

@@ -89,7 +89,7 @@ def near_duplicates(
     that of the larger one.
     """
     counts = Counter(pair.split for pair in pairs)
-    # Of two splits the one whose pair is named stands first here.
+    # Of two splits, the one whose pair is named comes first here.
     names = sorted(counts, key=lambda name: (name == "test", name == "val", -counts[name], name))
     known = [pair for pair in pairs if pair.before in hashes and pair.after in hashes]
     known.sort(key=lambda pair: names.index(pair.split))
@@ -149,7 +149,7 @@ def shared_captions(
 
 
 def _changed_looks(facts: Facts | None) -> tuple[object, ...] | None:
-    """What changed of an object, but not where it stands."""
+    """What changed of an object, other than its position."""
     if facts is None:
         return None
     sides = (facts.before, facts.after)

@@ -15,11 +15,11 @@ SHOWN = 5  # characters, or pairs, that a line names
 
 
 def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
-    """Captions that stand twice in a pair, and characters that tokenisers may not know."""
+    """Captions that occur twice in a pair, and characters that tokenisers may not know."""
     image_pairs = list(pairs)
     repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:
-        yield f"{split}: {repeated} captions stand in their pair already"
+        yield f"{split}: {repeated} captions are repeated within their pair"
     captions = [caption for pair in image_pairs for caption in pair.captions]
     for trait, odd in (
         ("characters beyond ASCII", lambda c: not c.isascii() and not _invisible(c)),

@@ -44,7 +44,7 @@ def write(path: str, licence: str | None) -> str:
         rows = training_shards.read_index(folder)
         first = training_shards.lookup(folder, rows[0]["key"]) if rows else None
     except (FileNotFoundError, DamagedShard) as error:
-        raise UserError(f"{folder}: {error}", "Run cc-prep verify, or make it anew") from None
+        raise UserError(f"{folder}: {error}", "Run cc-prep verify, or rebuild it") from None
     if first is None:
         raise UserError(f"{folder}: no samples", "Wait until the job is complete")
     settings = record["settings"]
@@ -95,8 +95,8 @@ def _features(
         Feature("scores.npy", "float32", "what keyframes are drawn from [2, captions, F]", 3),
         *_of_backbone(features),
         Feature("mask.png", "image", "class ids of where something changed, where it is known"),
-        Feature("mask_before.png", "image", "of what vanished, as it stands in before"),
-        Feature("mask_after.png", "image", "of what appeared, as it stands in after"),
+        Feature("mask_before.png", "image", "of what vanished, where it is in the image before"),
+        Feature("mask_after.png", "image", "of what appeared, where it is in the image after"),
         *(
             [Feature("change.png", "image", "255 where a change was found, where one was")]
             if has_changes

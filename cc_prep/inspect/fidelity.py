@@ -126,7 +126,7 @@ def figures(
     inception: str | None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Fidelity of interpolated frames and of reconstructions, as far as both sides lie in `path`.
+    """Fidelity of interpolated frames and of reconstructions, as far as both are in `path`.
 
     folders: by name of their format. Raises UserError and DamagedShard.
     """

@@ -107,7 +107,7 @@ def marked_pixels(stored: StoredChange) -> np.ndarray:
 
 
 def true_masks(folder: str, shard: str) -> dict[str, np.ndarray]:
-    """True masks bool [H, W] of a shard by key, from what lies beside a folder of found changes."""
+    """True masks bool [H, W] of a shard by key, from folders beside the found changes."""
     beside = posixpath.dirname(storage.absolute(folder).rstrip("/"))
     for kind, read in (
         (sequences.FORMAT, sequences.read),

@@ -187,7 +187,7 @@ def _shard_faults(
         for key, sample in kind.read(place):
             count += 1
             if key in keys:
-                faults.append(f"{file}: {key} stands in {keys[key]} too")
+                faults.append(f"{file}: {key} is in {keys[key]} too")
             keys[key] = name
             faults += [f"{file}: {fault}" for fault in check(key, sample)]
     except tar.DamagedShard as error:

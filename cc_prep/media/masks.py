@@ -24,8 +24,8 @@ HALF = 127  # of a lossy mask: values around an edge are neither of the two
 class Masks(NamedTuple):
     """Class ids uint8 [H, W] of one pair, None where they are not known.
 
-    union: of the two sides. before: what vanished, as it stands in the before image. after: what
-    appeared, as it stands in the after image.
+    union: of the two sides. before: what vanished, where it is in the before image. after: what
+    appeared, where it is in the after image.
     """
 
     union: np.ndarray | None = None

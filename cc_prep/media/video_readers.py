@@ -62,7 +62,7 @@ def exact_keyframes(place: str) -> list[int]:
 
 
 def _trusted(place: str, keyframes: Iterable[int], frames: int) -> list[int]:
-    """Those of the keyframes that a seek finds, and 0."""
+    """Keyframes that a seek reaches exactly, ascending, and always frame 0."""
     with open(place, "rb") as file:
         head = file.read(len(RIFF))
     numbers = sorted({0, *keyframes})

@@ -1,9 +1,9 @@
 """VQGAN: an image to a grid of codebook indices and back (taming-transformers' `VQModel`).
 
-Module names follow its checkpoints, so their tensors load by name. Where attention stands is read
-off the keys that are there: the reference's `attn_resolutions: [16]` at 224 px names a resolution
-that never occurs, and a checkpoint made at 256 px silently loses 50 tensors under it. Whoever wants
-just that gives the configuration, and is told the names.
+Module names follow its checkpoints, so their tensors load by name. The positions of attention
+layers are read from the keys of a checkpoint: the reference's `attn_resolutions: [16]` at 224 px
+names a resolution that never occurs, so a checkpoint made at 256 px silently loses 50 tensors under
+it. Whoever wants just that gives the configuration, and the unused names are printed.
 Source: Esser et al., "Taming Transformers for High-Resolution Image Synthesis", CVPR 2021.
 """
 
@@ -317,5 +317,5 @@ def norm(channels: int) -> nn.GroupNorm:
 
 
 def _count(names: Iterable[str], prefix: str) -> int:
-    """How many numbered modules stand below `prefix`."""
+    """Number of numbered modules below `prefix`."""
     return len({n[len(prefix) :].split(".")[0] for n in names if n.startswith(prefix)})

@@ -1,1 +1,1 @@
-"""The steps of the preparation: a record in, a record out."""
+"""The steps of the preparation, as functions from record to record."""

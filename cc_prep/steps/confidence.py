@@ -1,7 +1,7 @@
-"""Which frames of a sequence tell most: similarity scores → penalties → keyframes.
+"""The most telling frames of a sequence: similarity scores → penalties → keyframes.
 
-Pure arrays. A frame's penalty is low when the pair (before, frame) says as much of the captions as
-the pair (frame, after): then it stands in the middle of the change. Source: ProCap, section 3.2.
+Pure arrays. A frame's penalty is low if the pair (before, frame) fits the captions as well as the
+pair (frame, after): then it is in the middle of the change. Source: ProCap, section 3.2.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def penalties(bef_inter_sim: np.ndarray, inter_aft_sim: np.ndarray) -> np.ndarra
 
 
 def weights(penalty: np.ndarray) -> np.ndarray:
-    """Weight of every interior frame for being drawn, float64 [F - 2]: 1 − softmax(penalty)."""
+    """Weight of every interior frame in the draw, float64 [F - 2]: 1 − softmax(penalty)."""
     interior = penalty[1:-1].astype(np.float64)
     exponent = np.exp(interior - interior.max())
     return 1 - exponent / exponent.sum()
 
 
 def probabilities(penalty: np.ndarray) -> np.ndarray:
-    """Chance of every interior frame to be drawn first, float64 [F - 2]."""
+    """Probability of every interior frame to be drawn first, float64 [F - 2]."""
     weight = weights(penalty)
     total = weight.sum()
     # With one interior frame its softmax is 1 and its weight 0.
@@ -52,7 +52,7 @@ def keyframes(
 
     penalty: [F]; for `visual` the penalties of an image-only distance. rng: for `confidence`,
         `visual` and `random`, which draw without replacement.
-    threshold: frames whose penalty exceeds it are drawn only where there are not enough others.
+    threshold: frames whose penalty exceeds it are drawn only if there are not enough others.
     `top` takes the smallest penalties (the earlier frame where two are equal), `uniform` spaces
     evenly, `random` draws every frame with equal chance.
 
@@ -78,16 +78,16 @@ def keyframes(
 
 
 def fixed_keyframes(penalty: np.ndarray, k: int, strategy: Strategy) -> list[int]:
-    """The keyframes of a rule's deterministic form: where it draws, the `k` smallest penalties.
+    """The keyframes of a rule's deterministic form: instead of a draw, the `k` smallest penalties.
 
-    `random` has nothing to go by and spaces evenly.
+    `random` spaces its frames evenly.
     """
     deterministic: dict[Strategy, Strategy] = {"random": "uniform", "uniform": "uniform"}
     return keyframes(penalty, k, deterministic.get(strategy, "top"))
 
 
 def _draw(frames: np.ndarray, chance: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
-    """`k` different frames; those without any chance only when there are not enough others."""
+    """`k` different frames; frames of probability 0 only if there are not enough others."""
     possible, impossible = frames[chance > 0], frames[chance <= 0]
     if len(possible) <= k:
         rest = rng.choice(impossible, k - len(possible), replace=False)

@@ -1,4 +1,4 @@
-"""Frames → grid features of a frozen backbone, which a captioner then never computes again."""
+"""Frames → grid features of a frozen backbone, which trainings then need not compute."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cc_prep.weights import Located
 
 
 class FeatureExtractor:
-    """A backbone at work on sequences: on a GPU some frames together, on a CPU each alone.
+    """Runs a backbone on sequences: on a GPU several frames together, on a CPU one at a time.
 
-    name: of the backbone. Float sums differ between batch sizes, so on a CPU it is always one.
-    precision: of the values, `float16` or `float32`. mirrored: each image is looked at mirrored as
-    well.
+    Float sums depend on the batch size, so on a CPU it is always one. name: of the backbone.
+    precision: of the values, `float16` or `float32`. mirrored: the features of each mirrored image
+    are computed as well.
     """
 
     def __init__(
@@ -40,13 +40,14 @@ class FeatureExtractor:
     def __call__(self, frames: np.ndarray, numbers: Sequence[int]) -> Features:
         """Features of some frames, by number, of uint8 [F, H, W, 3].
 
-        Raises RejectedPair if a side is no multiple of what the backbone takes.
+        Raises RejectedPair if a side is not divisible by the step of the backbone.
         """
         height, width = frames.shape[1:3]
         if height % self.multiple or width % self.multiple:
             raise RejectedPair(
                 Reason.SIZE_NOT_DIVISIBLE,
-                f"{width}×{height} is not in steps of {self.multiple} px; set image_size",
+                f"{width}×{height} px: not divisible by {self.multiple}, the step of the backbone; "
+                "set image_size",
             )
         chosen = sorted(set(numbers))
         pixels = torch.tensor(frames[chosen], device=self.device).permute(0, 3, 1, 2).float() / 255
@@ -55,6 +56,6 @@ class FeatureExtractor:
 
     @torch.inference_mode()
     def _values(self, pixels: torch.Tensor) -> np.ndarray:
-        """[N, channels, h, w] of images float32 [N, 3, H, W] in [0, 1]."""
+        """Features [N, channels, h, w] of images float32 [N, 3, H, W] in [0, 1]."""
         values: np.ndarray = image_by_image(self.network, pixels).to(self.dtype).cpu().numpy()
         return values

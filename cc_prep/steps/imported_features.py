@@ -1,4 +1,4 @@
-"""Grid features that others computed, a file an image, in place of a backbone at work.
+"""Grid features that others computed, one file per image, instead of a backbone.
 
 SCORER's public code, and with it DUDA's, DIRL's and MEDIC's, reads `features/<image file>.npy` for
 an image in `images`, likewise `sc_features` for `sc_images` and `nsc_features` for `nsc_images`;
@@ -24,8 +24,9 @@ UNKNOWN = "imported"  # in place of a digest where nobody knows the weights' fil
 class FeatureFiles:
     """Reads the features of both images of a pair.
 
-    folder: where the files lie, a path or URL. name, sha256: the backbone that they are of, and the
-    digest of its weights or UNKNOWN. precision: `float16` or `float32`, in which they are stored.
+    folder: the folder of the files, a path or URL. name, sha256: the backbone that made them, and
+    the digest of its weights or UNKNOWN. precision: `float16` or `float32`, in which they are
+    stored.
     """
 
     def __init__(self, folder: str, name: str, sha256: str, precision: str) -> None:
@@ -51,7 +52,7 @@ class FeatureFiles:
         return Features(self.name, self.sha256, (0, last), values)
 
     def _read(self, image: str) -> np.ndarray:
-        """Float [channels, h, w] of an image of the data set."""
+        """Features, float [channels, h, w], of an image of the data set."""
         place = storage.join(self.folder, file_of(image))
         try:
             array = np.load(io.BytesIO(storage.read_bytes(place)), allow_pickle=False)
@@ -71,13 +72,13 @@ class FeatureFiles:
 def file_of(image: str) -> str:
     """The file of an image's features, relative to their folder.
 
-    The part `images`, or `<word>_images`, of its path becomes `features`; where there is none, the
-    file lies as the image does.
+    The part `images`, or `<word>_images`, of its path becomes `features`, or `<word>_features`; a
+    path without such a part stays as it is.
     """
     path = PurePosixPath(image)
     if path.is_absolute() or "://" in image:
         raise UserError(
-            f"features.folder: {image} does not lie below the data set's root",
+            f"features.folder: {image} is not below the data set's root",
             "Build with a backbone, or name the images relative to the root",
         )
     parts = [_renamed(part) for part in path.parts[:-1]]

@@ -1,7 +1,7 @@
-"""A pair becomes a sequence: the frames between before and after.
+"""Interpolation: a pair becomes a sequence, with frames between before and after.
 
-`Interpolator.sequence` is the whole interface. Networks such as RIFE and VFIformer make the frame
-half way and are applied by recursion; the training-free interpolators reach any time directly.
+`Interpolator.sequence` is the whole interface. Networks such as RIFE and VFIformer make the middle
+frame and are applied recursively; the training-free interpolators make a frame at any time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def recurse(
 
     midpoints: uint8 [M, H, W, 3] twice → uint8 [M, H, W, 3]. All midpoints of a level are
         independent and go through it together, at most `most` in a call. Each level is rounded
-        to 8 bits: what is written is what the next level sees.
+        to 8 bits, so the next level sees exactly the frames that are written.
     """
     frames = np.stack((before, after), axis=1)  # [N, F, H, W, 3]
     for _ in range(depth):
@@ -70,7 +70,7 @@ def recurse(
 
 
 class CrossFade:
-    """Linear cross-fade: the floor that every interpolator has to beat."""
+    """Linear cross-fade: the baseline that every interpolator has to beat."""
 
     def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         t = np.array(times(depth), np.float32).reshape(1, -1, 1, 1, 1)
@@ -104,10 +104,10 @@ class DenseFlow:
 
 
 class MidpointInterpolator:
-    """A network that makes the frame half way, by recursion, on a device and in a precision.
+    """Recursion with a network that makes the middle frame, on a device and in a precision.
 
-    On a CPU every pair goes through alone: with other batch sizes the sums round differently, and
-    so a pair's frames depend on nothing but the pair.
+    On a CPU every pair goes through alone, since sums round differently with other batch sizes. So
+    a pair's frames depend on that pair alone.
     """
 
     midpoints_a_pair = 1  # that go through the network together
@@ -142,7 +142,7 @@ class MidpointInterpolator:
         return self._channels(tensor.permute(0, 3, 1, 2)).float() / 255
 
     def _channels(self, images: Tensor) -> Tensor:
-        """RGB images [N, 3, H, W] in the network's order of channels, or back from it."""
+        """Images [N, 3, H, W] with channels reordered from RGB to the network's order, or back."""
         return images.flip(1) if self.blue_first else images
 
 
@@ -163,7 +163,7 @@ class RifeInterpolator(MidpointInterpolator):
 
 
 class VfiformerInterpolator(MidpointInterpolator):
-    """VFIformer, or its small variant, as `settings.method` says."""
+    """VFIformer, or its small variant, depending on `settings.method`."""
 
     blue_first = True
 
@@ -194,7 +194,7 @@ VFIFORMER_NAMES = {"vfiformer": "VFIformer", "vfiformer-small": "VFIformerSmall"
 
 
 def warp_image(image: np.ndarray, flow: np.ndarray) -> np.ndarray:
-    """`image` [H, W, 3] looked up at each pixel's place plus `flow` [H, W, 2] (x, y in px)."""
+    """`image` [H, W, 3] sampled at each pixel's position plus `flow` [H, W, 2] (x, y in px)."""
     height, width = image.shape[:2]
     x, y = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
     return cv2.remap(

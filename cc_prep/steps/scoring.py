@@ -1,7 +1,7 @@
-"""Frames and captions through CLIP4IDC: what a sequence's scores are made of.
+"""Scores of a sequence: its frames and captions through CLIP4IDC.
 
-Source: spec of CLIP4IDC: images go by bicubic interpolation straight to the network's square, no
-centre crop, and are normalised with CLIP's mean and deviation.
+As in CLIP4IDC, images are resized to the network's square by bicubic interpolation, without a
+centre crop, and normalised with CLIP's mean and standard deviation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cc_prep.records import FrameScores
 
 
 def normalize(images: Sequence[np.ndarray] | np.ndarray, resolution: int) -> Tensor:
-    """Images uint8 [H, W, 3] each → float32 [N, 3, R, R] as CLIP wants them."""
+    """Images uint8 [H, W, 3] each → float32 [N, 3, R, R], CLIP's input."""
     square = np.stack([resize(image, resolution) for image in images])
     pixels = torch.tensor(square).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
@@ -28,9 +28,9 @@ def normalize(images: Sequence[np.ndarray] | np.ndarray, resolution: int) -> Ten
 
 
 class FrameScorer:
-    """A CLIP4IDC at work on sequences.
+    """Runs a CLIP4IDC on sequences, one at a time, since float sums depend on the batch size.
 
-    A sequence goes through alone, whatever runs beside it: float sums differ between batch sizes.
+    A sequence's scores therefore depend on that sequence alone.
     """
 
     def __init__(self, network: CLIP4IDC, device: str = "cpu") -> None:

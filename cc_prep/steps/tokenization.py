@@ -12,9 +12,9 @@ MOST_CODES = 2**15  # indices are stored as int16
 
 
 class Tokenizer:
-    """A VQGAN at work on sequences: on a GPU a sequence's frames together, on a CPU each alone.
+    """Runs a VQGAN on sequences: on a GPU a sequence's frames together, on a CPU one at a time.
 
-    Float sums differ between batch sizes, so it is always the same.
+    Float sums depend on the batch size, so it is always the same.
     """
 
     def __init__(self, network: VQGAN, device: str = "cpu") -> None:
@@ -28,14 +28,14 @@ class Tokenizer:
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """Indices int16 [F, h, w] of frames uint8 [F, H, W, 3].
 
-        Raises RejectedPair if a side is no multiple of the network's factor.
+        Raises RejectedPair if a side is not divisible by the network's factor.
         """
         factor = self.network.config.factor
         height, width = frames.shape[1:3]
         if height % factor or width % factor:
             raise RejectedPair(
                 Reason.SIZE_NOT_DIVISIBLE,
-                f"{width}×{height} is not in whole tokens of {factor} px; set image_size",
+                f"{width}×{height} px: not divisible by {factor}, the token size; set image_size",
             )
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():

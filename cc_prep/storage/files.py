@@ -45,7 +45,7 @@ def resolve(root: str, reference: str) -> str:
 
 
 def is_below(root: str, reference: str) -> bool:
-    """Whether `reference` lies below `root`, going by the words alone: links are not followed."""
+    """Whether `reference` is below `root`, by the text of the path: links are not followed."""
     place, top = (_normalized(one) for one in (resolve(root, reference), root))
     return place == top or place.startswith(top.rstrip("/") + "/")
 
@@ -302,7 +302,7 @@ def _bucket_is_there(place: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UserError(f"{place}: {error}", "Make the bucket first") from None
+        raise UserError(f"{place}: {error}", "Create the bucket first") from None
 
 
 def remove(place: str) -> None:
@@ -325,7 +325,7 @@ def remove_temporaries(folder: str) -> int:
 
 
 def free_bytes(folder: str) -> int | None:
-    """Free bytes where `folder` lies or will lie; None on an object store, which has no such."""
+    """Free bytes on the disk of `folder`, which need not exist; None on an object store."""
     if is_remote(folder):
         return None
     folder = os.path.abspath(local_path(folder))

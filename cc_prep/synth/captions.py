@@ -1,7 +1,7 @@
 """Sentences for scenes: a grammar of our own in the style of CLEVR-Change's vocabulary.
 
 Every sentence about a change names its object by an expression that fits no other object of the
-scene it speaks of: by its looks where they suffice, else by where it stands to a landmark.
+scene it speaks of: by its looks if they suffice, else by its position relative to a landmark.
 """
 
 from __future__ import annotations
@@ -212,8 +212,7 @@ def _related(
         return float(np.dot((solid.x - mark.x, solid.y - mark.y), direction))
 
     distances = {n: along(n) for n in numbers if n != landmark}
-    # An object that stands neither clearly on this side nor clearly on the other would be a matter
-    # of taste, and then so would the sentence.
+    # If an object is clearly on neither side, the sentence would be a matter of taste.
     if any(abs(d) < CLEAR_DISTANCE for d in distances.values()):
         return list(numbers)
     return [n for n, d in distances.items() if d > 0]

@@ -1,6 +1,6 @@
 """Writes a synthetic data set in CLEVR-Change's own layout; `datasets/clevr_change.py` reads it.
 
-Beyond the published files there are `scenes/000000.json` (what stands where; written last, so a
+Beyond the published files there are `scenes/000000.json` (objects and positions; written last, so a
 scene whose file is there is whole), `masks/000000.png`, `masks_before/…` and `masks_after/…`,
 `facts.json` (what truly changed, of all scenes), on request `truth/…`, and `synth.json` (the
 settings; a folder made with others is refused).
@@ -30,7 +30,7 @@ from cc_prep.synth import captions, masks, scenes
 from cc_prep.synth import facts as scene_facts
 
 VERSION = 3
-# Of folders that the same command completes: they lack the masks of the two sides.
+# Versions that this command upgrades in place, by adding the missing masks of the two sides.
 COMPLETED_VERSIONS = (2,)
 MOST_SCENES = 10**6  # six digits in a file name
 TRUE_FRAMES = 7
@@ -41,9 +41,9 @@ ORPHAN_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides every byte of the data set, except how many scenes there are.
+    """Settings that determine every byte of the data set, except the number of scenes.
 
-    wording decides the annotations alone: a folder gets the other one without rendering again.
+    wording affects the annotations alone: it can be changed in a folder without rendering again.
     """
 
     seed: int = 0
@@ -57,10 +57,10 @@ class Settings:
 def make(root: str, count: int, settings: Settings, workers: int | None = None) -> Iterator[int]:
     """Renders scenes 0 … count - 1 into `root`, yielding the number of each when it is whole.
 
-    Scenes that are there already are kept, so a stopped run goes on where it was, and a larger
-    `count` extends a finished one, whose scenes are then dealt anew to splits: see `redealt`. Where
-    an earlier version made them, their masks of the two sides are added, and no image is rendered
-    again. The JSON files are written at the end.
+    Existing scenes are kept, so a stopped run resumes where it stopped. A larger `count` extends a
+    finished one, whose scenes are then divided again into splits: see `redealt`. To scenes of an
+    earlier version the masks of the two sides are added; no image is rendered again. The JSON files
+    are written at the end.
 
     Raises UserError at once if `root` holds something else, JobFailed if a renderer dies.
     """
@@ -106,7 +106,7 @@ def _render_all(tasks: Sequence[Callable[[], int]], workers: int | None) -> Iter
                 yield job.result()
         except BrokenProcessPool:
             raise JobFailed(
-                "a renderer was killed; the same command goes on where it was"
+                "a renderer was killed; the same command resumes where it stopped"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

@@ -49,7 +49,7 @@ def of_scene(
 
 
 def place(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float]:
-    """Where the camera, which looks at TARGET, sees a point of the scene.
+    """The position in the image of a point of the scene; the camera looks at TARGET.
 
     (u, v): 0 to 1 from left to right and from top to bottom of the square image; outside of that
     for a point beside it.

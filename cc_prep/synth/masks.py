@@ -1,4 +1,4 @@
-"""Where the changed object of a scene is seen: masks of 0 and 255, as the data set holds them.
+"""Masks of the changed object of a scene, 0 and 255, as the data set holds them.
 
     masks/000000.png          where it is seen before or after
     masks_before/000000.png   what vanished: where it is seen before

@@ -260,9 +260,9 @@ def _negated(words: Sequence[str]) -> bool:
 
 
 def _new_values(words: Sequence[str], run: Sequence[int]) -> Iterator[int]:
-    """Of a run of look words those that are a new colour or material.
+    """The numbers of the words in a run of look words that name a new colour or material.
 
-    They stand after "to", "became" and the like without a noun, or behind the object's noun, as in
+    Such words follow "to", "became" and the like without a noun, or the object's noun, as in
     "painted the cube red".
     """
     start = run[0]
@@ -299,7 +299,7 @@ def _landmark_words(words: Sequence[str]) -> Iterator[int]:
 
 
 def _end_of_landmark(words: Sequence[str], start: int) -> int:
-    """Where an object's articles, looks and noun end."""
+    """The number of the first word after an object's articles, looks and noun."""
     for number in range(start, len(words)):
         feature = LOOK_WORDS.get(words[number], ("",))[0]
         if feature == FEATURES[-1]:

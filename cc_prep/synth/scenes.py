@@ -45,7 +45,7 @@ View = tuple[Point, tuple[Point, ...]]  # camera, lights
 
 @dataclass(frozen=True)
 class Solid:
-    """An object on the floor: what a caption can say of it, and where it stands."""
+    """An object on the floor: what a caption can say of it, and its position."""
 
     shape: str
     size: str
@@ -77,7 +77,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Moment:
-    """All that an image shows. Looks stand at the number of their object; None is not there."""
+    """All that an image shows. Looks are in the order of the objects; None for a missing one."""
 
     looks: tuple[Look | None, ...]
     camera: Point
@@ -171,7 +171,7 @@ def from_json(value: Mapping[str, Any]) -> Scene:
 
 
 def height(solid: Solid) -> float:
-    """How high the solid's top stands above the floor."""
+    """Height of the solid's top above the floor."""
     return solid.radius * {"sphere": 2.0, "cube": float(np.sqrt(2)), "cylinder": 1.7}[solid.shape]
 
 
@@ -294,7 +294,7 @@ def _view(rng: np.random.Generator, reach: float) -> View:
 
 
 def _toward(first: View, second: View, share: float) -> View:
-    """The view that lies `share` of the way from the first to the second; exact at the end."""
+    """The view at `share` of the way from the first to the second; exact at the end."""
     if share == 1:
         return second
     lights = tuple(_line(a, b, share) for a, b in zip(first[1], second[1], strict=True))

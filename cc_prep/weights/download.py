@@ -34,7 +34,7 @@ class WheelFile:
 
 
 def cache_folder() -> Path:
-    """Where fetched files are kept: `$CC_PREP_CACHE`, or the user's cache folder."""
+    """The folder of fetched files: `$CC_PREP_CACHE`, or the user's cache folder."""
     return Path(os.environ.get("CC_PREP_CACHE") or platformdirs.user_cache_dir("cc-prep"))
 
 

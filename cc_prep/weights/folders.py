@@ -89,7 +89,7 @@ def _sha256(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def pretrained(make: Any, folder: Path, **options: Any) -> Any:
-    """The model of a folder, every tensor of which lies there.
+    """The model of a folder; all its tensors have to be in the folder.
 
     make: its class in transformers. Raises one of UNREADABLE, and UserError where memory does not
     suffice, or tensors are missing: transformers draws those at random, and only warns.

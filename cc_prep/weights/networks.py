@@ -123,7 +123,7 @@ def backbone(name: str, name_or_file: str | None = None) -> tuple[nn.Module, Loc
 
 
 def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
-    """`ddconfig`, and where they stand there `n_embed` and `embed_dim`, as JSON holds them.
+    """`ddconfig`, with `n_embed` and `embed_dim` if they are given, as values of JSON.
 
     config: a YAML or JSON file, or its content. Raises UserError.
     """

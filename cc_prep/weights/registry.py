@@ -90,7 +90,7 @@ SHIPPED = {
 
 @dataclass(frozen=True)
 class Located:
-    """Weights that lie on this machine, by the name that stands in the provenance."""
+    """Weights on this machine, by the name that the provenance records."""
 
     name: str
     path: Path
@@ -108,7 +108,7 @@ def names() -> list[str]:
 
 
 def cached_path(name: str) -> Path:
-    """Where the named weights are kept once fetched, or came with the package."""
+    """Path of the named weights, in the package or, once they are fetched, in the cache."""
     if name in SHIPPED:
         return ASSETS / f"{name}.safetensors"
     member = REGISTRY[name].member
@@ -130,7 +130,7 @@ def verify(name: str) -> Located:
     _check_known(name)
     path = cached_path(name)
     remedy = (
-        f"Run: cc-prep weights fetch {name}" if name in REGISTRY else "Install this package anew"
+        f"Run: cc-prep weights fetch {name}" if name in REGISTRY else "Install this package again"
     )
     if not path.exists():
         raise UserError(f"weights {name} are not at {path}", remedy)

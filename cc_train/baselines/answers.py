@@ -1,7 +1,7 @@
 """Answers on a disk, a file each, named by the digest of what was asked.
 
 An answer is stored the moment it is there, and a file appears under its name only when it is whole.
-So a run that was killed goes on without asking for any answer that it had got.
+So a killed run resumes without asking again for any answer that it had received.
 """
 
 from __future__ import annotations

@@ -50,10 +50,10 @@ class Filtered(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go. Written out it is the address without query and without key.
+    """The server that requests go to. `str` gives the address without query and without key.
 
-    key: sent as `Authorization: Bearer …`; None sends nothing. variable: the environment's name
-    of it.
+    key: sent as `Authorization: Bearer …`; None sends nothing. variable: the environment variable
+    that holds the key.
     """
 
     url: str
@@ -158,7 +158,7 @@ def _reason(error: Any) -> str:
 def _refused(
     endpoint: Endpoint, code: int, words: str, pause: float | None, model: str
 ) -> Exception:
-    """What a status that is no success stands for.
+    """The error for a status that is no success.
 
     words: what the server says. pause: seconds that it names.
     """
@@ -166,12 +166,12 @@ def _refused(
         if endpoint.key is None:
             remedy = f"It wants a key: set {endpoint.variable}, or name another --key-variable"
         else:
-            remedy = f"Look at the key in {endpoint.variable}"
+            remedy = f"Check the key in {endpoint.variable}"
         return UserError(f"{endpoint}: not allowed (HTTP {code})", remedy)
     if code == 404:
         return UserError(
             f"{endpoint}: not there (HTTP 404)",
-            f"Look at --url, which often ends in /v1, and whether the server has a model {model!r}",
+            f"Check --url, which often ends in /v1, and whether the server has a model {model!r}",
         )
     if code == 429 and any(word in words for word in OUT_OF_MONEY):
         return UserError(

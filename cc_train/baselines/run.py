@@ -39,7 +39,7 @@ LONGEST_LINE = 100  # of a difference of settings in a message, in characters
 
 @dataclass(frozen=True)
 class Options:
-    """The command's options, as it describes them; None stands for the default."""
+    """The command's options, as its help describes them; None means the default."""
 
     shards: tuple[str, ...]
     out: str

@@ -1,7 +1,7 @@
 """A model behind an OpenAI-compatible server: chat completions with two images as data URLs.
 
 The key comes from the environment. It is sent to the named server alone (redirections are refused),
-and stands in no message and no file.
+and is never in a message or a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
 LONGEST_BREAK = 60.0  # seconds between two tries, unless the server asks for more
 LONGEST_WAIT = 900.0  # seconds; a server that asks for more is not waited for
-AGAIN = "The same command goes on from here"
+AGAIN = "The same command resumes from here"
 
 
 @dataclass(frozen=True)

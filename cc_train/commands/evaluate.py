@@ -17,7 +17,7 @@ from cc_train.evaluation import protocols
 
 @dataclass(frozen=True)
 class Options:
-    """The command's options, as it describes them; None stands for the default."""
+    """The command's options, as its help describes them; None means the default."""
 
     run: str | None = None
     shards: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def _check(options: Options) -> None:
     if options.predictions:
         if options.run is not None or (options.references is None) == (not options.shards):
             raise UserError(
-                "--predictions stand against --references or --shards, without RUN",
+                "--predictions needs either --references or --shards, and no RUN",
                 "Say, cc-train evaluate --predictions FILE --references FILE",
             )
         return

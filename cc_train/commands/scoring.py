@@ -28,8 +28,10 @@ from cc_train.training.settings import pick_device
 
 @dataclass(frozen=True)
 class Output:
-    """Where scores go. folder: that they are written into; None for the default of what is scored.
-    as_json: print them as JSON, not as a table.
+    """How scores are reported.
+
+    folder: the folder that they are written into; None for the default of what is scored.
+    as_json: print them as JSON instead of a table.
     """
 
     folder: str | None

@@ -48,12 +48,12 @@ def dry_run(
 
 
 def _start(init: str) -> Path:
-    """Where a run, a captioner or weights lie that a training starts from. Raises UserError."""
+    """Path of the run, captioner or weights that a training starts from. Raises UserError."""
     place = hub.locate(init)
     if not place.exists() and weights.is_known(init):
         return weights.fetch(init).path
     if not place.exists():
-        raise UserError(f"--init {init}: no such file or folder", "Look at the path")
+        raise UserError(f"--init {init}: no such file or folder", "Check the path")
     return place
 
 

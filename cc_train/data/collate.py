@@ -21,8 +21,8 @@ NO_STORED_FRAMES = "Build the shards with --set keyframes.images=all, or train o
 
 
 class FeatureSource(NamedTuple):
-    """Whose features are read: the name of a backbone, since several look through one network, and
-    the SHA-256 of its weights.
+    """The backbone whose features are read: its name, since several share one network, and the
+    SHA-256 of its weights.
     """
 
     name: str
@@ -30,7 +30,7 @@ class FeatureSource(NamedTuple):
 
     @classmethod
     def of(cls, features: Features) -> FeatureSource:
-        """Of stored features."""
+        """The source of stored features."""
         return cls(features.backbone, features.sha256)
 
     def __str__(self) -> str:
@@ -41,11 +41,11 @@ class FeatureSource(NamedTuple):
 class CaptionBatches:
     """Makes batches of before and after with one of the captions: {before_after, ids, labels}.
 
-    before_after: [B, …] of what `before_after` gives. ids, labels: int64 [B, length], as
-    `TextCodec.encode` gives them. With `mask`, a batch also has `mask`, class ids uint8 [B, H, W],
-    0 unchanged, and `has_mask`, bool [B], False where a sample has no mask and 0 stands for
-    it. backbone: whose features are read. Raises UserError if the shards do not hold what is
-    read, or their images differ in size.
+    before_after: [B, …], the stacked results of the function `before_after`. ids, labels: int64
+    [B, length], as `TextCodec.encode` returns them. With `mask`, a batch also has `mask`, class ids
+    uint8 [B, H, W], 0 unchanged, and `has_mask`, bool [B], False for a sample without a mask, whose
+    `mask` is then 0. backbone: the backbone whose features are read. Raises UserError if the shards
+    do not hold what is read, or their images differ in size.
     """
 
     reads: Reads
@@ -96,7 +96,7 @@ def before_after(
 def features_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
     """Features float16 [T, C, h, w] of the frames of these numbers.
 
-    Raises UserError if the shard does not hold those of a frame.
+    Raises UserError if the shard does not hold the features of one of the frames.
     """
     stored = () if sample.features is None else sample.features.frames
     missing = [frame for frame in frames if frame not in stored]
@@ -108,7 +108,7 @@ def features_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
 
 
 def require_backbone(key: str, features: Features | None, backbone: FeatureSource | None) -> None:
-    """Raises UserError for a sample's features of another backbone; None takes those of any."""
+    """Raises UserError if a sample's features are of another backbone; None accepts any."""
     stored = None if features is None else FeatureSource.of(features)
     if stored is not None and backbone not in (None, stored):
         raise UserError(
@@ -145,8 +145,8 @@ def images_of(
 ) -> np.ndarray:
     """Images uint8 [T, H, W, 3] RGB of the frames of these numbers.
 
-    size: their height and width in px, reached as of images without shards, see `resize`; None
-    takes those of the first image. Raises UserError if the shard holds no image of a frame.
+    size: height and width in px to which they are resized, see `resize`; None takes the size of the
+    first image. Raises UserError if the shard holds no image of a frame.
     """
     missing = [frame for frame in frames if frame not in sample.images]
     if missing:
@@ -157,6 +157,6 @@ def images_of(
 
 
 def draw_caption(sample: TrainingSample, rng: np.random.Generator, first: bool = False) -> str:
-    """One of a sample's captions, or always the first; empty where there is none."""
+    """A random one of a sample's captions, or the first; empty if it has none."""
     captions = sample.meta.get("captions") or [""]
     return str(captions[0 if first else int(rng.integers(len(captions)))])

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone in training shards: whose they are, and how their channels vary."""
+"""Features of a frozen backbone in training shards: their source, and how their channels vary."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NONE_READ = "not one sample of these shards can be read"
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of each channel over images, float64 [C]; deviations are at least LEAST_DEVIATION.
+    """Statistics of each channel over images, float64 [C]; deviations are at least LEAST_DEVIATION.
 
-    mean, std: over all places of all images. spread: the deviation of an image's mean.
+    mean, std: over all places of all images. spread: the standard deviation of image means.
     """
 
     mean: Tensor
@@ -40,10 +40,10 @@ def compute(
 ) -> Statistics:
     """The statistics over samples spread evenly over the data.
 
-    backbone: whose they are; None for any. prepare: what is made of the features
-    [N, C, h, w] of a sample before they are counted. Samples that cannot be read are left out:
-    training decides how many may be (`stream.skip_bad`). Raises UserError if none can be read, or
-    one holds features of another.
+    backbone: the backbone of the features; None for any. prepare: a function that is applied to the
+    features [N, C, h, w] of a sample first. Samples that cannot be read are left out: the training
+    decides how many may be (`stream.skip_bad`). Raises UserError if none can be read, or one holds
+    features of another backbone.
     """
     step = max(1, len(entries) // SAMPLES)
     sums: dict[str, Tensor] = {}

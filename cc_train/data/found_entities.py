@@ -1,4 +1,4 @@
-"""What `cc-prep entities` found in a pair: names of things that may have changed."""
+"""Entities that `cc-prep entities` found in a pair: names of things that may have changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cc_prep.formats.training_shards import TrainingSample
 
 
 def entities(sample: TrainingSample, count: int) -> list[str]:
-    """The names of the `count` entities that were found, best first; fewer where there are fewer.
+    """The names of at most `count` entities that were found, best first.
 
     Raises DamagedShard for a list of another form.
     """

@@ -16,20 +16,20 @@ Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
 """A path or URL, `video.mp4#frame=12`, uint8 [H, W, 3] RGB or [H, W] grey, or a PIL image."""
 
 REMEDIES = {
-    Reason.MISSING_IMAGE: "Look at the path",
+    Reason.MISSING_IMAGE: "Check the path",
     Reason.IMAGE_TOO_SMALL: "Give a larger image",
     Reason.IMAGE_TOO_LARGE: "Shrink it first",
     Reason.UNREADABLE_VIDEO: "Name a frame that it has, such as VIDEO#frame=0",
 }
 # What is no image: of arrays and PIL images, and of files.
-UNREADABLE = ("Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey", "Save it anew, as PNG or JPEG")
+UNREADABLE = ("Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey", "Save it again, as PNG or JPEG")
 
 
 def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:
     """Pairs as one batch, uint8 [B, 2, H, W, 3] RGB. size: height and width in px.
 
-    They are resized as the preparation does it, see `images.resize`. Raises UserError for what is
-    no image, and for a pair whose images differ in size.
+    They are resized as in the preparation, see `images.resize`. Raises UserError for anything that
+    is no image, and for a pair whose images differ in size.
     """
     return np.stack([_pair(before, after, size) for before, after in pairs])
 

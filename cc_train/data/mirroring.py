@@ -1,7 +1,7 @@
 """Scenes seen mirrored: left and right exchanged in features, words, places and masks alike.
 
-A network does not see a mirrored image as the mirror of what it sees of the image, so mirrored
-features are computed by the preparation (`features.mirrored`) and not from the stored ones.
+The features of a mirrored image are not the mirrored features of the image, so the preparation
+computes them from the mirrored image (`features.mirrored`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media.images import encode_image
 from cc_train.data.shard_index import scene_of
 
-# A setting of trainings alone, which runs from before it lack.
+# Key of a setting that only trainings use; older runs have no such key.
 MIRROR = "mirror"
 SIDES = {"left": "right", "right": "left"}
-# "the man has left" is no side.
+# In "the man has left", `left` is a verb.
 SIDE = re.compile(r"(?<!\bhas )(?<!\bhave )(?<!\bhad )\b(left|right)(?=most\b|\b)", re.IGNORECASE)
 NO_MIRRORED = "Build the shards with --set features.mirrored=true, or set mirror=0"
 
@@ -33,8 +33,8 @@ Make = Callable[[Sequence[TrainingSample], Sequence[np.random.Generator]], dict[
 class MirroredBatches:
     """Batches in which a share of the scenes is mirrored, each with all its samples.
 
-    make: builds a batch that reads features, and no images or tokens. share: 0 to 1. With 0, no
-    number is drawn, so the batches are those of `make`.
+    make: builds a batch that reads features, and neither images nor tokens. share: 0 to 1. With 0,
+    no random number is drawn, so the batches are exactly those of `make`.
     """
 
     make: Make
@@ -91,9 +91,9 @@ def mirrored(sample: TrainingSample) -> TrainingSample:
 def exchange_sides(caption: str) -> str:
     """The caption with left and right exchanged, also in leftmost and rightmost.
 
-    After has, have and had they stay: there `left` is a verb. Where it is one without such a word
-    ("a building left in the field"), or `right` is no side ("right behind"), no rule tells it from
-    a side ("the car on the left in the lot"), and it is exchanged as well.
+    After has, have and had, `left` is a verb and stays. No rule recognises other verbs ("a building
+    left in the field") or a `right` that is no side ("right behind"), as opposed to "the car on the
+    left in the lot", so these are exchanged as well.
     """
 
     def other(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which items a step sees: pure functions of seed and step, so that any run can go on anywhere."""
+"""The items of each step: pure functions of seed and step, so that any run can be resumed."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def items_of_step(step: int, batch_size: int, count: int, seed: int) -> np.ndarr
 def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
     """The positions in the endless order that a rank's micro-batch takes.
 
-    micro: the number of the micro-batch, from 0 on. The micro-batches of all ranks lie side by
-    side: so two ranks together see what one rank with twice the batch sees, and each rank has the
-    same number of batches.
+    micro: the number of the micro-batch, from 0. The micro-batches of all ranks are adjacent, so
+    two ranks together see the same as one rank with twice the batch, and all ranks have the same
+    number of batches.
     """
     first = (micro * world + rank) * batch_size
     return range(first, first + batch_size)
@@ -52,11 +52,11 @@ def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> 
 
 @lru_cache(maxsize=4)
 def epoch_order(counts: tuple[int, ...], epoch: int, seed: int, buffer: int) -> np.ndarray:
-    """The order in which an epoch sees its items: their numbers, int64 [sum of counts].
+    """The order of the items in an epoch: their numbers, int64 [sum of counts].
 
     counts: the number of items in each shard. The shards are shuffled first, and then the items
-    within windows of `buffer` items, so that neighbours in the order lie in few shards. The windows
-    begin at another position in each epoch.
+    within windows of `buffer` items, so that neighbours in the order come from few shards. The
+    windows begin at another position in each epoch.
     """
     rng = np.random.default_rng([seed, Purpose.EPOCH_ORDER, epoch])
     starts = np.concatenate(([0], np.cumsum(counts)))
@@ -75,14 +75,14 @@ def rng_at(seed: int, position: int) -> np.random.Generator:
 
 
 def rng_of(seed: int, step: int, place: int = 0) -> np.random.Generator:
-    """The random generator of a place in a step's batch: crops, captions and variations."""
+    """The random generator of one item of a step's batch: crops, captions and variations."""
     return np.random.default_rng([seed, Purpose.PLACE, step, place])
 
 
 def sample(items: Sequence[T], keys: Sequence[str], count: int) -> list[T]:
-    """At most so many of the items, in their order, chosen by a digest of their keys.
+    """At most `count` of the items, in their order, chosen by a digest of their keys.
 
-    The choice is spread over all of them, whatever their order, and the same each time.
+    The choice is spread over all items, does not depend on their order, and is the same each time.
     """
     digests = [hashlib.sha256(key.encode("utf-8")).digest() for key in keys]
     chosen = sorted(range(len(items)), key=digests.__getitem__)[:count]
@@ -94,10 +94,10 @@ def hold_out(
 ) -> tuple[list[T], list[T]]:
     """The items to train on, and those held out.
 
-    ids: the id of each item; items of one id stay together. share: of the ids that is held out,
-    from 0 to 1. least: ids that are held out at least, but no more than a fifth of them for that. A
-    digest of the id decides, so the choice does not depend on the order. With two ids or more each
-    part has at least one; with one id nothing is held out.
+    ids: the id of each item; items of one id stay together. share: the share of the ids to hold
+    out, from 0 to 1. least: the least number of ids to hold out; it never raises the share above a
+    fifth. A digest of the id decides, so the choice does not depend on the order. With two ids or
+    more each part has at least one; with one id nothing is held out.
     """
     ranked = sorted(set(ids), key=lambda id: hashlib.sha256(id.encode("utf-8")).digest())
     few = min(least, len(ranked) // 5)

@@ -1,7 +1,7 @@
 """Samples of training shards → batches of ordered pairs, several of each scene.
 
-Of a rendered scene there are before, after and a distractor, and so six ordered pairs: four with a
-change and two without. Each image's features stand in the batch once.
+A rendered scene has three images, before, after and a distractor, and so six ordered pairs: four
+with a change and two without. A batch holds the features of each image once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from cc_train.text import TextCodec
 class Scene:
     """The images of one scene and all its ordered pairs.
 
-    features: float16 [C, h, w] by number. objects: facts that say what an image shows, by number.
+    features: float16 [C, h, w] of each image, by number. objects: the facts about the objects that
+    an image shows, by number.
     size: height and width of the images in px.
     """
 
@@ -41,10 +42,10 @@ class Scene:
 class OrderedPairBatches:
     """`OrderedPairBatches(…)(samples, rngs)` is a batch for PairObjective.
 
-    length: ids of a caption with its marks. pairs_per_scene: ordered pairs drawn of each scene, one
-    of them unchanged where the scene has both. backbone: whose features are taken; a sample with
-    others is refused. grid: rows and columns of the cells in which places are
-    said; None takes those of the features. masks: whether a batch holds masks.
+    length: number of ids of a caption, its marks included. pairs_per_scene: number of ordered pairs
+    drawn from each scene, one of them unchanged if the scene has both kinds. backbone: the backbone
+    of the features; a sample with others is refused. grid: rows and columns of the cells by which
+    positions are given; None takes those of the features. masks: whether a batch holds masks.
     """
 
     codec: TextCodec
@@ -64,7 +65,7 @@ class OrderedPairBatches:
         object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32
         [N, rows, columns], has_objects bool [N]. With `masks` also mask uint8 [P, 3, H, W], class
         ids of the union, of before and of after, and has_mask bool [P, 3], False where one is not
-        known and 0 stands for it; and changed bool [P].
+        known, in which case it is 0; and changed bool [P].
         """
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
@@ -118,7 +119,7 @@ def _stacked(features: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> list[int]:
-    """Numbers of at most `count` pairs; one is unchanged where there are both and count allows.
+    """Numbers of at most `count` random pairs; one is unchanged if there are both kinds.
 
     A count of 1 draws from all pairs.
     """
@@ -135,7 +136,7 @@ def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> 
 def scenes(
     samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator], masks: bool = False
 ) -> Iterator[tuple[Scene, np.random.Generator]]:
-    """Samples that lie side by side and are of one scene, with the dice of the first."""
+    """The scenes: adjacent samples of one scene, with the random generator of the first."""
 
     items = zip(samples, rngs, strict=True)
     for _, group in groupby(items, key=lambda item: shard_index.scene_of(item[0].key)):
@@ -146,9 +147,9 @@ def scenes(
 def ordered_pairs(samples: Sequence[TrainingSample], masks: bool = False) -> Scene:
     """All ordered pairs that the samples of a scene allow.
 
-    A pair is turned round where there are captions for that, or where nothing changed. The view
-    without a change stands in for the first image, as in SCORER's training. masks: whether masks
-    are read; of the view, which another camera took, only what appeared is known.
+    A pair is also reversed if there are captions for that, or if nothing changed. The view without
+    a change may replace the first image, as in SCORER's training. masks: whether masks are read;
+    for that view, which another camera took, only the mask of what appeared is known.
     """
     scene, numbers = Scene(), dict[str, int]()
     pairs: list[OrderedPair] = []
@@ -192,7 +193,7 @@ def _both_ways(pair: OrderedPair) -> Iterator[OrderedPair]:
 def _add(
     scene: Scene, numbers: dict[str, int], name: str, features: np.ndarray, objects: tuple[Any, ...]
 ) -> int:
-    """The number of an image of the scene, which is added where it is new."""
+    """The number of an image of the scene; the image is added if it is new."""
     if name not in numbers:
         numbers[name] = len(scene.features)
         scene.features.append(features)
@@ -201,7 +202,7 @@ def _add(
 
 
 def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
-    """What is known of P pairs: facts int64 [P, 6]; places int64 [P, 2], cells of the grid."""
+    """Facts of P pairs: facts int64 [P, 6]; places int64 [P, 2], cells of the grid."""
     rows, columns = grid
     places = [
         [
@@ -222,7 +223,7 @@ def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, t
 def masks_of(
     pairs: Sequence[OrderedPair], sizes: Sequence[tuple[int, int]]
 ) -> dict[str, torch.Tensor]:
-    """Where P pairs changed; see `OrderedPairBatches`. sizes: of their images in px.
+    """Masks of P pairs, as `OrderedPairBatches` describes them. sizes: of their images in px.
 
     Raises UserError where images differ in size.
     """
@@ -244,7 +245,7 @@ def masks_of(
 def objects_of(
     objects: Sequence[tuple[Any, ...]], grid: tuple[int, int]
 ) -> dict[str, torch.Tensor]:
-    """What is known of N images, by the objects that each shows; see `OrderedPairBatches`."""
+    """Facts of N images, from the objects that each shows; see `OrderedPairBatches`."""
     rows, columns = grid
     listed = [(image, looks) for image, shown in enumerate(objects) for looks in shown]
     centres = np.zeros((len(objects), rows, columns), np.float32)

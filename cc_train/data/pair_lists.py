@@ -23,7 +23,7 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
     """The paths of before and after of each pair that a list or a folder names.
 
     place: a CSV with the columns `before` and `after`, or JSON lines (.jsonl) with these keys;
-    paths are relative to the file, URLs stand as they are. Or a folder with `before/NAME` and
+    paths are relative to the file, URLs are used as they are. Or a folder with `before/NAME` and
     `after/NAME`, or with `NAME_before.*` and `NAME_after.*`. Raises UserError for anything else,
     and for an empty list.
     """
@@ -31,7 +31,7 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
         yield from _of_folder(place)
         return
     if not place.exists():
-        raise UserError(f"{place}: no such file or folder", "Look at the path")
+        raise UserError(f"{place}: no such file or folder", "Check the path")
     if place.suffix == ".json":
         raise UserError(f"{place}: neither a CSV nor JSON lines", LISTS)
     try:
@@ -50,8 +50,8 @@ def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def _of_row(place: Path, number: int, row: Any) -> tuple[str, str]:
-    """The paths of a row, without blanks around them, as the layout `table` takes them; URLs and
-    those that are absolute stand as they are."""
+    """The paths of a row, stripped of blanks, by the rules of the layout `table`; URLs and absolute
+    paths are used as they are."""
     cells = [row.get(side) if isinstance(row, dict) else None for side in (BEFORE, AFTER)]
     names = [cell.strip() if isinstance(cell, str) else "" for cell in cells]
     if not all(names):
@@ -81,6 +81,6 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _images(folder: Path) -> dict[str, str]:
-    """The images of a folder by the name without its ending, as the layout `folders` takes them."""
+    """The images of a folder by name without suffix, by the rules of the layout `folders`."""
     files = storage.list_files(str(folder))
     return {stem: str(folder / name) for stem, name in by_stem(files).items()}

@@ -1,7 +1,7 @@
-"""Sequence shards as a table: every sample's captions and where its members lie.
+"""Sequence shards as a table: the captions of every sample, and the position of its members.
 
-Random access by byte offsets: so the order of training is a pure function of seed and step, and a
-resumed run reads what the undisturbed one would have read.
+Byte offsets give random access, so the order of training is a pure function of seed and step, and a
+resumed run reads the same as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Sample:
 
     @property
     def frames(self) -> list[str]:
-        """The members that are frames, before first and after last."""
+        """The members that are frames, in order: the first is before, the last is after."""
         return sorted(name for name in self.members if name[0] == "f" and name[1:3].isdigit())
 
     def image(self, member: str) -> np.ndarray:
@@ -56,8 +56,8 @@ class Sample:
 def expand(patterns: Sequence[str]) -> list[str]:
     """The shards that some patterns name, each once.
 
-    A pattern is a path, a URL, a glob or a brace expression. Raises UserError for one that names no
-    existing file, and for a glob that shards would fit which the folder's job has not made yet.
+    A pattern is a path, a URL, a glob or a brace expression. Raises UserError for a pattern without
+    an existing file, and for a glob that matches planned shards which are not finished yet.
     """
     places: list[str] = []
     for pattern in patterns:
@@ -72,19 +72,19 @@ def expand(patterns: Sequence[str]) -> list[str]:
 
 
 def _none_of(pattern: str) -> UserError:
-    """What is said of a pattern that names no file: which shards lie there, by their splits."""
+    """The error for a pattern that names no file; it lists the shards that are there."""
     folder, slash, _ = pattern.rpartition("/")
     names = [place.rpartition("/")[2] for place in storage.glob(f"{folder}{slash}*.tar")]
     there = sorted({SHARD_NUMBER.sub("*.tar", name) for name in names})
     what = f"{pattern}: no such file"
     if not there:
-        return UserError(what, "Quote it, and look at the path")
+        return UserError(what, "Check the path, and quote the pattern")
     listed = ", ".join(there[:MOST_LISTED])
     return UserError(f"{what}; found: {listed}", "Give one of these, or another folder")
 
 
 def _check_finished(pattern: str, places: Sequence[str]) -> None:
-    """Raises UserError if planned shards of this pattern are missing where these shards lie."""
+    """Raises UserError if planned shards that match the pattern are missing from the folder."""
     _, _, file_pattern = pattern.rpartition("/")
     there: dict[str, set[str]] = {}  # a pattern may name several folders
     for folder, _, name in (place.rpartition("/") for place in places):
@@ -116,7 +116,7 @@ def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> lis
 
 
 def describe(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, Any]:
-    """What a run's settings say of its data: the numbers of samples, and a digest of all keys."""
+    """The data of a run, for its settings: the numbers of samples, and a digest of all keys."""
     keys = "\n".join(sample.key for sample in samples)
     digest = hashlib.sha256(keys.encode()).hexdigest()
     return {"count": len(samples), "train": len(train), "keys_sha256": digest}

@@ -1,6 +1,6 @@
-"""Training shards as a list of samples: what a trainer asks of all of them, and where each lies.
+"""Training shards as a list of samples: the JSON that a trainer needs, and each one's position.
 
-Read from `index.parquet` where it lies beside the shards, else from the tars themselves.
+They are read from `index.parquet` if it is beside the shards, else from the tars themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cc_prep.formats.training_shards import INDEX_META, TrainingSample
 from cc_prep.records import Facts
 from cc_train.data.sequence_index import expand
 
-ADVICE = "Give shards that `cc-prep build` wrote, or make them anew"
+ADVICE = "Give shards that `cc-prep build` wrote, or rebuild them"
 NAMES = "If these are two data sets, build one under another name: cc-prep build … --set name=…"
 BLOCK = tarfile.BLOCKSIZE
 END_MARK = 2 * BLOCK  # of zeros, at the end of every whole tar
@@ -28,11 +28,11 @@ END_MARK = 2 * BLOCK  # of zeros, at the end of every whole tar
 
 @dataclass(frozen=True)
 class Entry:
-    """A sample of a shard: where it lies, and what the index holds of its JSON.
+    """A sample of a shard: its position, and the part of its JSON that the index holds.
 
     shard: the path or URL of the tar. offset, bytes: the range of the tar that its members take.
     height, width: of its frames, in px. tokenizer_sha256: digest of the VQGAN that made its tokens.
-    mask_classes: names of the classes of its masks; none where it has no mask. Another key that the
+    mask_classes: names of the classes of its masks; empty if it has no mask. Any other key that the
     JSON lacks is None.
     """
 
@@ -62,7 +62,7 @@ class Entry:
         return scene_of(self.key)
 
     def meta(self) -> dict[str, Any]:
-        """The part of the sample's JSON that the index holds, and its key; reads nothing."""
+        """The part of the sample's JSON that the index holds, and its key; reads no file."""
         known = {name: getattr(self, name) for name, _ in INDEX_META}
         lists = {"captions": list(self.captions), "mask_classes": list(self.mask_classes)}
         return {"key": self.key, **known, **lists}
@@ -92,16 +92,17 @@ def read(patterns: Sequence[str]) -> list[Entry]:
 
 
 def metas(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """What the index holds of the JSON of every sample; reads nothing."""
+    """The part of every sample's JSON that the index holds; reads no file."""
     return [entry.meta() for entry in entries]
 
 
 def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[Any]:
-    """What the JSON of every sample says truly changed; None where it says nothing.
+    """The facts (what truly changed) in the JSON of every sample; None for a sample without.
 
-    The index does not hold it, so every sample is read; of a data set whose first sample has no
-    facts, which was not rendered, only that one. unreadable: where the keys of samples that cannot
-    be read are put, whose facts are then None; without it they raise UserError.
+    The index does not hold them, so every sample is read; but of a data set whose first sample has
+    no facts, and so was not rendered, only that one is read. unreadable: a set to which the keys of
+    samples that cannot be read are added; their facts are then None. Without it they raise
+    UserError.
     """
     rendered: dict[str | None, bool] = {}
     listed = []
@@ -121,7 +122,7 @@ def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[
 
 
 def require_facts(entries: Sequence[Entry]) -> None:
-    """Refuses samples that say nothing of what truly changed, for a training that is to learn it.
+    """Refuses samples without facts (what truly changed), for a training that learns them.
 
     Reads the first sample of each data set. Raises UserError where none of them has facts.
     """
@@ -134,23 +135,23 @@ def require_facts(entries: Sequence[Entry]) -> None:
 
 
 def scene_of(key: str) -> str:
-    """The part of a sample's key that the pairs of a scene share: all but the kind of pair."""
+    """The part of a key that the pairs of a scene share: the key without the kind of pair."""
     return key.rpartition("-")[0] or key
 
 
 def facts_of(meta: Mapping[str, Any]) -> Facts | None:
-    """What a sample's JSON says truly changed, if it does. Raises UserError for another form."""
+    """The facts in a sample's JSON, if there are any. Raises UserError for another form."""
     try:
         return None if meta.get("facts") is None else Facts.from_json(meta["facts"])
     except ValueError as error:
-        raise UserError(f"{meta.get('key')}: {error}", "Build these shards anew") from None
+        raise UserError(f"{meta.get('key')}: {error}", "Rebuild these shards") from None
 
 
 def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -> None:
-    """Refuses samples whose tokens another tokenizer made, for what reads tokens.
+    """Refuses samples whose tokens were made by another tokenizer, for networks that read tokens.
 
-    sha256, name: of the weights that the tokens must be of, as settings and index have them.
-    Raises UserError for the first sample of others.
+    sha256, name: digest and name of the tokenizer's weights, as settings and index hold them.
+    Raises UserError for the first sample with other tokens.
     """
     for entry in entries:
         if entry.tokenizer_sha256 is None or entry.tokenizer_sha256 != sha256:
@@ -158,7 +159,7 @@ def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -
                 f"{entry.shard}: {entry.key} holds tokens of "
                 f"{_tokenizer_words(entry.tokenizer, entry.tokenizer_sha256)}, where those of "
                 f"{_tokenizer_words(name, sha256)} are wanted",
-                "Build these shards anew with that tokenizer (the same tokenize.weights and "
+                "Rebuild these shards with that tokenizer (the same tokenize.weights and "
                 "tokenize.config), or give others",
             )
 
@@ -169,7 +170,7 @@ def _tokenizer_words(name: str | None, sha256: str | None) -> str:
 
 
 def _entry(shard: str, row: Mapping[str, Any]) -> Entry:
-    """The sample of a row of the index."""
+    """The entry for a row of the index."""
     known = {name: row[name] for name, _ in INDEX_META}
     known |= {name: tuple(known[name] or ()) for name in ("captions", "mask_classes")}
     return Entry(row["key"], shard, row["offset"], row["bytes"], **known)
@@ -212,7 +213,7 @@ def _scanned(place: str) -> list[Entry]:
             for member in tar:
                 key, extension = parts_of(member, place)
                 if key in rows and (key != last or extension == "json"):
-                    raise DamagedShard(f"{place}: {member.name}: the key stands there twice")
+                    raise DamagedShard(f"{place}: {member.name}: the key occurs twice")
                 if key not in rows:
                     if extension != "json":
                         raise UserError(f"{place}: {member.name} comes before its .json", ADVICE)

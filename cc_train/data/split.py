@@ -1,4 +1,4 @@
-"""Training shards → what is trained on, what is validated on, and the words of the captions."""
+"""Training shards → samples to train on, samples to validate on, and the vocabulary."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NO_CAPTIONS = ("the shards hold no captions", "Give shards of a captioned data s
 
 
 class ValidationSplit(Section):
-    """What is validated on.
+    """Settings of the validation split.
 
-    share: of the scenes, between 0 and 1, where no --valid is given: whole scenes, chosen by a
-    digest. scenes: at least so many of them, but no more than a fifth of all for that. pairs: the
-    largest number of pairs to validate on, also with --valid; where there are more, a digest
-    chooses.
+    share: the share of the scenes, between 0 and 1, that is held out if --valid is not given; a
+    digest chooses whole scenes. scenes: the least number of scenes to hold out; it never raises the
+    share above a fifth. pairs: the largest number of pairs to validate on, also with --valid; if
+    there are more, a digest chooses.
     """
 
     share: float = Field(0.05, gt=0, lt=1)
@@ -45,8 +45,8 @@ class Split:
     first: dict[str, Any]
 
     def about(self) -> dict[str, Any]:
-        """How many there are, for a run's settings, and a digest of those that choose the best
-        checkpoint, in whatever order. What is trained on is told by the stream."""
+        """The split as a run's settings hold it: numbers of samples, and a digest of the keys of
+        the validation samples, whatever their order. The stream has the digest of the others."""
         keys = "\n".join(sorted(entry.key for entry in self.valid))
         digest = hashlib.sha256(keys.encode()).hexdigest()
         return {"train": len(self.train), "valid": len(self.valid), VALID_DIGEST: digest}
@@ -65,7 +65,7 @@ class DecoderSettings(Protocol):
 
 
 class CaptionSettings(Protocol):
-    """What `captioned` reads of a captioner's settings; see `vocabulary` for the others."""
+    """The settings of a captioner that `captioned` reads; see `vocabulary` for their meaning."""
 
     @property
     def validation_split(self) -> ValidationSplit: ...
@@ -95,7 +95,7 @@ def captioned(
 
 
 def with_captions(data: Split, console: Console) -> Split:
-    """The split without those pairs to train on that have no caption, and so would teach none.
+    """The split without training pairs that have no caption, from which nothing can be learned.
 
     Raises UserError if no pair has one.
     """
@@ -115,8 +115,8 @@ def read(
     """The samples to train on and to validate on.
 
     shards, valid: patterns of training shards; without `valid` a share of the scenes in `shards` is
-    held out. Raises UserError for shards that cannot be read, for a pair in both, and if fewer than
-    two scenes are there to be divided.
+    held out. Raises UserError for shards that cannot be read, for a pair in both, and if there are
+    fewer than two scenes to divide.
     """
     entries = shard_index.read(shards)
     if valid:
@@ -147,8 +147,8 @@ def vocabulary(
 ) -> Vocabulary:
     """The vocabulary of the training captions, or that of a file.
 
-    min_count: how often a word has to occur. mirrored: whether samples are seen mirrored; words
-    that only the captions of mirrored ones have come last. codec: which kind of vocabulary. Raises
+    min_count: how often a word has to occur. mirrored: whether samples may be mirrored; words that
+    occur only in the captions of mirrored samples come last. codec: the kind of vocabulary. Raises
     UserError if there are no captions, or the file is no vocabulary.
     """
     if file is not None:

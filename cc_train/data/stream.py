@@ -1,9 +1,9 @@
 """Training shards → micro-batches.
 
-Which sample stands at which place of the endless order is a pure function of the seed, decided
-before the order is divided among ranks and loader workers. So every rank gets as many batches as
-every other, and the number of workers and shards is free. A run that was killed needs nothing but
-its number of steps to go on; the state holds more, so that it can be compared with the data.
+The endless order of samples is a pure function of the seed, fixed before it is divided among ranks
+and loader workers. So all ranks get the same number of batches, and the numbers of workers and
+shards are free. A killed run needs only its number of steps to resume; the state holds more, so
+that it can be compared with the data.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from cc_train.distributed import Ranks
 
 Drawn = tuple[TrainingSample, np.random.Generator]
 SKIPPED = "skipped"  # where a batch names the samples that could not be read
-REMEDY = "look at the shards with `cc-prep verify`, or make them anew"
+REMEDY = "check the shards with `cc-prep verify`, or rebuild them"
 
 
 class StreamSettings(Section):
     """How shards are read.
 
-    buffer: samples that are shuffled together. pair_scenes: the change and the no-change pair of a
-        scene come as one item, so a batch of 16 has 32 pairs where there are both.
+    buffer: number of samples that are shuffled together. pair_scenes: the change and the no-change
+        pair of a scene form one item, so a batch of 16 has 32 pairs if all scenes have both.
     skip_bad: the share of all samples that may be unreadable before training ends with an error;
-        also of those to validate on.
+        it holds for the validation samples as well.
     """
 
     buffer: int = Field(4096, ge=1)
@@ -43,7 +43,7 @@ class StreamSettings(Section):
 
 
 class Source(Protocol):
-    """Where micro-batches come from. keys: of all samples that they are made of."""
+    """A source of micro-batches. keys: the keys of all samples that they are made of."""
 
     @property
     def keys(self) -> Sequence[str]: ...
@@ -53,11 +53,11 @@ class Source(Protocol):
         ...
 
     def mark_skipped(self, keys: Sequence[str]) -> None:
-        """Called in every main process with the samples that a step of any rank could not read."""
+        """Records samples that some rank could not read; called in every main process."""
         ...
 
     def state(self, number: int) -> dict[str, Any]:
-        """Where the stream stands before micro-batch `number`, as JSON."""
+        """The state of the stream before micro-batch `number`, as JSON."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -89,10 +89,10 @@ class Stream:
 
     make: builds a batch, a dict of tensors, from samples and a random generator for each. A
     damaged sample is replaced by the one that follows it in the order, and the batch lists its key
-    under `SKIPPED`. partners: `make` also takes `others`, samples and generators of further
-    samples, and `partner`, int64 [B], of each sample the number of another one among the samples
-    and, behind them, the others. The partner is the neighbour in the endless order (in an item of
-    two, the other one of the two), so it does not depend on how a step is divided. Raises UserError
+    under `SKIPPED`. partners: `make` takes two more arguments, `others` (further samples and their
+    generators) and `negative_index` (int64 [B], for each sample the number of its partner; numbers
+    from B on are those of `others`). The partner is the neighbour in the endless order (in an item
+    of two samples, the other one), so it does not depend on how a step is divided. Raises UserError
     if there are fewer items than a step of all ranks needs.
     """
 
@@ -138,7 +138,7 @@ class Stream:
     def _partners(
         self, items: Mapping[int, list[Drawn]], bad: list[str]
     ) -> tuple[list[Drawn], list[int]]:
-        """What the batch lacks of the partners, and each sample's partner by number."""
+        """The partners that are not in the batch, and the number of each sample's partner."""
         count, firsts = 0, dict[int, int]()
         for position, item in items.items():
             firsts[position] = count
@@ -168,7 +168,7 @@ class Stream:
         return list(zip(item, rngs, strict=True))
 
     def mark_skipped(self, keys: Sequence[str]) -> None:
-        """Counts what could not be read. Raises JobFailed when that is too much."""
+        """Counts samples that could not be read. Raises JobFailed if there are too many."""
         new = set(keys) - self.skipped
         self.skipped |= new
         allowed = self.settings.skip_bad * len(self.entries)
@@ -191,13 +191,13 @@ class Stream:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Raises UserError for other data. How a step is divided is free."""
+        """Raises UserError for other data. A step may be divided in another way than before."""
         if state.get("keys_sha256") != self.digest:
             raise UserError("the run was trained on other samples", "Give the same shards")
         self.skipped = set(state["skipped"])
 
     def _item(self, rows: np.ndarray, place: int, bad: list[str]) -> list[TrainingSample]:
-        """The samples at a place of an epoch's order; for a damaged one what follows it."""
+        """The samples at a position of an epoch's order; a damaged one is replaced by the next."""
         for step in range(len(rows)):
             samples = []
             for number in self.items[rows[(place + step) % len(rows)]]:

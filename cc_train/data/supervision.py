@@ -1,6 +1,6 @@
-"""What a renderer knows of a pair, as numbers: classes of a change and of looks, places, objects.
+"""A renderer's knowledge of a pair, as numbers: classes of change and looks, places, objects.
 
-Of a pair without facts all is UNKNOWN, and no loss looks at it.
+All values of a pair without facts are UNKNOWN, which every loss ignores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REVERSED = {"add": "drop", "drop": "add"}
 
 
 class PairMasks(NamedTuple):
-    """Where a pair changed, class ids uint8 [H, W] each; None for what is not known.
+    """Change masks of a pair, class ids uint8 [H, W] each; None for what is not known.
 
     before: what vanished, in the first image. after: what appeared, in the second one.
     """
@@ -39,16 +39,15 @@ class PairMasks(NamedTuple):
     after: np.ndarray | None
 
     def reversed(self) -> PairMasks:
-        """Of the same images the other way round."""
+        """The masks of the same images in reverse order."""
         return PairMasks(self.union, self.after, self.before)
 
 
 @dataclass(frozen=True)
 class OrderedPair:
-    """Two images of a scene in an order, with what is said and known of it.
+    """Two images of a scene in an order, with their captions, facts and masks.
 
-    first, second: numbers of the images. facts: None where nothing is known. masks: where it is
-    known, None where not.
+    first, second: numbers of the images. facts, masks: None where they are not known.
     """
 
     first: int
@@ -60,7 +59,7 @@ class OrderedPair:
 
 
 def reversed_facts(facts: Facts) -> Facts:
-    """The facts of (after, before); its captions are those that stood in `reversed_captions`."""
+    """The facts of (after, before), with `reversed_captions` as its captions."""
     return Facts(
         REVERSED.get(facts.type, facts.type),
         facts.after,
@@ -71,9 +70,10 @@ def reversed_facts(facts: Facts) -> Facts:
 
 
 def seen_from(facts: Facts | None, objects: Sequence[Looks]) -> Facts | None:
-    """The facts where the first image is another view of it, whose objects are `objects`.
+    """The facts of a pair whose first image is replaced by another view of the same scene.
 
-    They come in the order of `facts.objects_before`; None where they are not known.
+    objects: the looks of the objects in that view, in the order of `facts.objects_before`. The
+    result is None if the facts are None or do not fit the objects.
     """
     if facts is None or len(objects) != len(facts.objects_before):
         return None
@@ -86,7 +86,7 @@ def seen_from(facts: Facts | None, objects: Sequence[Looks]) -> Facts | None:
 
 
 def fact_classes(facts: Facts | None) -> list[int]:
-    """Type, four looks and new colour as classes, UNKNOWN where there is none; six numbers."""
+    """Six classes: type, four looks and new colour; UNKNOWN for what does not apply."""
     unknown = [UNKNOWN] * len(LOOK_CLASSES)
     if facts is None:
         return [UNKNOWN, *unknown, UNKNOWN]
@@ -106,13 +106,13 @@ def look_classes(looks: Looks) -> list[int]:
         if getattr(looks, name) not in names:
             raise UserError(
                 f"facts: {getattr(looks, name)!r} is no {name} that can be learned",
-                f"Build these shards anew; a {name} is {', '.join(names)}",
+                f"Rebuild these shards; a {name} is {', '.join(names)}",
             )
     return [names.index(getattr(looks, name)) for name, names in LOOKS.items()]
 
 
 def cell(looks: Looks | None, grid: tuple[int, int]) -> int:
-    """The cell of a grid [rows, columns], row by row, in which an object's centre lies."""
+    """The cell of a grid [rows, columns], row by row, that holds an object's centre."""
     if looks is None:
         return UNKNOWN
     row, column = cell_at(looks, grid)

@@ -26,8 +26,9 @@ class ShardPipeline(webdataset.DataPipeline, FluidInterface):
 class _Shuffled(filters.detshuffle):
     """Shards in an order of their own in each epoch.
 
-    A loader starts new workers for each epoch, from a pipeline that has counted none. So epochs are
-    counted in memory that processes share: those of each worker, and in front those without any.
+    A loader starts new workers for each epoch, and their copy of the pipeline has counted no epoch
+    yet. So epochs are counted in memory that the processes share: first the epochs without a
+    worker, then those of each worker.
     """
 
     def __init__(self, window: int, seed: int) -> None:
@@ -50,9 +51,9 @@ def open_shards(
     """The decoded samples of training shards, as a `webdataset` pipeline.
 
     shards: a path, URL, glob or brace expression, or several. shardshuffle: the shards are shuffled
-    within a window of so many, in another order in each epoch, which is each time that a program
-    goes through the pipeline or through a loader of it; 0 keeps their order. seed: of that order.
-    Shards are divided among the processes of a training and among the workers of a loader.
+    within a window of so many, in another order in each epoch (each pass of a program over the
+    pipeline or over a loader of it); 0 keeps their order. seed: the seed of that order. Shards are
+    divided among the processes of a training and among the workers of a loader.
 
     A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
     `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` float16
@@ -81,7 +82,7 @@ def _samples(sources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             for sample in training_shards.read(place):
                 yield {"__key__": sample.key, "__url__": place, **_decoded(sample)}
         except DamagedShard as error:
-            raise UserError(f"{place}: {error}", "Make this shard anew") from None
+            raise UserError(f"{place}: {error}", "Rebuild this shard") from None
 
 
 def _decoded(sample: TrainingSample) -> dict[str, Any]:

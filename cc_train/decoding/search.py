@@ -32,7 +32,7 @@ def greedy(
     """The likeliest word at each step: ids int64 [B, length], begin mark first, padded at the end.
 
     memory: what the decoder attends to of B pairs, [B, …]. stop: end when all sentences have ended;
-    ProCap's code goes on, so what follows an end mark is then whatever the decoder says there.
+    ProCap's code continues, so the ids after an end mark are then whatever the decoder says there.
     """
     return scored_greedy(decoder, memory, marks, stop)[0]
 
@@ -45,10 +45,10 @@ def scored_greedy(
     stop: bool = True,
     state: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `greedy`; also the sum of log-probabilities of each sentence, float32 [B].
+    """Greedy sentences as `greedy` returns them, and each one's log-probability, float32 [B].
 
-    The sum goes up to and with the end mark. state: what `decoder.start(memory)` gave, where the
-    caller wants to read it afterwards.
+    The log-probability is summed up to and including the end mark. state: the result of
+    `decoder.start(memory)`, if the caller wants to read it afterwards.
     """
     return _each_word(decoder, memory, marks, stop, state, lambda logits: logits.argmax(-1))
 

@@ -7,7 +7,7 @@ DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores 
                        scores of predicted masks (`masks`), whether masks and captions of rendered
                        pairs tell of the same object (`faithfulness`), what was left out, the
                        conventions, the signature
-DIR/items.jsonl        a line a pair: caption, references, scores; of a rendered pair what truly
+DIR/items.jsonl        one line per pair: caption, references, scores; of a rendered pair what truly
                        changed (`facts`) and whether the caption is right (`outcomes`, `exact`); of
                        an own pair its names in its data set (`pair`, `before`, `after`)
 DIR/table.md           facts and corpus scores as tables
@@ -45,8 +45,8 @@ NO_CIDER = (
 
 
 def default_folder(run: str) -> str:
-    """Where an evaluation of a run goes: RUN/evaluation, or NAME.evaluation in the current folder
-    for a captioner that comes with the package, or from the hub.
+    """The folder for an evaluation of a run: RUN/evaluation, or NAME.evaluation in the current
+    folder for a captioner that comes with the package or from the hub.
     """
     if run_folder.is_shipped(run) or not Path(run).is_dir():
         return f"{Path(run).name}.{FOLDER}"
@@ -57,13 +57,13 @@ def default_folder(run: str) -> str:
 class Evaluation:
     """Scores of all items and of each group, × 100.
 
-    groups: by group, `total` first. counts: pairs by group. swapped: what `swap_check` gives of the
-        captions of (after, before); None if they were not made. verdicts: by the ids of the items
-        that have facts. masks: of predicted masks, where captioner and samples have them;
-        faithfulness: where those are of rendered pairs too. signature: what the scores depend on
-        besides the captions. step, beams: the checkpoint that made the captions and how; None of
-        captions from elsewhere. trained_on: how many of the pairs the captioner was trained on, as
-        far as its folder says.
+    groups: scores by group, `total` first. counts: number of pairs by group. swapped: the result
+        of `swap_check` for the captions of (after, before); None if there are none. verdicts: by
+        id, for items that have facts. masks: scores of predicted masks, if captioner and samples
+        have masks. faithfulness: agreement of masks and captions, if the pairs are also rendered.
+        signature: what the scores depend on besides the captions. step, beams: checkpoint and
+        decoding of the captions; None for captions from elsewhere. trained_on: how many of the
+        pairs the captioner was trained on, as far as its folder says.
     """
 
     signature: Signature
@@ -83,7 +83,7 @@ class Evaluation:
         return fact_scores.count(self.verdicts.values()) if self.verdicts else None
 
     def to_json(self) -> dict[str, Any]:
-        """What scores.json holds."""
+        """The content of scores.json."""
         figures: dict[str, Any] = {}
         facts = self.facts
         if facts is not None:
@@ -114,7 +114,7 @@ def evaluate(
     protocol: str | None = None,
     subset: str = signature.ALL,
 ) -> Evaluation:
-    """Scores of predictions by id, of all items and of each group that is not all of them.
+    """Scores of predictions by id, for all items together and for each smaller group.
 
     protocol: the name of one of `cc_train.evaluation.protocols`; it is checked. subset: see
     `signature.of`. Raises UserError where predictions and items do not fit, an item has no
@@ -151,12 +151,12 @@ def ranked(groups: Iterable[str]) -> list[str]:
 def swap_check(
     items: Sequence[Item], in_order: Mapping[str, str], swapped: Mapping[str, str]
 ) -> dict[str, Any]:
-    """How the captions of changed pairs answer to (after, before) in place of (before, after).
+    """How the captions of changed pairs react when before and after are swapped.
 
-    in_order, swapped: captions by the items' ids. The result holds `pairs`; `same`, the share (0 to
-    1) that stays word for word, where a captioner that looks at the order says that what was added
-    is gone; and CIDEr, × 100, of both against the references of the true order, which should fall.
-    It is empty where no pair is changed.
+    in_order, swapped: captions by the items' ids. The result holds `pairs`, their number; `same`,
+    the share (0 to 1) of captions that stay word for word, though an added object should now be
+    removed; and CIDEr, × 100, of both against the references of the true order, which should fall.
+    It is empty if no pair is changed.
     """
     changed = [item for item in items if STILL not in item.groups]
     if not changed:
@@ -181,7 +181,7 @@ def write(
     predictions: Mapping[str, str],
     uncaptioned: Sequence[Item] = (),
 ) -> None:
-    """Writes all files of an evaluation into the folder `out`, which it makes.
+    """Writes all files of an evaluation into the folder `out`, which it creates.
 
     uncaptioned: pairs without references, which references.json then lists.
     """
@@ -210,7 +210,7 @@ def write(
 
 
 def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
-    """What items.jsonl holds of an item's facts."""
+    """The entries of items.jsonl about an item's facts."""
     if item.facts is None:
         return {}
     verdict = result.verdicts[item.id]
@@ -218,9 +218,9 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
 
 
 def of_training(count: int, pairs: int) -> str:
-    """What is said of scores on `pairs`, of which `count` have the keys of training pairs.
+    """A note on scores of `pairs` pairs, of which `count` have the keys of training pairs.
 
-    Other images may have them too: those of rendered scenes are numbers, whatever the seed.
+    Equal keys need not mean equal images: keys of rendered scenes are numbers for every seed.
     """
     return (
         f"{count:,} of these {pairs:,} pairs have the keys of pairs that it was trained on: if "

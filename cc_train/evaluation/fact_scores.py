@@ -23,7 +23,7 @@ Z = 1.959964  # of a 95 % interval
 
 @dataclass(frozen=True)
 class Share:
-    """How many of some pairs are right. Of those that are not, `unsaid` leave the fact out."""
+    """How many of some pairs are right. `unsaid`: how many of the wrong ones omit the fact."""
 
     right: int
     pairs: int
@@ -31,12 +31,12 @@ class Share:
 
     @property
     def share(self) -> float:
-        """0 to 1; 0 of no pairs."""
+        """The share, 0 to 1; 0 if there are no pairs."""
         return self.right / self.pairs if self.pairs else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, 0 to 1: Wilson's score interval."""
+        """The 95 % interval of the share, 0 to 1, by Wilson's score."""
         if not self.pairs:
             return 0.0, 1.0
         n, p = self.pairs, self.share
@@ -56,7 +56,7 @@ class Share:
 class FactScores:
     """What captions of pairs with facts are right about.
 
-    changed, unchanged: pairs of which the caption says that something, or nothing, changed; a
+    changed, unchanged: of the changed and of the unchanged pairs, how many captions say so; a
         caption whose type is not recognised says neither.
     facts: by name of FACTS, over the changed pairs that have the fact. exact: over the changed
         pairs, by type. confusion: captions by true type and claimed type, or UNRECOGNISED.
@@ -72,8 +72,8 @@ class FactScores:
     def told_apart(self) -> tuple[float, float, float] | None:
         """Mean recall of changed and unchanged pairs and its 95 % interval, 0 to 1.
 
-        None where there are not both. The interval combines Wilson's of the two recalls by
-        Newcombe's square-and-add rule (Statistics in Medicine, 1998).
+        None unless there are both kinds. The interval combines Wilson's intervals of the two
+        recalls by Newcombe's square-and-add rule (Statistics in Medicine, 1998).
         """
         both = (self.changed, self.unchanged)
         if not all(share.pairs for share in both):
@@ -90,7 +90,7 @@ class FactScores:
         return _total(self.exact.values())
 
     def to_json(self) -> dict[str, Any]:
-        """What scores.json holds."""
+        """The entry `facts` of scores.json."""
         shares = {**self.facts, EXACT: self.exact_total}
         apart = self.told_apart
         return {
@@ -133,13 +133,13 @@ def count(verdicts: Iterable[Verdict]) -> FactScores:
 
 
 def _recall(verdicts: Sequence[Verdict], types: Sequence[str]) -> Share:
-    """Of pairs whose caption should claim one of some types."""
+    """The share of captions that claim one of `types`, where all of them should."""
     claimed = [verdict.claimed for verdict in verdicts]
     return Share(sum(kind in types for kind in claimed), len(claimed), claimed.count(None))
 
 
 def by_group(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """MEASURES, × 100, by group of an evaluation, of what scores.json holds of facts.
+    """MEASURES, × 100, by group, from the entry `facts` of scores.json.
 
     Type and exact are over changed pairs, in the total as well. Raises KeyError and TypeError for
     other JSON.
@@ -162,7 +162,7 @@ def by_group(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def table(scores: FactScores, pairs: int) -> str:
-    """The scores in Markdown. pairs: of the whole evaluation, those without facts included."""
+    """The scores in Markdown. pairs: number of pairs evaluated, with or without facts."""
     content = scores.to_json()
     with_facts = scores.changed.pairs + scores.unchanged.pairs
     lines = ["| facts | right, % | 95 % | if said, % | right | wrong | not said | pairs |"]
@@ -201,7 +201,7 @@ def _total(shares: Iterable[Share]) -> Share:
 
 
 def _if_said(share: Mapping[str, int]) -> str:
-    """Percent right of the captions that say the fact, where some leave it out."""
+    """Percent right among the captions that say the fact; empty unless some leave it out."""
     stated = share["right"] + share["wrong"]
     return f"{100 * share['right'] / stated:.1f}" if stated and share["not said"] else ""
 

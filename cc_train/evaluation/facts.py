@@ -24,9 +24,9 @@ class Verdict:
     """How the claims of a caption compare with the facts of its pair.
 
     type: the true type of change. claimed: the caption's; None where it is not recognised.
-    outcomes: by fact; of an unchanged pair the type alone.
-    exact: nothing wrong is claimed, type and new value are right, and the looks that are said are
-        all that at least one of the references says, or fit only one object of the image.
+    outcomes: by fact; for an unchanged pair the type alone.
+    exact: nothing wrong is claimed, type and new value are right, and the looks that are said
+        include all looks of at least one reference, or fit only one object of the image.
     """
 
     type: str
@@ -36,7 +36,7 @@ class Verdict:
 
 
 def true_values(facts: Facts) -> dict[str, str]:
-    """What is to be said of a pair by the names of FACTS; of an unchanged pair its type alone."""
+    """The true facts of a pair, by the names of FACTS; for an unchanged pair the type alone."""
     looks = facts.before or facts.after
     if facts.type == UNCHANGED or looks is None:
         return {TYPE: facts.type}

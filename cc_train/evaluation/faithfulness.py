@@ -1,7 +1,7 @@
 """Whether a caption and a mask tell of the same object, on rendered pairs.
 
 The caption is read by the grammar, and the objects that it fits are looked up in the scene. The
-mask must lie on one of them. How often caption and mask contradict each other about whether there
+mask must be on one of them. How often caption and mask contradict each other about whether there
 is a change at all is counted as well.
 
 Only the changed object's own mask is known; of the others, the renderer says where their centres
@@ -24,17 +24,21 @@ from cc_train.evaluation.fact_scores import Share
 from cc_train.evaluation.facts import LOOKS
 
 EMPTY = 20  # px up to which a mask says that nothing changed
-MOST = 0.5  # of a mask's pixels, more than which must lie on objects that the caption fits
+MOST = 0.5  # share of a mask's pixels that must be exceeded on objects that the caption fits
 OVERLAP = 0.5  # intersection over union with the true mask, where the changed object is meant
-SEEN_BEFORE = ("drop", "color", "material")  # said of an object as it stands in the first image
+SEEN_BEFORE = (
+    "drop",
+    "color",
+    "material",
+)  # types of change whose captions describe the object in the first image
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How a caption and masks go together.
+    """How well a caption and masks agree.
 
     claims: the caption says that something changed; None where it is not recognised. masked: the
-    predicted mask is not empty. predicted, true: the predicted and the true mask lie on an object
+    predicted mask is not empty. predicted, true: the predicted and the true mask are on an object
     that the caption fits; both None unless the caption says that something changed.
     """
 
@@ -55,7 +59,7 @@ class Faithfulness:
 
     predicted, true, shuffled: of the captions that say that something changed, those whose
         predicted mask, whose true mask, and, for comparison, the predicted mask of another pair
-        with the same type of change lies on an object that they fit.
+        with the same type of change is on an object that they fit.
     unmasked: of the same captions, those with an empty mask. masked: of the captions that say that
         nothing changed, those with a mask. Both are contradictions.
     """
@@ -67,7 +71,7 @@ class Faithfulness:
     masked: Share
 
     def to_json(self) -> dict[str, Any]:
-        """What scores.json holds."""
+        """The entry `faithfulness` of scores.json."""
         return {
             "predicted masks": _json(self.predicted),
             "true masks": _json(self.true),
@@ -90,7 +94,7 @@ class Judged:
 
     @cached_property
     def claims(self) -> Claims:
-        """What the caption says."""
+        """The claims of the caption."""
         return parsing.parse(self.caption)
 
     def lies_on_claimed(self, mask: np.ndarray) -> bool:
@@ -110,7 +114,7 @@ def judge(pair: Judged) -> Fit:
 
 
 def fits(claims: Claims, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bool:
-    """Whether a mask lies on an object that the claims of a caption fit.
+    """Whether a mask is on an object that the claims of a caption fit.
 
     More than MOST of its pixels are nearest to the centre of such an object, among the centres of
     all objects in both images. Where most of these are the changed object's, the mask must overlap
@@ -138,7 +142,7 @@ def fits(claims: Claims, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bo
 
 
 def count(pairs: Sequence[Judged]) -> Faithfulness | None:
-    """The shares of some pairs; None of no pairs.
+    """The shares over some pairs; None if there are none.
 
     Masks are shuffled by giving each pair that of the next one with the same type of change; a pair
     that is the only one of its type is left out of that.
@@ -161,7 +165,7 @@ COLUMNS = ("%", "95 %", "captions")
 
 
 def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """What scores.json holds as lines of a table: a name, and COLUMNS."""
+    """The entry `faithfulness` of scores.json as rows of a table: a name, and COLUMNS."""
     shares = {
         "caption's object under the predicted mask": scores["predicted masks"],
         "… under the true mask": scores["true masks"],
@@ -178,15 +182,15 @@ def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def table(scores: Mapping[str, Any]) -> str:
-    """What scores.json holds, in Markdown."""
+    """The entry `faithfulness` of scores.json, in Markdown."""
     lines = ["| " + " | ".join(["caption and mask", *COLUMNS]) + " |", "|---" * 4 + "|"]
     lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(scores)]
     return "\n".join(lines) + "\n"
 
 
 def _when(claimed: str | None, facts: Facts) -> list[Looks]:
-    """The changed object as it looks where a claim of this type speaks of it; none if it is not
-    there.
+    """The changed object, in the image that a claim of this type refers to; empty if that image
+    does not show it.
     """
     there = (facts.before, facts.after)
     if claimed == "add":

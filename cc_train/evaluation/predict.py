@@ -23,10 +23,10 @@ BATCH = 32
 
 
 def check(entries: Sequence[Entry], inputs: Inputs, console: Console) -> None:
-    """Looks at the first sample of each shard, before anything is computed.
+    """Checks the first sample of each shard, before anything is computed.
 
-    Says where features are computed from stored images, since a shard holds others. Raises
-    UserError where it does not hold what a captioner reads at all.
+    Prints a note for shards whose features are of another backbone, so that they are computed from
+    the stored images. Raises UserError for a shard without anything that the captioner reads.
     """
     if inputs.reads == "tokens":
         shard_index.require_tokenizer(entries, inputs.tokenizer, "the captioner's VQGAN")
@@ -58,12 +58,11 @@ def predict(
     ranks: Ranks = ALONE,
     unreadable: set[str] | None = None,
 ) -> Iterator[tuple[TrainingSample, Caption]]:
-    """Every sample, as it was read, and its caption, in order; of several ranks each has its own
-    batches.
+    """Every sample and its caption, in order; each of several ranks yields its own batches.
 
     Images are resized to the captioner's `inputs.size`. swapped: captions of (after, before).
-    unreadable: where the keys of samples that cannot be read are put; these are then left out.
-    Without it they raise UserError, as does a sample that does not hold what the captioner reads.
+    unreadable: a set to which the keys of samples that cannot be read are added; such samples are
+    left out. Without it they raise UserError, as does a sample without what the captioner reads.
     """
     inputs = captioner.inputs
     if inputs.reads == "tokens":
@@ -90,7 +89,7 @@ def predict(
 def _caption(
     captioner: CaptionModel, pairs: torch.Tensor, beams: int, names: Sequence[Sequence[str]]
 ) -> list[Caption]:
-    """The captions of pairs, with the entities that were found in them where these are read."""
+    """The captions of pairs; captioners that read entities get those that were found."""
     if not captioner.inputs.entities:
         return captioner.caption(pairs, beams)
     return cast(ReadsEntities, captioner).caption(pairs, beams, names)
@@ -99,7 +98,7 @@ def _caption(
 def _read(
     entries: Sequence[Entry], unreadable: set[str] | None
 ) -> tuple[list[Entry], list[TrainingSample]]:
-    """The samples, and of which entries they are; see `predict` for those that cannot be read."""
+    """The readable entries and their samples; see `predict` for those that cannot be read."""
     part, samples = [], []
     for entry in entries:
         try:
@@ -117,7 +116,7 @@ def _read(
 def _seen(
     entry: Entry, sample: TrainingSample, reads: Reads, inputs: Inputs
 ) -> tuple[np.ndarray, list[str]]:
-    """What a captioner takes of a sample: both ends, and the entities that were found in it."""
+    """The input of a captioner: both ends of a sample, and the entities found in it."""
     with _damage_named(entry):  # images are decoded only here
         count = inputs.entities
         names = found_entities.entities(sample, count) if count else []
@@ -133,9 +132,9 @@ def _damage_named(entry: Entry) -> Iterator[None]:
 
 
 def _reads(sample: TrainingSample, inputs: Inputs) -> Reads:
-    """What is taken of a sample: its images where it lacks the features that are to be read.
+    """The kind of input to read from a sample: images if it lacks the features to be read.
 
-    Raises UserError for a sample with neither.
+    Raises UserError for a sample that has neither.
     """
     if inputs.reads != "features" or _has_features(sample, inputs):
         return inputs.reads
@@ -149,7 +148,7 @@ def _reads(sample: TrainingSample, inputs: Inputs) -> Reads:
         f"{sample.key} holds {stored} of {_size(sample)} images, not those of "
         f"{inputs.backbone or 'any backbone'} of {width}×{height} images, which the captioner "
         "reads, and no images of before and after",
-        "Build these shards anew with the features that the captioner was trained on",
+        "Rebuild these shards with the features that the captioner was trained on",
     )
 
 

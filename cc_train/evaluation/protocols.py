@@ -1,7 +1,7 @@
 """Named protocols of evaluation, `cc-train evaluate --protocol NAME`, read from `protocols.yaml`.
 
 A protocol fixes what papers leave open: which pairs, which references, how many. It changes no
-score: it checks that what is scored is what its name says, and the signature then carries the name.
+score: it checks that pairs and references are those of its name, which the signature then carries.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FILE = Path(__file__).parent / "protocols.yaml"
 class Protocol(Section):
     """A protocol.
 
-    revision: counted up when what is scored changes. dataset: its name in published.yaml.
-    prepare: the command that writes its references from the raw files.
-    pairs: how many are scored. groups: how many of them are in each group of the results.
-    references_a_pair: least and most. references: how many in all; None where they are not known.
-    digest: SHA-256 of the references, see `signature.digest`; None where the official captions were
-    not available. pairs_digest: SHA-256 of the ids of the pairs and of the groups above that each
-    is in, see `pairs_digest`; None where `digest` says it too. left_open: what papers do not say,
-    or do in different ways, and what holds here.
+    revision: increased when the pairs or references change. dataset: its name in published.yaml.
+    prepare: the command that writes its references from the raw files. pairs: number of pairs.
+    groups: number of pairs in each group of the results. references_a_pair: least and largest
+    number of references of a pair. references: their total number; None if it is not known.
+    digest: SHA-256 of the references, see `signature.digest`; None if the official captions were
+    not available. pairs_digest: SHA-256 of the ids of the pairs and of their groups, see
+    `pairs_digest`; None if `digest` covers them. left_open: choices that papers leave open or make
+    differently, and the choice here.
     """
 
     revision: int = Field(ge=1)
@@ -66,7 +66,7 @@ def read() -> Mapping[str, Protocol]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{FILE.name}: {place}: {first['msg']}", "Mend that entry") from None
+        raise UserError(f"{FILE.name}: {place}: {first['msg']}", "Fix that entry") from None
 
 
 def get(name: str) -> Protocol:
@@ -128,7 +128,7 @@ def _require_references(
 
 
 def pairs_digest(items: Sequence[Item], groups: Collection[str]) -> str:
-    """SHA-256 of official ids, each with those of `groups` that it is in; the order is no part."""
+    """SHA-256 of official ids, each with its groups out of `groups`; the order does not matter."""
     lines = ["\t".join((item.name, *sorted(set(item.groups) & set(groups)))) for item in items]
     return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -1,7 +1,7 @@
 """The figures that papers report, read from `published.yaml` and validated.
 
-The file is part of the package. Its mistakes are named with the row and the key, so that whoever
-adds a row sees at once what is wrong with it.
+The file is part of the package. Error messages name the row and the key, so that whoever adds a
+row sees at once what is wrong with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _checked(scores: Mapping[str, float]) -> None:
 class Source(Section):
     """A publication that prints figures.
 
-    kind: what was read of it. A `note` is a third party's summary of a paper.
+    kind: the form in which it was read. A `note` is a third party's summary of a paper.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Source(Section):
 
 
 class Dataset(Section):
-    """A data set. changes: its protocol, where a row does not name another."""
+    """A data set. changes: the protocol of its rows, unless a row names another."""
 
     title: str
     changes: Changes
@@ -86,9 +86,9 @@ class Printed(Section):
 class Reproduction(Section):
     """An attempt by others than the system's authors.
 
-    reached: whether they came to the row's scores; None where the row itself is their measurement,
+    reached: whether they reached the row's scores; None if the row itself is their measurement,
         because the authors publish none.
-    scores: what they came to, × 100.
+    scores: the scores that they measured, × 100.
     """
 
     by: str
@@ -104,8 +104,8 @@ class Reproduction(Section):
 class Figure(Printed):
     """The scores of a system on a group of a split.
 
-    elsewhere: what other tables print for the same.
-    changes: the protocol, where it is not the data set's.
+    elsewhere: scores that other tables print for the same system.
+    changes: the protocol, if it is not the data set's.
     uncertain: why the scores are in doubt, if they are.
     reproduced: None if no attempt is known.
     """
@@ -138,7 +138,7 @@ class Figure(Printed):
 
     @property
     def tables(self) -> tuple[Printed, ...]:
-        """The row itself, then what other tables print for the same."""
+        """The row itself, then the scores that other tables print for the same system."""
         return (self, *self.elsewhere)
 
     @property
@@ -171,7 +171,7 @@ class Published(Section):
         return self
 
     def _references(self, figure: Figure) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-        """(kind, name, what is known by such names) of all that a row points to."""
+        """All references of a row: (kind, name, the entries of that kind by name)."""
         yield "dataset", figure.dataset, self.datasets
         yield "system", figure.system, self.systems
         for table in figure.tables:
@@ -205,4 +205,4 @@ def _read(file: Path) -> Published:
         place = ".".join(map(str, first["loc"]))
         mistake = first["msg"].removeprefix("Value error, ")
         where = f"{file.name}: {place}" if place else file.name
-        raise UserError(f"{where}: {mistake}", "Mend that entry") from None
+        raise UserError(f"{where}: {mistake}", "Fix that entry") from None

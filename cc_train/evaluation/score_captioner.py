@@ -35,7 +35,7 @@ def score(
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
     place: a folder into which captions and masks are written before they are scored, so that they
-    are there whatever the scores then fail at. protocol: the name of one of `protocols`.
+    are not lost if scoring fails. protocol: the name of one of `protocols`.
     """
     if protocol is not None:
         protocols.checked(protocol, items)  # before the captions, which take long

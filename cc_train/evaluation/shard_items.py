@@ -1,4 +1,4 @@
-"""The samples of training shards as items, which captions are scored against."""
+"""The samples of training shards as items, against which captions are scored."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cc_train.evaluation.captions.coco import Item
 
 
 def captioned(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
-    """The samples that have captions, and the same as items. Raises UserError."""
+    """The samples that have captions, as entries and as items. Raises UserError."""
     entries, items, _ = with_uncaptioned(shards)
     return entries, items
 
 
 def with_uncaptioned(shards: Sequence[str]) -> tuple[list[Entry], list[Item], list[Item]]:
-    """The samples that have captions, the same as items, and the items that have no captions.
+    """The samples that have captions, as entries and as items, and the items without captions.
 
     Raises UserError where no sample has a caption.
     """

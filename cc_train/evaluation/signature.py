@@ -1,4 +1,4 @@
-"""What a score depends on besides the captions, in one line that a paper can print.
+"""The signature of a score: all that it depends on besides the captions, in one printable line.
 
     pairs:1263|refs:2100-3f6c0d2a91be|subset:all|tok:ptb|CIDEr:D,df=refs|METEOR:1.5|…
 
@@ -42,16 +42,16 @@ class Signature:
 
     @property
     def protocol(self) -> str | None:
-        """The name of the protocol that the scores were made by, if they were by one."""
+        """The name of the protocol that the scores follow, if any."""
         name = self.parts.get(PROTOCOL, NONE).partition("@")[0]
         return None if name == NONE else name
 
     def differences(self, other: Signature) -> list[str]:
-        """Keys by which scores are not comparable.
+        """Keys whose values make two scores incomparable.
 
-        The toolkit's version is none of them, since `scorer` counts what may change a score, nor is
-        the subset, since `refs` is over the pairs of that subset; nor is what only one of the two
-        has, such as a measure or a protocol.
+        Three things are not among them: the toolkit's version, since `scorer` is increased whenever
+        a score may change; the subset, since `refs` covers the pairs of that subset; and keys that
+        only one of the two has, such as a measure or a protocol.
         """
         absent = {PROTOCOL: NONE}
         return [
@@ -65,7 +65,7 @@ class Signature:
 
 
 def parse(line: str) -> Signature:
-    """The signature of its line. Raises ValueError for a line that is none."""
+    """The signature in a line. Raises ValueError for a line that is none."""
     pairs = [part.partition(":") for part in line.split("|")]
     if not all(key and colon and value for key, colon, value in pairs):
         raise ValueError(f"{line!r} is no signature")
@@ -102,6 +102,6 @@ def of(
 
 
 def digest(references: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
-    """SHA-256 of references and official ids; neither the order of pairs nor of captions counts."""
+    """SHA-256 of references and official ids; the order of pairs and captions does not matter."""
     lines = sorted("\t".join((names[id], *sorted(texts))) for id, texts in references.items())
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

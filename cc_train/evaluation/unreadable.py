@@ -1,4 +1,4 @@
-"""Samples to validate on that cannot be read: left out, counted, and not too many of them."""
+"""Validation samples that cannot be read: they are left out, counted, and limited in number."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cc_train.distributed import Ranks
 
 
 class Unreadable:
-    """What the samples of one validation that cannot be read lead to, on all ranks alike.
+    """Decides, alike on all ranks, what to do about validation samples that cannot be read.
 
-    count: of the samples to validate on. skip_bad: the share of them that may be unreadable, see
-    `StreamSettings`. console: where a note names those that no note named before.
+    count: number of samples to validate on. skip_bad: the share of them that may be unreadable,
+    see `StreamSettings`. console: prints a note with the samples that were not named before.
     """
 
     def __init__(self, count: int, skip_bad: float, ranks: Ranks, console: Console) -> None:
@@ -23,9 +23,10 @@ class Unreadable:
         self.noted: set[str] = set()
 
     def agreed(self, own: Collection[str]) -> set[str]:
-        """The keys of what no rank could read. own: those of this rank; all ranks call it at once.
+        """The keys of all samples that some rank could not read; all ranks call this together.
 
-        Raises JobFailed where they are more than `skip_bad` allows, or all.
+        own: the keys of this rank. Raises JobFailed if they are more than `skip_bad` allows, or
+        all samples.
         """
         keys = {key for part in self.ranks.gather_objects(sorted(own)) for key in part}
         if not keys:

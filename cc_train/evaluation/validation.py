@@ -1,4 +1,4 @@
-"""How good a captioner is on held-out pairs while it is trained."""
+"""Validation of a captioner on held-out pairs during training."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FEW = 10  # pairs: with fewer, the best checkpoint hangs on a word or two
 class Validation:
     """CIDEr and BLEU-4, × 100, of greedy captions of held-out pairs; writes RUN/validation.json.
 
-    Of rendered pairs also what is right in them, in % (`cc_train.evaluation.facts`). Pairs without
-    captions are left out. ranks: they share the pairs; the first one has the figures. skip_bad: the
-    share of the pairs that may be unreadable; these are left out, and a note on `console` counts
-    them. inputs: of the captioner; whether the pairs hold them is checked before the first step.
-    Another note says where the pairs are too few, or their references too alike, to choose
-    the best checkpoint well. Raises UserError if no pair is left, and JobFailed if too many are
-    unreadable.
+    Rendered pairs also have the shares of right facts, in % (`cc_train.evaluation.facts`). Pairs
+    without captions are left out. ranks: the ranks share the pairs; the first one has the figures.
+    skip_bad: the share of the pairs that may be unreadable; these are left out, and a note on
+    `console` counts them. inputs: the captioner's; a check before the first step makes sure that
+    the pairs hold them. Another note warns if the pairs are too few, or their references too alike,
+    to choose the best checkpoint well. Raises UserError if no pair is left, and JobFailed if too
+    many are unreadable.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Validation:
         return figures
 
     def _masked(self, masks: SampleMasks) -> dict[str, float]:
-        """mIoU-change of the masks of all ranks; nothing where captioner or samples have none."""
+        """mIoU-change of the masks of all ranks; empty if captioner or samples have none."""
         counters = [one for one in self.ranks.gather_objects(masks.counter) if one is not None]
         if not counters:
             return {}
@@ -136,7 +136,7 @@ class Validation:
 
 
 def _too_weak(references: Sequence[Sequence[str]]) -> str:
-    """What a user should know of references [pairs][captions] that choose the best checkpoint."""
+    """A warning if references [pairs][captions] are a poor base for choosing a checkpoint."""
     pairs = len(references)
     if len({frozenset(text.lower() for text in of_pair) for of_pair in references}) == 1:
         which = f"all {pairs} pairs to validate on have the same references"

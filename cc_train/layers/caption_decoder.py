@@ -46,8 +46,9 @@ class Config:
         """Raises UserError if the width cannot be divided among the heads, or is odd."""
         if self.width % self.heads or self.width % 2:
             raise UserError(
-                f"decoder.width {self.width} is not in {self.heads} even parts",
-                "Set decoder.width or decoder.heads",
+                f"decoder.width ({self.width}) has to be even and divisible by decoder.heads "
+                f"({self.heads})",
+                "Change one of them",
             )
 
     @classmethod

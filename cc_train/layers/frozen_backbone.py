@@ -31,7 +31,7 @@ NO_NETWORK = "Give shards with features, or --backbone-weights to cc-train impor
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """Whose features these are, as a run's settings hold it under `backbone`.
+    """The backbone of some features, as a run's settings hold it under `backbone`.
 
     sha256: of the weights; UNKNOWN where features were imported without it, None where a run was.
     grid: channels, rows and columns of the features of an image. precision: `float16` or
@@ -45,21 +45,24 @@ class BackboneSpec:
 
     @property
     def source(self) -> FeatureSource | None:
-        """Whose features these are; None for a run that was imported without its backbone, which
+        """Backbone of the features; None for a run that was imported without its backbone, which
         then takes any of its grid.
         """
         return None if self.sha256 is None else FeatureSource(self.name, self.sha256)
 
     @classmethod
     def of(cls, features: Features) -> BackboneSpec:
-        """Of stored features."""
+        """The backbone of stored features."""
         channels, rows, columns = features.values.shape[1:]
         grid = (channels, rows, columns)
         return cls(features.backbone, features.sha256, grid, features.values.dtype.name)
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> BackboneSpec:
-        """What `to_json` wrote; other keys may stand beside it. Raises KeyError, ValueError."""
+        """The backbone in the JSON of `to_json`, whose other keys are ignored.
+
+        Raises KeyError and ValueError.
+        """
         channels, rows, columns = value["grid"]
         precision = value.get("precision", HALF)
         return cls(value["name"], value["sha256"], (channels, rows, columns), precision)
@@ -220,6 +223,6 @@ def read(
         network = backbones.rebuild(spec.name, weights.read_tensors(place))
     except RuntimeError:
         raise UserError(
-            f"{place}: not the weights of {spec.name}", "Restore it, or train anew"
+            f"{place}: not the weights of {spec.name}", "Restore it, or train again"
         ) from None
     return FrozenBackbone(network, spec)

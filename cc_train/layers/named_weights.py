@@ -30,7 +30,7 @@ def named(place: Path, network: nn.Module, located: Located) -> dict[str, dict[s
 
 
 def of(settings: Mapping[str, Any], file: str) -> Located | None:
-    """The weights that stand for a file which was left out; None where it was not.
+    """The named weights that replace a file which was left out; None if it was not.
 
     Fetches them where they do not come with the package. Raises UserError for weights of another
     package.

@@ -186,7 +186,7 @@ class Comparison(FactReader):
 
 
 def change_bridge(width: int, out: int) -> nn.Sequential:
-    """From the channels of changes to those of a decoder."""
+    """A projection from the channels of changes to those of a decoder."""
     return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, out))
 
 

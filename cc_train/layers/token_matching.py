@@ -51,7 +51,7 @@ def contrast(matching: Tensor) -> Tensor:
 
 
 class _Matching(torch.autograd.Function):
-    """The forward pass keeps where the maxima lie; the backward pass visits only those."""
+    """The forward pass stores the positions of the maxima; the backward pass visits only those."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, heads: int) -> Tensor:
@@ -160,8 +160,9 @@ def _add_multiplied(
     places: tuple[Tensor, Tensor],
     weights: Tensor,
 ) -> None:
-    """The same by matrix products, which a GPU has to spare; no sum depends on the order of
-    threads, so a step gives the same bits each time.
+    """Computes the same gradients by matrix products, which are cheap on a GPU.
+
+    No sum depends on the order of threads, so a step gives the same bits each time.
     """
     count, tokens = k.shape[:2]
     flat = k.flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Where a captioner looked, as heat over both images, for the page of a run."""
+"""A captioner's attention as heat maps over both images, for the page of a run."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SPECIAL = {
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX prints as it stands."""
+    """Text that LaTeX prints literally."""
     return "".join(SPECIAL.get(character, character) for character in text)
 
 

@@ -83,8 +83,9 @@ def of_sample(sample: TrainingSample, mask: np.ndarray | None) -> tuple[bytes, b
 
 
 def verdicts(mask: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Of class ids uint8 [H, W]: 1 where a mask is right, 2 where it is wrong (unchanged, or of
-    another class), 3 where it misses a change, else 0.
+    """Verdict on each pixel, uint8 [H, W]: 1 right, 2 wrong, 3 missed change, else 0.
+
+    mask, true: class ids uint8 [H, W]. A pixel is wrong if it is unchanged or of another class.
     """
     right = (mask == true) & (mask > 0)
     missed = (mask == 0) & (true > 0)

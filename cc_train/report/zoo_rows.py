@@ -50,11 +50,11 @@ class Captions(Section):
 
 
 class ZooRow(Section):
-    """What a row says of itself.
+    """The description of a row, from its YAML file.
 
-    kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it
-    stands in; a name of published.yaml, or the title of other data. command: what leads to the row
-    from raw files. captions: None where they lie beside the row.
+    kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it is
+    in; a name of published.yaml, or the title of other data. command: the commands that lead from
+    raw files to the row. captions: None if they are beside the row.
     """
 
     system: str
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def signature(self) -> Signature:
-        """Of the scores."""
+        """Signature of the scores."""
         return signature.parse(self.scores["signature"])
 
 
@@ -171,7 +171,7 @@ def _entry(folder: Path) -> Entry:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{folder / ROW}: {where}: {first['msg']}", "Mend that entry") from None
+        raise UserError(f"{folder / ROW}: {where}: {first['msg']}", "Fix that entry") from None
     scores = _scores(folder / SCORES)
     files = tuple(sorted(p.name for p in folder.iterdir() if p.name != ROW))
     return Entry(folder.name, row, scores, files, _check(folder, scores))
@@ -240,13 +240,13 @@ def rescored(
     if different:
         raise UserError(
             f"{what}: its captions do not have its scores: {', '.join(different)}",
-            "Evaluate them again, and make the row anew",
+            "Evaluate them again, and add the row again",
         )
     return figures
 
 
 def _references(folder: Path, scores: Mapping[str, Any]) -> Path:
-    """Where the zoo keeps the references of a row, if it does."""
+    """Path of a row's references in the zoo; the file need not exist."""
     return folder.parent / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
 
 
@@ -281,4 +281,4 @@ def _json(place: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{place}: no such file", "Evaluate first: cc-train evaluate") from None
     except ValueError as error:
-        raise UserError(f"{place}: not JSON ({error})", "Make it anew") from None
+        raise UserError(f"{place}: not JSON ({error})", "Write the file again") from None

@@ -1,1 +1,1 @@
-"""A training's folder: what lies where in it, its checkpoints, and the network of one read back."""
+"""A training's folder: its files, its checkpoints, and the network read from one."""

@@ -27,7 +27,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.storage import sha256
 
 FOLDER = "checkpoints"
-DAMAGED = "Restore it, or train on: the same command goes on from the one before"
+DAMAGED = "Restore it, or run the same command: it resumes from the checkpoint before"
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
@@ -61,7 +61,7 @@ class Checkpoint:
 def to_send(
     decided: tuple[Checkpoint | None, dict[str, Any]],
 ) -> tuple[Checkpoint | None, dict[str, Any]]:
-    """A checkpoint to go on from, and what goes with it, for the other ranks:
+    """A checkpoint to resume from, with its data, for the other ranks:
     `broadcast_tensors` sends its tensors, which would be pickled here."""
     checkpoint, more = decided
     return None if checkpoint is None else replace(checkpoint, training={}), more

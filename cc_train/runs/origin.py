@@ -15,11 +15,11 @@ INIT = "init"  # the key of what a training started from, see `started_from`
 
 
 def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
-    """What a run's settings say of the weights that --init names; None where there are none.
+    """The entry in a run's settings about the weights that --init names; None without any.
 
-    init: a run, a packed captioner or a file of weights. name: what the user calls it, which stands
-    where it is no place on this machine. `place` is a digest of the whole path, which tells two
-    folders of one name apart and is nobody else's concern. Raises UserError for a folder without a
+    init: a run, a packed captioner or a file of weights. name: the user's name for it, which is
+    recorded if it is no path on this machine. `place` is a digest of the whole path: it tells two
+    folders of one name apart and keeps the path private. Raises UserError for a folder without a
     network.
     """
     if init is None:

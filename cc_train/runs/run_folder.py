@@ -1,4 +1,4 @@
-"""What lies in the folder of a run, or of a packed one, and which run a name stands for.
+"""The files of a run's folder, or of a packed run, and the runs that names refer to.
 
 RUN/settings.json                 all settings, and what identifies the training
 RUN/training_keys.txt             keys of the samples that it was trained on, one a line
@@ -21,11 +21,11 @@ from cc_train.runs import checkpoints
 SETTINGS = "settings.json"
 KEYS = "training_keys.txt"
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
-SHIPPED = "captioner-mini"  # the one that stands where a captioner is wanted and none is named
+SHIPPED = "captioner-mini"  # used if a command needs a captioner and none is named
 
 
 def shipped() -> list[str]:
-    """Names of the captioners that come with the package, which stand for a run's folder."""
+    """Names of the captioners in the package; they can be given instead of a run's folder."""
     return sorted(path.parent.name for path in ASSETS.glob(f"*/{checkpoints.MODEL}"))
 
 
@@ -76,9 +76,9 @@ def _likely(folder: Path) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes the files of a run. Those of a run that goes on are there already, and stay.
+    """Writes the files of a run. A run that resumes has them already; they stay as they are.
 
-    Without settings.json and checkpoints a run never began: what lies in the folder is replaced.
+    Without settings.json and checkpoints a run never began: its files are replaced.
     """
     begun = (folder / SETTINGS).exists() or bool(checkpoints.steps(folder))
     for name, content in files.items():
@@ -87,7 +87,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
-    """Writes the keys of the samples that a run is trained on; `anew` also where they are there."""
+    """Writes the keys of the training samples of a run; `anew` replaces a file that exists."""
     if keys and (anew or not (folder / KEYS).exists()):
         storage.write_bytes(str(folder / KEYS), ("\n".join(keys) + "\n").encode())
 

@@ -49,7 +49,7 @@ def read(folder: Path, system: str | None = None) -> Run:
             raise ValueError("its settings are no object")
         stored = load_file(model)
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{model}: damaged ({error})", "Restore it, or train anew") from None
+        raise UserError(f"{model}: damaged ({error})", "Restore it, or train again") from None
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
     name = str(settings.get("system"))
     if system is not None and name != system:
@@ -86,4 +86,4 @@ def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Networ
     else:
         return network.to(device).eval()
     what = "encoder" if run.system == "stage1" else "captioner"
-    raise UserError(f"{run.folder}: no {what} ({reason})", "Train it anew")
+    raise UserError(f"{run.folder}: no {what} ({reason})", "Train it again")

@@ -92,7 +92,7 @@ def _small(image: np.ndarray) -> np.ndarray:
 
 
 def _mask(mask: np.ndarray) -> str:
-    """A picture that lies over the image: coloured where something changed, else transparent."""
+    """An overlay for the image: coloured where something changed, else transparent."""
     picture = np.zeros((*mask.shape, 4), np.uint8)
     for class_id in _classes(mask):
         picture[mask == class_id] = (*_colour(class_id), OPACITY)

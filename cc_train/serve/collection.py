@@ -66,7 +66,7 @@ class Collection:
         """A pair. Raises UserError if it is not there."""
         with self._lock:
             if id not in self._rows:
-                raise UserError(f"no pair is called {id!r}", "Load the page anew")
+                raise UserError(f"no pair is called {id!r}", "Reload the page")
             return self._rows[id]
 
     def put(
@@ -101,7 +101,7 @@ class Collection:
         """Takes a pair out, with its files. Raises UserError if it is not there, or cannot be."""
         with self._lock:
             if id not in self._rows:
-                raise UserError(f"no pair is called {id!r}", "Load the page anew")
+                raise UserError(f"no pair is called {id!r}", "Reload the page")
             row = self._rows[id]
             with _refused(f"{id} cannot be removed"):
                 self._write({one: rest for one, rest in self._rows.items() if one != id})
@@ -111,8 +111,10 @@ class Collection:
     def _places(
         self, folder: str, id: str, extension: str, encoded: list[bytes], old: set[str]
     ) -> list[str]:
-        """Where both images of a pair go. old: its images of before, which stay where they are if
-        they are the same."""
+        """Paths for both images of a pair, relative to the folder.
+
+        old: the paths of the images stored so far; they are reused if the bytes are the same.
+        """
         for number in itertools.count(1):
             name = f"{id}{extension}" if number == 1 else f"{id}-{number}{extension}"
             places = [f"{folder}/{letter}/{name}" for letter in "AB"]
@@ -167,7 +169,7 @@ def _refused(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "Look at the folder, and whether its disk is full"
+        remedy = "Check the folder, and whether its disk is full"
         raise UserError(f"{what} ({error.strerror or error})", remedy) from None
 
 

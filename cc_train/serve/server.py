@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         host, port = self.server_address[:2]
         name = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"http://{name}:{port}"
@@ -264,7 +264,7 @@ def _image(place: str) -> tuple[bytes, str]:
             return storage.read_bytes(place), kind
         return images.encode_image(images.read(place), "png", 0), TYPES[".png"]
     except (OSError, RejectedPair) as error:
-        raise UserError(f"{Path(place).name}: {error}", "Look at the file") from None
+        raise UserError(f"{Path(place).name}: {error}", "Check the file") from None
 
 
 def _bytes(content: Mapping[str, Any], side: str) -> tuple[bytes, str]:

@@ -114,7 +114,7 @@ def _errors(what: str) -> Iterator[None]:
 def _remedy(error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
-        return "Look at the name, and log in with hf auth login if it is private"
+        return "Check the name, and log in with hf auth login if it is private"
     if status == 404:
-        return "Look at the name and the revision"
-    return "Look at the network; offline only what was fetched before is there"
+        return "Check the name and the revision"
+    return "Check the network; offline, only what was fetched before is available"

@@ -4,13 +4,13 @@ A system's module (its recipe) is imported only when it is used. It has
 
     Settings                      all settings, with defaults
     prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what
-    load(run, device)             → `cc_train.captioner.CaptionModel`; only where it is a captioner
-    imagine(run, pair, caption)   → the frames between two images; where no captioner learns them
-    card(file, samples)           → what `cc-train export` measures; only where it is none
+    load(run, device)             → `cc_train.captioner.CaptionModel`; only if it is a captioner
+    imagine(run, pair, caption)   → the frames between two images; optional
+    card(file, samples)           → what `cc-train export` measures; only if it is no captioner
     compact(tensors)              → the tensors that `cc-train export` stores; optional, with `card`
 
-Nothing outside a system's package imports from it, but for its recipe through this table. What
-`pair` and `chain` share is in `pair_trunk` and `pair_training`, which only systems import.
+Code outside a system's package reaches it only through this table. The code that `pair` and `chain`
+share is in `pair_trunk` and `pair_training`, which only systems import.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 class System:
     """A row of the table.
 
-    name: of the command, and of the section in a manifest. module: of the recipe. help: the text of
-    the command. valid: whether it takes shards to validate on (--valid). ranks: whether several
-    processes can train it together. pictures: what the pictures of its validation show, for the
-    report. attention: its captions say where each word looked, which the report shows. imagines: it
-    draws frames between two images, which the report shows as well. masks: it says where something
-    changed, which the report shows over both images. dry_run: the module whose `dry_run(settings)`
-    says what a training would take, as text.
+    name: of the command, and of the section in a manifest. module: of the recipe. help: the help
+    text of the command. valid: whether it takes shards to validate on (--valid). ranks: whether
+    several processes can train it together. dry_run: the module whose `dry_run(settings)` estimates
+    the cost of a training, as text. The others are for the report: pictures: what the pictures of
+    its validation show. attention: captions have an attention map for each word. imagines: it draws
+    frames between two images. masks: it predicts change masks.
     """
 
     name: str
@@ -91,7 +90,7 @@ def command(name: str) -> click.Command:
 
 
 def dry_run(name: str, settings: Any) -> str:
-    """What a training of a system would take, as text. settings: its recipe's. Raises UserError."""
+    """The estimated cost of a training, as text. settings: its recipe's. Raises UserError."""
     text: str = importlib.import_module(get(name).dry_run).dry_run(settings)
     return text
 

@@ -1,4 +1,4 @@
-"""How captioners of pairs are set, what they are trained on, and what they take over from a run."""
+"""Settings and training data of captioners of pairs, and how they start from another run."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ LOOP = Loop(
 
 
 class Encoder(Section):
-    """Sizes of the encoder of pairs. feature_dropout: the share of the backbone's channels that are
-    left out of an image in training; dropout: of what the facts are read from.
+    """Sizes of the encoder of pairs.
+
+    feature_dropout: the share of the backbone's channels that training leaves out of an image.
+    dropout: of the vectors from which facts are read.
     """
 
     width: int = Field(128, ge=8, multiple_of=8)
@@ -51,7 +53,10 @@ class Encoder(Section):
     def check(self) -> None:
         """Raises UserError if the width cannot be divided among the heads."""
         if self.width % self.heads:
-            raise UserError("encoder.width is not in encoder.heads even parts", "Set one of them")
+            raise UserError(
+                f"encoder.width ({self.width}) is not divisible by encoder.heads ({self.heads})",
+                "Change one of them",
+            )
 
     def config(self, grid: tuple[int, int, int]) -> pair_encoder.Config:
         """For a backbone's features: channels, rows and columns."""
@@ -71,11 +76,11 @@ class Decoder(Section):
 
 
 class PairSettings(Section):
-    """What all captioners of pairs are set by.
+    """Settings of all captioners of pairs.
 
-    backbone_weights: a file for a backbone whose weights have no name here. pairs_per_scene:
-    ordered pairs drawn of each scene. mirror: the share of scenes that are seen mirrored, with
-    their masks; see `MirroredBatches`. vocabulary: a file to use in place of the words of the
+    backbone_weights: a file for a backbone whose weights have no name here. pairs_per_scene: number
+    of ordered pairs drawn from each scene. mirror: the share of scenes that are mirrored, with
+    their masks; see `MirroredBatches`. vocabulary: a file to use instead of the words of the
     training captions. min_word_count: rarer words become [UNK].
     """
 
@@ -94,10 +99,10 @@ class PairSettings(Section):
 
 @dataclass(frozen=True)
 class PairTraining:
-    """What a captioner of pairs is trained on.
+    """The training data of a captioner of pairs.
 
-    features: of the first sample that can be read. about: what identifies the training, for a
-    run's settings.
+    features: of the first sample that can be read. about: a description of the data, for the run's
+    settings.
     """
 
     data: Split
@@ -107,7 +112,7 @@ class PairTraining:
 
     @classmethod
     def of(cls, settings: PairSettings, request: Request) -> PairTraining:
-        """Reads what is in the shards. Raises UserError."""
+        """Reads the training data from the shards. Raises UserError."""
         settings.encoder.check()
         data, codec = split.captioned(request.shards, request.valid, settings, request.console)
         features = feature_statistics.first_features(data.train)
@@ -117,7 +122,7 @@ class PairTraining:
 def backbone_of(run: Run) -> FrozenBackbone:
     """The frozen backbone of a run. Raises UserError.
 
-    Runs from before the backbone was a file hold it with the rest.
+    Older runs hold the backbone among their tensors, and not in a file of its own.
     """
     spec = BackboneSpec.of_json(run.settings["backbone"])
     own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
@@ -131,8 +136,8 @@ def learned(
 ) -> dict[str, Tensor]:
     """The tensors of a run with the rows of words in the order of another vocabulary.
 
-    Of the words, those that both know; others begin as in `network`, the new captioner of these
-    settings. Raises UserError for a run of other heads or another backbone.
+    Only words of both vocabularies are taken over; others begin as in `network`, the new captioner
+    of these settings. Raises UserError for a run with other heads or another backbone.
     """
     transfer.require_same(run, "encoder.heads", settings.encoder.heads)
     transfer.require_same(run, "decoder.heads", settings.decoder.heads)

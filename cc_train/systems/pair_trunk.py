@@ -1,6 +1,6 @@
-"""What captioners of pairs share: a frozen backbone, an encoder of what differs, and a decoder.
+"""The base of captioners of pairs: a frozen backbone, an encoder of differences, and a decoder.
 
-A captioner adds what the decoder attends to: the changes alone, or regions as well.
+A captioner defines what the decoder attends to: the differences alone, or regions as well.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BACKBONE = "backbone."  # what the names of its tensors begin with in runs that 
 
 
 class PairTrunk(WithFrozen, EncoderDecoder):
-    """Two images, or their stored features → what differs between them, and a decoder of words.
+    """Two images, or their stored features → their differences, and a decoder of words.
 
-    A captioner implements `memory`: what the decoder attends to. bridge, kinds: of the changes
-    there, see `change_tokens`. backbone: no part of `state_dict`: a run has it as a file, so that
-    images need no shards.
+    A captioner implements `memory`: what the decoder attends to. bridge, kinds: layers that turn
+    differences into tokens, see `change_tokens`. backbone: not in `state_dict`; a run holds it as a
+    file, so that images can be captioned without shards.
     """
 
     backbone: FrozenBackbone
@@ -54,7 +54,7 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         self.decoder = CaptionDecoder(decoder)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Loads weights. Checkpoints from before the backbone was a file hold it as well."""
+        """Loads weights. Those of the backbone, which older checkpoints hold, are ignored."""
         return super().load_state_dict(without_backbone(state_dict), *args, **kwargs)
 
     def prepare(self, before_after: Tensor) -> Tensor:
@@ -67,11 +67,11 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         return features
 
     def changes(self, before_after: Tensor) -> Changes:
-        """What differs between the images of pairs."""
+        """The differences between the images of pairs."""
         return self.encoder.changes(self.features(before_after))
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, words]."""
+        """Logits of the next word at each position, float [B, L, words]."""
         logits: Tensor = self.decoder(ids, memory)
         return logits
 
@@ -81,8 +81,10 @@ class PairTrunk(WithFrozen, EncoderDecoder):
 
     @torch.inference_mode()
     def strangeness(self, before_after: Tensor) -> list[float | None]:
-        """Of each pair that of the stranger image: how far the means of its channels lie from those
-        of the training images, in their deviations, squared and averaged over channels.
+        """Strangeness of each pair: that of its stranger image.
+
+        The strangeness of an image is the distance of its channel means from those of the training
+        images, in standard deviations, squared and averaged over channels.
         """
         features = self.features(before_after)
         means = (features.mean((3, 4)) - self.encoder.mean) / self.encoder.spread

@@ -18,7 +18,7 @@ from cc_prep.errors import UserError, first_line
 
 Name = Literal["wandb", "mlflow", "trackio"]
 PROJECT = "change-captioning"
-IDS = "loggers.json"  # of a run: by logger the id under which a resumed run goes on
+IDS = "loggers.json"  # of a run: by logger the id with which a resumed run continues
 
 
 class ExperimentLogger(Protocol):
@@ -34,7 +34,7 @@ class ExperimentLogger(Protocol):
 
 
 class _Wandb:
-    """Of Weights & Biases, and of trackio, which has the same functions."""
+    """Logger for Weights & Biases, and for trackio, which has the same functions."""
 
     def __init__(self, module: Any, options: Mapping[str, Any]) -> None:
         self.module, self.run = module, module.init(**options)
@@ -79,7 +79,7 @@ def _wandb(run: Path, config: Mapping[str, Any], id: str | None) -> tuple[Experi
 
 def _trackio(run: Path, config: Mapping[str, Any], id: str | None) -> tuple[ExperimentLogger, str]:
     module = importlib.import_module("trackio")
-    # It knows a run by its name alone, and goes on in any run that has it: the same title may be
+    # It knows a run by its name alone, and continues any run that has it: the same title may be
     # that of a run in another folder, or of one that was there before.
     name = id or f"{_title(run)}-{secrets.token_hex(3)}"
     project = os.environ.get("TRACKIO_PROJECT", PROJECT)
@@ -105,7 +105,7 @@ OPEN: dict[str, Callable[[Path, Mapping[str, Any], str | None], tuple[Experiment
 def open_loggers(
     names: tuple[Name, ...], run: Path, config: Mapping[str, Any]
 ) -> list[ExperimentLogger]:
-    """The loggers of these names; a run that goes on, goes on in them as well.
+    """The loggers of these names; a run that resumes continues its logs in them as well.
 
     config: all settings, which they show. Raises UserError where one is not installed, or refuses
     the run.

@@ -37,14 +37,17 @@ class IntervalMeans:
         return {name: total / count for name, (total, count) in state.items()}
 
     def state(self, ranks: Ranks) -> dict[str, tuple[float, int]]:
-        """A mean rank's sum, and the number of steps, by loss; called on all ranks."""
+        """Sum over all ranks divided by their number, and number of steps, by loss.
+
+        All ranks call this together.
+        """
         totals = ranks.all_reduce_sum(self.sums)
         return {
             name: (total.item() / ranks.world, self.counts[name]) for name, total in totals.items()
         }
 
     def restore(self, state: Mapping[str, Any], device: str) -> None:
-        """Goes on from what `state` gave."""
+        """Continues from a state that `state` returned."""
         self.sums = {
             name: torch.tensor(total, dtype=torch.float64, device=device)
             for name, (total, _) in state.items()

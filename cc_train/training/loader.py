@@ -17,7 +17,7 @@ from cc_train.data.stream import Source
 from cc_train.training.settings import Loop
 
 WORKER_DIED = (
-    "a loader worker died (out of memory?); the same command goes on from the last checkpoint"
+    "a loader worker died (out of memory?); the same command resumes from the last checkpoint"
 )
 
 
@@ -138,10 +138,10 @@ def raise_refusals(loader: Iterable[Any], workers: int) -> Iterator[Any]:
 
 @contextmanager
 def dead_workers_reported() -> Iterator[None]:
-    """Says in a line that a loader worker died: torch raises that wherever the process is at.
+    """Reports the death of a loader worker in one line; torch may raise it at any point.
 
-    That may be within a `__del__`, where Python prints a traceback and goes on: what it would print
-    is left out, since the next batch is asked of the dead worker and says the same again.
+    That may be within a `__del__`, where Python prints a traceback and continues. That traceback is
+    suppressed, since the next request to the dead worker raises the same error.
     """
     unraisable = sys.unraisablehook
 

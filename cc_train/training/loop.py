@@ -42,8 +42,8 @@ def fit(
     """Trains up to `settings.steps` and returns the figures of the last validation, by name.
 
     source: gives each micro-batch of this rank by its number. config: all settings, written to
-        the run folder and into the weights. resume: `auto` goes on from the last checkpoint,
-        `never` refuses a folder that has a run. device: where the objective lies. Raises UserError;
+        the run folder and into the weights. resume: `auto` resumes from the last checkpoint,
+        `never` refuses a folder that has a run. device: of the objective. Raises UserError;
         JobFailed when a loss is not finite, on SIGTERM and Ctrl-C; LoaderWorkerDied when a loader
         worker is killed.
     """
@@ -71,7 +71,7 @@ def fit(
                 _log_validate_save(trainer, source, logger, step + 1, stopped)
                 if stopped and step + 1 < settings.steps:
                     raise JobFailed(
-                        f"stopped at step {step + 1}; the same command goes on from there"
+                        f"stopped at step {step + 1}; the same command resumes from there"
                     )
         finally:
             if logger is not None:
@@ -86,7 +86,7 @@ def _say_that_it_goes_on(trainer: Trainer, start: int, console: Console) -> None
     if start == steps:
         console.print(f"all {steps} steps are done")
         return
-    console.print(f"going on at step {start}")
+    console.print(f"resuming at step {start}")
     if before not in (None, steps) and trainer.settings.schedule != "constant":
         text = f"{before} steps became {steps}: the learning rate follows"
         console.print(f"{text} the schedule of all {steps}")

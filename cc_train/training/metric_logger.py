@@ -1,4 +1,4 @@
-"""The logs of a training: log.jsonl, TensorBoard, pictures, the console, experiment loggers."""
+"""Logs of a training: log.jsonl, TensorBoard, sample images, the console, external loggers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class MetricLogger:
-    """Writes the logs of a run that starts, or goes on, at step `start`.
+    """Writes the logs of a run that starts, or resumes, at step `start`.
 
-    Lines of later steps, which a killed run left, are dropped. total: the last step. console: where
-    the line of each log goes. others: further loggers, which get the same figures.
+    Lines of later steps, which a killed run left behind, are dropped. total: the last step.
+    console: prints the line of each log. others: further loggers, which get the same figures.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MetricLogger:
         # Imported here because it brings torch, which those who only read logs do without.
         from torch.utils.tensorboard import SummaryWriter
 
-        # The step that the run goes on from stands, as in the log.
+        # Later steps are purged, as in the log; the step that the run resumes from is kept.
         self.board = SummaryWriter(str(run / TENSORBOARD), purge_step=start + 1)
         self.started, self.first, self.waited = time.monotonic(), start, 0.0
         self.hook, threading.excepthook = threading.excepthook, self._in_thread

@@ -12,8 +12,8 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.split import VALID_DIGEST
 from cc_train.runs import checkpoints, origin, run_folder
 
-# What changes no batch and no step but by rounding, and so may differ when a run goes on. How a
-# step's batch is divided is free as well: `global_batch_size` is what counts.
+# Settings that may differ when a run resumes, since they change a batch or a step by rounding at
+# most. The division of a step's batch is free as well: only `global_batch_size` counts.
 FREE_OF_LOOP = (
     "steps", "epochs", "batch_size", "grad_accum_steps", "compile", "device", "threads", "tf32",
     "loader_workers", "log_every", "validate_every", "checkpoint_every", "keep_checkpoints",
@@ -21,12 +21,12 @@ FREE_OF_LOOP = (
 )  # fmt: skip
 FREE = (
     *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
-    f"samples.{VALID_DIGEST}",  # of which `_check_validation` says more than two digests
-    "samples.valid_keys_sha256",  # of the keys in their order, which changes no step
-    "validation_split.scenes",  # came later; where it changes a split, `samples` differ
+    f"samples.{VALID_DIGEST}",  # `_check_validation` compares it, with a clearer message
+    "samples.valid_keys_sha256",  # depends on the order of the keys, which changes no step
+    "validation_split.scenes",  # older runs lack it; if it changes a split, `samples` differ
 )  # fmt: skip
 GLOBAL_BATCH_SIZE = "global_batch_size"
-# Settings that came later, with the value that computes what runs without them do.
+# Settings that older runs lack, with the value that keeps the behaviour of such runs.
 ADDED = {
     "mirror": 0.0,
     "network.compare_ends": False,
@@ -78,8 +78,8 @@ def check_same(
 
 
 def _remedy(old: Mapping[str, Any], new: Mapping[str, Any], changed: Sequence[str]) -> str:
-    """How a run goes on whose settings differ. Runs from before `validation_split.scenes` held out
-    one scene at least, so small data were divided otherwise: the same samples, in other parts.
+    """The remedy for a run with other settings. Runs from before `validation_split.scenes` held out
+    at least one scene, so small data had other splits of the same samples.
     """
     is_older = "scenes" not in old.get("validation_split", {})
     only_parts = all(line.startswith("samples.") for line in changed)
@@ -122,8 +122,8 @@ def check_steps(done: int, steps: int | None, run: Path) -> None:
 def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
     """Raises UserError where --init names other weights than those that the run started from.
 
-    They are not read again, so a run that was trained on meanwhile is as good. Runs from before the
-    start was noted go on with any.
+    An equal path or an equal digest is enough, since the weights are not read again. Runs from
+    before the start was recorded resume with any.
     """
     if origin.INIT not in before:
         return

@@ -109,7 +109,9 @@ class Loop(Section):
 
     @property
     def decay(self) -> tuple[int, float]:
-        """Of the schedule `step`: every so many steps the rate is multiplied by the second."""
+        """(steps, ratio) of the schedule `step`: the rate is multiplied by ratio every so many
+        steps.
+        """
         return self.decay_steps or 1, self.decay_ratio or 0.1
 
 

@@ -46,7 +46,7 @@ class Task:
 
     objective: the network and its losses. source: the micro-batches. items: how many items an
         epoch has, as the source counts them: where it pairs scenes, a scene is one. about: what
-        identifies the training besides its settings, as JSON; a run goes on only with the same,
+        identifies the training besides its settings, as JSON; a run resumes only with the same,
         and no key is also a setting. files: the content, by name, of the files that the network
         needs beside its checkpoints.
     """

@@ -47,8 +47,8 @@ class _Forward(nn.Module):
 class Trainer:
     """Trains an objective, with its optimisers, its running average and its checkpoints.
 
-    config: all settings, as JSON; a run goes on only with the same, except for `resume.FREE`. run:
-    its folder. device: where the objective lies, `cpu` or `cuda`. figures: of the last validation,
+    config: all settings, as JSON; a run resumes only with the same, except for `resume.FREE`. run:
+    its folder. device: of the objective, `cpu` or `cuda`. figures: of the last validation,
     by name; best: the step and the figures of the best one. signals: sums over all ranks of what
     each gave to the last step. interval: the losses of the steps since the last log.
     """
@@ -100,7 +100,7 @@ class Trainer:
         return self.averaged.module if self.averaged is not None else self.objective.network
 
     def prepare(self, resume_mode: str, source: Source) -> int:
-        """Makes the run folder or goes on in it; the step to start at.
+        """Makes the run folder or resumes the run in it; returns the step to start at.
 
         The first rank looks, decides and sends the checkpoint to the others, which need not see the
         folder. resume_mode: `never` refuses a folder that has a run. Raises UserError for that, for
@@ -125,7 +125,7 @@ class Trainer:
         return checkpoint.step
 
     def _decide(self, resume_mode: str) -> tuple[Checkpoint | None, dict[str, Any]]:
-        """The checkpoint to go on from, on the first rank, and the settings that the run had.
+        """The checkpoint to resume from, on the first rank, and the settings that the run had.
 
         Its folder has the new settings then, which say of its start what those said.
         """
@@ -198,7 +198,7 @@ class Trainer:
     def _denominators(
         self, batches: Sequence[Any], signals: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """Terms in the step's sums over all micro-batches, a rank's mean share of them."""
+        """Number of terms of each loss in the step, over all ranks, divided by their number."""
         if self.objective.over == "batch" and len(batches) > 1:
             raise UserError(
                 "this training's loss is over a whole batch, which cannot be accumulated",
@@ -212,13 +212,13 @@ class Trainer:
         flags = {f"signal.{n}": torch.tensor(v, device=self.device) for n, v in signals.items()}
         totals = self.ranks.all_reduce_sum({**own, **flags})
         self.signals = {name: totals.pop(f"signal.{name}").item() for name in signals}
-        # Gradients are averaged over ranks, so each divides by a mean rank's terms.
+        # Gradients are averaged over ranks, so each rank divides by the mean number of terms.
         return {name: total.clamp(min=1) / self.ranks.world for name, total in totals.items()}
 
     def _backward(
         self, phase: str, batches: Sequence[Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Adds up gradients; this rank's share of the step's losses."""
+        """Accumulates gradients over all micro-batches; this rank's part of each loss."""
         dtype = compute_dtype(self.settings.precision, self.device)
         shares: dict[str, Tensor] = {}
         chunks = [

@@ -68,7 +68,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     """Renders a data set in the style and the layout of CLEVR-Change into OUT_DIR.
 
     The same seed gives the same bytes. The same command resumes a run that was stopped. A larger
-    --scenes extends a finished folder; all scenes are then divided anew into train, val and test.
+    --scenes extends a finished folder; all scenes are then divided again into train, val and test.
 
     \b
     Example:

@@ -223,13 +223,13 @@ def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> 
 
 
 def _first_rejects(folder: str) -> str:
-    """Why the first pairs were rejected, and where all reasons stand."""
+    """The reasons of the first rejected pairs, and the file with all reasons."""
     from cc_prep.formats import rejects
 
     rejected = rejects.read(folder)
     first = "; ".join(f"{one.key}: {one.reason}, {one.message}" for one in rejected[:SHOWN_REJECTS])
     return (
-        f"{first}; all reasons: {folder}/{rejects.FILE}. Mend them and run the same command with "
+        f"{first}; all reasons: {folder}/{rejects.FILE}. Fix them and run the same command with "
         "--retry-rejects"
     )
 

@@ -35,7 +35,7 @@ def verify(path: str, as_json: bool) -> None:
         click.echo(json.dumps({"folder": folders, "faults": every_fault}, ensure_ascii=False))
     else:
         for folder, of_folder in faults.items():
-            click.echo("\n".join(of_folder) if of_folder else f"{folder}: all well")
+            click.echo("\n".join(of_folder) if of_folder else f"{folder}: OK")
             for note in verification.notes(folder):
                 click.echo(note)
     if every_fault:

@@ -36,7 +36,7 @@ for command in (
 
 
 def main() -> None:
-    """Runs the command: exit code 2 for a user's mistake, 1 when the work found faults."""
+    """Runs the command. The exit code is 2 for a user's mistake, 1 for faults and failed jobs."""
     try:
         cli()
     except UserError as error:

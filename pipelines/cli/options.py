@@ -23,7 +23,7 @@ splits_option = click.option(
 
 
 def dataset_options(command: Callable[..., None]) -> Callable[..., None]:
-    """DATASET and the options that say which data is meant."""
+    """Adds DATASET and the options that select the data."""
     for option in (
         click.option(
             "--set",

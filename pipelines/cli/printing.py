@@ -1,4 +1,4 @@
-"""What commands print, and the bar that they show while a person waits."""
+"""Output of the commands, and their progress bar."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def print_tree(figures: dict[str, Any]) -> None:
 
 
 def _words(name: str, value: Any) -> str:
-    """A figure, or the figures of one thing, with its name."""
+    """A figure, or a group of figures, with its name."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict):

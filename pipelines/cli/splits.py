@@ -1,4 +1,4 @@
-"""`cc-prep split`: splits for a data set that comes without."""
+"""`cc-prep split`: splits for a data set that has none."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def split(
 
 
 def _check_no_other(target: str, splits: dict[str, list[str]]) -> None:
-    """Raises UserError if the file holds another division: trained on it, it is still needed."""
+    """Raises UserError if the file holds other splits: trainings may have used these."""
     from cc_prep import storage
 
     if not storage.exists(target):

@@ -61,4 +61,4 @@ def verify(name: str) -> None:
     from cc_prep import weights as library
 
     file = library.verify(name)
-    click.echo(f"{file.path}: all well")
+    click.echo(f"{file.path}: OK")

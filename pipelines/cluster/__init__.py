@@ -1,1 +1,1 @@
-"""What Ray has: free resources of each node, the workers they hold, GPUs that are broken."""
+"""Resources of Ray: what is free on each node, the workers that fit, and broken GPUs."""

@@ -1,4 +1,4 @@
-"""Keeps broken GPUs from being lent out again: Ray itself has no list of such."""
+"""Keeps Ray from assigning broken GPUs again: Ray itself has no list of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class _Occupant:
 def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
     """The pool without a broken GPU, which is occupied until `release`.
 
-    Every share of a GPU that is free is taken for a moment, and those on the broken GPU are kept.
+    Every free share of a GPU is taken for a moment, and the shares of the broken GPU are not
+    released.
     Raises JobFailed if nothing is left.
     """
     shares = gpu_shares(free_resources(_occupied_gpus()), pool.gpus)

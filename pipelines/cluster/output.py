@@ -1,4 +1,4 @@
-"""Ray's own output, which goes to a log whatever logging is set to."""
+"""Diverts Ray's own output to a log, whatever the settings of logging."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _DIVERTED: dict[int, int] = {}
 
 
 def messages() -> Console:
-    """A console as `cc_prep.console.on_stderr`, which Ray's own chatter does not reach."""
+    """A console on standard error, separate from Ray's own output."""
     file = os.fdopen(os.dup(2), "w", encoding="utf-8")
     return Console(file=file, markup=False, highlight=False, soft_wrap=True)
 
 
 def divert_output() -> None:
-    """Sends both standard streams to the log: Ray writes to them whatever logging is set to."""
+    """Sends both standard streams to the log: Ray writes to them whatever logging says."""
     LOG.parent.mkdir(parents=True, exist_ok=True)
     for old in LOG.parent.glob("ray-*.log"):
         with contextlib.suppress(OSError):  # another job removes it at the same time

@@ -1,4 +1,4 @@
-"""How many workers a job gets, and what each takes."""
+"""The size of a job's pool: the number of workers, and the resources of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUNDING = 1e-6  # shares are floats: three of a third are a whole
 
 @dataclass(frozen=True)
 class Resources:
-    """What a node has free."""
+    """Free resources of a node."""
 
     cpus: int
     gpus: float
@@ -21,7 +21,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Pool:
-    """The workers of a job: how many, and what each takes."""
+    """The workers of a job: their number, and the resources of each."""
 
     workers: int
     cpus: int
@@ -40,12 +40,12 @@ def size_pool(
     share: float = 1.0,
     grows: bool = False,
 ) -> Pool:
-    """The pool for what is free. Raises UserError if more is asked for than there is.
+    """The pool that fits the free resources. Raises UserError if more is requested than is free.
 
-    A worker takes all it needs from one node, and its share of a GPU from one GPU. device: `auto`
-    takes GPUs where there are some. share: of a GPU, for each worker. grows: whether the cluster
-    may start nodes when they are asked for; then `workers` is believed. Default: as many workers
-    as the GPUs hold, or one for every `threads` cores of a node.
+    A worker takes all its resources from one node, and its share of a GPU from one GPU. device:
+    `auto` uses GPUs if there are any. share: of a GPU, for each worker. grows: whether the cluster
+    may start nodes on demand; then `workers` is not checked. Default: as many workers as the GPUs
+    hold, or one for every `threads` cores of a node.
     """
     fits = sum(min(_shares(node.gpus, share), node.cpus) for node in nodes)
     shares = gpu_shares(nodes, share)
@@ -72,12 +72,12 @@ def size_pool(
 
 
 def gpu_shares(nodes: Sequence[Resources], share: float) -> int:
-    """How many shares of a GPU are free."""
+    """Number of free shares of a GPU."""
     return sum(_shares(node.gpus, share) for node in nodes)
 
 
 def _shares(gpus: float, share: float) -> int:
-    """How many workers a node's GPUs hold, where each takes its share of one, or several whole."""
+    """Number of workers on a node's GPUs; each takes a share of one GPU, or several whole ones."""
     if share > 1:
         return int(gpus / share + ROUNDING)
     whole = int(gpus + ROUNDING)
@@ -87,7 +87,7 @@ def _shares(gpus: float, share: float) -> int:
 
 
 def _cpus_of_each(nodes: Sequence[Resources], count: int, threads: int) -> int:
-    """So many cores, at most `threads`, that `count` workers fit."""
+    """The largest number of cores a worker, at most `threads`, with which `count` workers fit."""
     for cpus in range(threads, 1, -1):
         if sum(node.cpus // cpus for node in nodes) >= count:
             return cpus

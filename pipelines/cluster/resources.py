@@ -1,4 +1,4 @@
-"""What a Ray has free, node by node."""
+"""Free resources of Ray, by node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ SETTLE_SECONDS = 10.0
 
 
 def free_resources(occupied_gpus: float = 0.0) -> tuple[Resources, ...]:
-    """What each node has free, once all is or some seconds have passed: a job that has just ended
-    takes a moment to give back what it had.
+    """Free resources of each node.
 
-    occupied_gpus: how many are not waited for, since broken ones are kept from being lent out.
+    It waits some seconds until everything is free, since a job that has just ended takes a moment
+    to release its resources. occupied_gpus: number of GPUs that are not waited for, since broken
+    ones are occupied on purpose.
     """
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
@@ -33,7 +34,7 @@ def free_resources(occupied_gpus: float = 0.0) -> tuple[Resources, ...]:
 
 
 def may_grow() -> bool:
-    """Whether more nodes may come: on a cluster that was joined, and not on a Ray of this machine.
+    """Whether nodes may be added: true for a cluster that was joined, false for a local Ray.
 
     Ray has no interface that tells whether a cluster starts nodes by itself.
     """

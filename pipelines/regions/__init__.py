@@ -1,1 +1,1 @@
-"""The jobs on changed places: found masks and their entities, and what `build` takes of both."""
+"""The jobs on changed regions: found masks, their entities, and the use of both in `build`."""

@@ -26,9 +26,9 @@ MEMORY = "0.4 GB a worker with fill at 224 px; with SAM not measured"
 def changes(request: job.Request) -> job.Summary | None:
     """Makes `OUT/changes`. Raises UserError and JobFailed.
 
-    From the sequences in OUT where they are there and lossless, else from the raw images. A pair's
-    bytes are the same. A pair that `interpolate` rejected, for its true mask or frames, is in no
-    sequence, and so is found from the raw images alone.
+    It reads the sequences in OUT if they exist and are lossless, else the raw images; the result
+    for a pair is the same. A pair that `interpolate` rejected, for its true mask or frames, has no
+    sequence, so only the raw images give a result for it.
     """
     out = storage.absolute(request.out)
     manifest = request.manifest
@@ -77,7 +77,7 @@ def plan_pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardF
 
 
 def find_weights(manifest: Manifest) -> dict[str, str]:
-    """SHA-256 of the segmenter's weights by name; none without SAM.
+    """SHA-256 of the segmenter's weights by name; empty without SAM.
 
     Raises UserError, also if a package is missing that the workers need.
     """

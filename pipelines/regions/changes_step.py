@@ -22,7 +22,7 @@ Item = ImagePair | StoredSequence
 
 
 class PairReader:
-    """Before and after of pairs, as `cc-prep interpolate` reads them, or of stored sequences."""
+    """Reads before and after of pairs, as `cc-prep interpolate` does, or of stored sequences."""
 
     def __init__(self, manifest: Manifest) -> None:
         settings = InterpolateSettings(method="crossfade", depth=0, keep_truth=False)
@@ -30,7 +30,7 @@ class PairReader:
         self._pairs = Interpolate(images_alone, {}, "cpu", with_truth=False)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
+        """Announces pairs that will be read; see `Interpolate.upcoming`."""
         self._pairs.upcoming(pairs)
 
     def read(self, items: Sequence[Item]) -> list[DecodedPair | RejectedPair]:
@@ -47,19 +47,19 @@ class PairReader:
 
 
 class StepOnImages(StagedStep):
-    """What the steps share that see no more of a pair than its two images."""
+    """The base of steps that read only the two images of a pair."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
         super().__init__(manifest, digests, device)
         self.reader = PairReader(manifest)
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
+        """Announces pairs that will be read; see `Interpolate.upcoming`."""
         self.reader.upcoming(pairs)
 
 
 class FindChanges(StepOnImages):
-    """Pairs or sequences → masks and regions of what changed. With SAM its network is held here."""
+    """Pairs or sequences → masks and regions of what changed. It holds the network of SAM."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
         super().__init__(manifest, digests, device)
@@ -78,7 +78,7 @@ class FindChanges(StepOnImages):
     def compute(
         self, items: Sequence[Item], inputs: Sequence[DecodedPair | RejectedPair]
     ) -> list[FoundChange | RejectedPair]:
-        """What changed in the pairs whose images were read."""
+        """The changes found in the pairs whose images were read."""
         if self.settings.segmenter == "sam":
             use_threads(self.settings.threads)
         return unless_rejected(self._change, inputs)

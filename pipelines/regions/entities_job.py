@@ -28,14 +28,14 @@ MEMORY = "not measured: the network, spaCy's pipeline, and 2 kB for each trainin
 
 
 def find_vectors(request: job.Request) -> job.Summary | None:
-    """Makes `OUT/region_features`, of the training split as well. Raises UserError, JobFailed."""
+    """Makes `OUT/region_features`, always with the training split. Raises UserError, JobFailed."""
     manifest, out = request.manifest, storage.absolute(request.out)
     if TRAIN not in manifest.splits:
         raise UserError(
             f"{manifest.name} has no split {TRAIN}: entities come from its captions alone",
             f"Name a split {TRAIN} in the manifest's splits",
         )
-    # Entities that lie there are what is being made: a killed job goes on with them.
+    # Entities in OUT are this job's own output, which a killed job resumes.
     findings = read_findings(manifest, out, (change_shards.FORMAT,))
     if findings.changes is None:
         folder = storage.join(out, change_shards.FORMAT.folder)
@@ -103,13 +103,13 @@ def find_entities(request: job.Request) -> job.Summary | None:
 
 
 def training_vocabulary(places: Iterable[str], min_count: int) -> dict[str, int]:
-    """The noun phrases of training pairs, and of how many, from shards of region vectors."""
+    """Noun phrases, and how many training pairs have each, from shards of region vectors."""
     of_pairs = (row.phrases for place in places for row in region_features.read(place))
     return phrases.vocabulary(of_pairs, min_count)
 
 
 def find_weights(manifest: Manifest) -> dict[str, str]:
-    """SHA-256 by name of the network that regions are seen through; none with `lab`.
+    """SHA-256, by name, of the network that encodes regions; empty with `lab`.
 
     Raises UserError, also if a package is missing that the network needs.
     """

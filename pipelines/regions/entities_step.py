@@ -1,4 +1,4 @@
-"""The work of `cc-prep entities`: regions become vectors, and vectors phrases."""
+"""The work of `cc-prep entities`: regions → vectors → phrases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipelines.step import Sample, unless_rejected
 
 
 class VectorsOfRegions(StepOnImages):
-    """Found changes with their images → rows of vectors, and of phrases in the training split."""
+    """Found changes with their images → rows of vectors; training rows also have phrases."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
         super().__init__(manifest, digests, device)
@@ -78,7 +78,7 @@ class VectorsOfRegions(StepOnImages):
 class Retrieve(StepBase):
     """Rows of vectors → the phrases that fit them.
 
-    training: the places of the training split's rows, whose phrases are the vocabulary and whose
+    training: files with the rows of the training split, whose phrases are the vocabulary and whose
     regions vote.
     """
 
@@ -115,7 +115,7 @@ class Retrieve(StepBase):
 
 
 def vectors_of(row: RegionRow) -> RegionVectors:
-    """A stored row as retrieval takes it: only training pairs have a scene and phrases."""
+    """A stored row as input of the retrieval; only training pairs have a scene and phrases."""
     scene = row.id if row.split == TRAIN else None
     return RegionVectors(row.key, scene, row.phrases, row.before, row.after)
 

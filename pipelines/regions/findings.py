@@ -1,6 +1,6 @@
-"""Shards to make from pairs or sequences together with what was found in them.
+"""Shards to make from pairs or sequences, together with the changes and entities found in them.
 
-What was found lies in the folders of earlier jobs, in shards of the same names.
+These findings are in the folders of earlier jobs, in shards of the same names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BARE_SHARDS: dict[str, type[ShardPlan | ShardFromSequences]] = {
 
 @dataclass(frozen=True)
 class WithFindings:
-    """A pair or a sequence with its found change, and with its entities where they were looked for.
+    """A pair or a sequence with its found change, and with its entities if that job was run.
 
     change: None for a pair that `cc-prep changes` rejected; entities likewise.
     """
@@ -70,7 +70,7 @@ class WithFindings:
 class ShardWithFindings:
     """A shard with the files of its found changes and entities, and their digest.
 
-    rejected: keys of pairs that one of these jobs set aside, and which are in no file for that.
+    rejected: keys of pairs that one of these jobs rejected, and that are in no file therefore.
     """
 
     TYPE: ClassVar[str] = "findings"
@@ -96,8 +96,8 @@ class ShardWithFindings:
     def items(self) -> Iterator[WithFindings]:
         """The items one by one.
 
-        Raises DamagedShard, and UserError for a pair that none of these jobs was given: it would
-        be taken for one in which nothing was found.
+        Raises DamagedShard, and UserError for a pair that these jobs never saw: it would be taken
+        for a pair in which nothing was found.
         """
         of_pairs = {stored.key: stored for stored in changes.read(self.changes)}
         rows = dict(entities.read_shard(self.entities)) if self.entities is not None else {}
@@ -120,15 +120,15 @@ class ShardWithFindings:
         return digest_of(self.shard.digest(), self.findings_digest)
 
     def remaining(self, done: Done | None, retry_rejects: bool) -> ShardWithFindings | None:
-        """The whole shard where it is to be made or its input changed; None if it is finished.
+        """The whole shard if it is missing or its input changed; None if it is finished.
 
-        Raises UserError where it holds more than a --limit now asks for.
+        Raises UserError if it holds more than --limit now allows.
         """
         limited = isinstance(self.shard, ShardPlan) or self.shard.limited
         return whole_or_none(self, done, limited, "pairs", retry_rejects)
 
     def to_json(self) -> dict[str, Any]:
-        """What a worker gets; `type` says of which class it is, and that of `shard` likewise."""
+        """The shard as JSON for a worker; `type` names the class, here and in `shard`."""
         return {
             "type": self.TYPE,
             "shard": self.shard.to_json(),
@@ -151,9 +151,9 @@ class ShardWithFindings:
 
 @dataclass(frozen=True)
 class Findings:
-    """What lies in an OUT of found changes and entities.
+    """The found changes and entities in an OUT.
 
-    settings: the sections under which they were made. weights: SHA-256 by name.
+    settings: the sections of settings that made them. weights: SHA-256 by name.
     """
 
     settings: dict[str, Any]
@@ -165,7 +165,9 @@ class Findings:
 def read_findings(
     manifest: Manifest, source: str, kinds: Sequence[ShardFormat] = KINDS
 ) -> Findings:
-    """What lies in `source` of these jobs. Raises UserError for unfinished ones and other data."""
+    """The output of these jobs in `source`. Raises UserError if a job is unfinished or the data
+    is other data.
+    """
     records: dict[str, Any] = {}
     for kind in kinds:
         folder = storage.join(source, kind.folder)
@@ -188,9 +190,9 @@ def read_findings(
 def with_findings(
     shards: Sequence[ShardPlan | ShardFromSequences], source: str, findings: Findings
 ) -> Sequence[ShardPlan | ShardFromSequences] | Sequence[ShardWithFindings]:
-    """The shards with what was found in them; as they are where nothing was looked for.
+    """The shards with their findings, or the shards as they are if there are no findings.
 
-    Raises UserError if it was looked for in a part of them only.
+    Raises UserError if only a part of them was searched.
     """
     if findings.changes is None:
         return shards
@@ -225,7 +227,10 @@ def _check_covered(
     record: Mapping[str, Any],
     without: int,
 ) -> None:
-    """without: how many of the shard's pairs earlier jobs set aside."""
+    """Raises UserError if the job did not cover the shard.
+
+    without: number of the shard's pairs that earlier jobs rejected.
+    """
     covered = record["planned"].get(shard.name, 0) + without
     if covered < shard.count:
         raise UserError(
@@ -235,7 +240,7 @@ def _check_covered(
 
 
 def add_to(members: Mapping[str, bytes], item: WithFindings) -> dict[str, bytes]:
-    """A training sample's members with what was found in its pair."""
+    """The members of a training sample, with the findings in its pair added."""
     complete = dict(members)
     meta = json.loads(complete["json"])
     if item.change is not None:

@@ -1,4 +1,4 @@
-"""Shards of entities to make from the vectors of regions, and the training shards that decide."""
+"""Shards of entities to make from the vectors of regions, and the training shards that vote."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ShardOfRegions(ShardFromStored):
 def plan_from_regions(
     folder: str, splits: Sequence[str], limit: int | None
 ) -> tuple[list[ShardOfRegions], list[str]]:
-    """The shards to make, and the places of all training shards. Raises UserError."""
+    """The shards to make, and the paths of all training shards. Raises UserError."""
     records = finished_shards(folder, region_features.FORMAT, "entities")
     places = {
         name: storage.join(folder, region_features.FORMAT.file(name)) for name in sorted(records)

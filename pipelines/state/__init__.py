@@ -1,4 +1,4 @@
-"""The folder `.state/` of an output folder: what a job knows of itself, on disk.
+"""The folder `.state/` of an output folder: the state of a job on disk.
 
     OUT/shards/
     ├── train-000000.tar

@@ -1,7 +1,7 @@
-"""What is done in an output folder, as the driver holds it: read once, then added to.
+"""The driver's account of finished shards in an output folder: read once, then added to.
 
-A listing of a network file system may lag behind, so what a run made is known by what its workers
-return, and not by what the driver sees of their files.
+A listing of a network file system may lag behind, so the driver relies on the records that workers
+return, and not on the files that it sees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMED = 5  # missing shards that a message names
 class Account:
     """The finished shards of a folder by name.
 
-    finished: those of `planned` whose file is there in full, and all of other plans.
+    finished: the shards of `planned` whose file is complete, and all shards of other plans.
     """
 
     def __init__(self, format: ShardFormat, folder: str, planned: Iterable[str]) -> None:
@@ -34,11 +34,11 @@ class Account:
         }
 
     def add(self, done: Done) -> None:
-        """A shard that a worker has finished."""
+        """Adds a shard that a worker has finished."""
         self.finished[done.shard] = done
 
     def write(self, planned: Mapping[str, int], record: Mapping[str, Any]) -> None:
-        """Writes provenance, rejects and index of what is done so far.
+        """Writes provenance, rejects and index of all shards finished so far.
 
         planned: pairs by shard, over all runs. record: the provenance's other keys.
         """
@@ -72,7 +72,7 @@ class Account:
 
 
 def check_all_came_back(planned: set[str], returned: set[str]) -> None:
-    """Raises JobFailed, which names shards, if workers did not return all that they were given."""
+    """Raises JobFailed, naming the shards, if workers did not return all planned shards."""
     missing = sorted(planned - returned)
     if missing:
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""

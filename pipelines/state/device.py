@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or the part of one, that Ray lent to a worker. gpus: as Ray numbers those of a node.
+    """A GPU, or the share of one, that Ray assigned to a worker.
 
-    error: what it failed with.
+    gpus: CUDA_VISIBLE_DEVICES of the worker. error: the error with which the GPU failed.
     """
 
     host: str
@@ -29,7 +29,7 @@ def this_device(error: str = "") -> Device:
 
 
 def gpu_model() -> str:
-    """Of this worker; empty where nothing that was imported has used a GPU."""
+    """Name of this worker's GPU; empty if no imported module has used one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return ""
@@ -38,7 +38,7 @@ def gpu_model() -> str:
 
 
 class BrokenDevice(Exception):
-    """In a worker: its GPU no longer works, whatever pair is put on it."""
+    """Raised in a worker: its GPU no longer works, whatever pair it gets."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error)

@@ -1,4 +1,4 @@
-"""Done files and journals: which shards are finished, and what workers are at."""
+"""Done files and journals: which shards are finished, and which are in progress."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipelines.state import FOLDER
 class Done:
     """A finished shard.
 
-    pairs: so many were planned for it; each is a sample or a reject. input_digest: SHA-256 over
-        what it was made from, pairs or stored sequences. bytes, sha256: of its file. seconds: that
-        a worker took. index: a row a sample, without the shard, for formats with an index. gpu:
-        the model of the one that made it, empty on a CPU.
+    pairs: number of pairs planned for it; each is a sample or a reject. input_digest: SHA-256 over
+        its input, pairs or stored sequences. bytes, sha256: of its file. seconds: time that a
+        worker took. index: a row for each sample, without the shard, for formats with an index.
+        gpu: model of the GPU that made it, empty on a CPU.
     """
 
     shard: str
@@ -48,13 +48,13 @@ class Done:
 
 @dataclass
 class Journal:
-    """A shard under way.
+    """A shard in progress.
 
-    in_flight: keys of the pairs that the worker is at. done, rejected: pairs so far. crashes: how
-        often a process died with a pair in flight, by key. crashes_outside_pairs: how often one
-        died with none in flight, during this run. device_fault: the error of a GPU with which the
+    in_flight: keys of the pairs that the worker processes now. done, rejected: number of pairs so
+        far. crashes: number of crashes with a pair in flight, by key. crashes_outside_pairs: number
+        of crashes with none in flight, during this run. device_fault: the GPU error with which the
         process ended itself; last_device_fault: that of the process before. device_faults,
-        device_crashes: how often that was so during this run, and with which pairs in flight.
+        device_crashes: number of such ends during this run, and the pairs in flight at them.
     """
 
     shard: str
@@ -71,7 +71,7 @@ class Journal:
     device_crashes: dict[str, int] = field(default_factory=dict)
 
     def crashes_of(self, key: str) -> int:
-        """How often a process died with this pair in flight."""
+        """Number of crashes with this pair in flight."""
         return self.crashes.get(key, 0) + self.device_crashes.get(key, 0)
 
 
@@ -108,7 +108,7 @@ class State:
         return _journal(self._read(f"{shard}.journal.json"))
 
     def journals(self) -> list[Journal]:
-        """Shards under way, or left so by a crash."""
+        """Journals of shards in progress, also of those that a crash left behind."""
         journals = map(_journal, self._read_all(".journal.json").values())
         return [journal for journal in journals if journal is not None]
 
@@ -116,35 +116,35 @@ class State:
         storage.write_json(self.path("plan.json"), plan)
 
     def plan(self) -> dict[str, int] | None:
-        """Pairs by shard; None where no job ever started."""
+        """Number of pairs by shard; None if no job ever started."""
         plan = self._read("plan.json")
         return plan if isinstance(plan, dict) else None
 
     def write_failure(self, key: str, trace: str) -> None:
-        """The whole traceback of a pair that is `failed`; its reject has the last line alone."""
+        """Writes the whole traceback of a `failed` pair; its reject has only the last line."""
         storage.write_bytes(self.path(f"failures/{key}.txt"), trace.encode("utf-8", "replace"))
 
     def write_run(self, run: str) -> None:
-        """A file that tells workers that they see this folder; those of dead runs are removed."""
+        """Writes the file by which workers know that they see this folder; removes older ones."""
         for name in storage.list_files(self.folder, ".run.json"):
             storage.remove(self.path(name))
         storage.write_json(self.path(f"{run}.run.json"), {"run": run})
 
     def has_run(self, run: str) -> bool:
-        """Whether `write_run` of this run is seen from here."""
+        """Whether this machine sees the file of `write_run`."""
         return storage.exists(self.path(f"{run}.run.json"))
 
     def remove_run(self, run: str) -> None:
         storage.remove(self.path(f"{run}.run.json"))
 
     def _read_all(self, suffix: str) -> dict[str, Any]:
-        """The values of all files with this ending by name; None where one is damaged."""
+        """The values of all files with this suffix, by name; None for a damaged one."""
         names = storage.list_files(self.folder, suffix)
         contents = storage.read_many([self.path(name) for name in names])
         return {name: _parsed(data) for name, data in zip(names, contents, strict=True)}
 
     def _read(self, name: str) -> Any:
-        """A file's value; None if it is not there (any more) or damaged by a dying disk."""
+        """A file's value; None if the file is missing (by now) or damaged."""
         return _parsed(storage.read_many([self.path(name)])[0])
 
 

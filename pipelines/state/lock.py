@@ -1,11 +1,11 @@
 """One job at a time in an output folder.
 
-On a disk the kernel holds the lock for the process that has it, and frees it when that ends: it
-cannot be taken from a living owner, however long that sleeps. On an object store, and on a network
-file system without such locks, a lock is a file that only one can create, and that its owner renews
-while it lives. Such a lock is taken over after a long silence, or at once where its owner's process
-would be seen from here and is not. An owner that wakes up after that notices it, writes nothing
-more and leaves the other's lock alone.
+On a disk the kernel holds the lock for its owner, and frees it when that process ends: it cannot be
+taken from a living owner, however long that sleeps. On an object store, and on a network file
+system without such locks, the lock is a file that only one process can create, and that its owner
+renews while it lives. Such a lock is taken over after a long silence, or at once if its owner ran
+on this machine and has ended. An owner that wakes up after that notices it, writes nothing more and
+does not touch the new lock.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock. id: of this one time that it is held. beat: when it was last renewed.
+    """The holder of a lock.
 
-    processes: names the table of processes in which `pid` counts; empty where that is not known.
+    id: unique for each time that the lock is taken. beat: time of the last renewal. processes: the
+    table of processes to which `pid` belongs; empty if it is not known.
     """
 
     host: str
@@ -50,7 +51,7 @@ class Holder:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process is certainly gone: it would be seen from here, and is not."""
+        """Whether its process has certainly ended: it would be visible from here, and is not."""
         if not self.processes or self.processes != _processes():
             return False
         try:
@@ -66,9 +67,9 @@ class Holder:
 
 
 def _processes() -> str:
-    """Names this machine's present run and this process's namespace of pids; empty if unknown.
+    """Identifies this boot of the machine and the pid namespace; empty if unknown.
 
-    Containers of one host may share its name, while their process 7 is another one each.
+    Containers of one host may share its name, while pid 7 is another process in each.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -78,7 +79,7 @@ def _processes() -> str:
 
 
 class Held:
-    """A lock that this process has, as far as it knows. taken_by: who has taken it over."""
+    """A lock that this process holds, as far as it knows. taken_by: who has taken it over."""
 
     def __init__(self) -> None:
         self.taken_by: Holder | None = None
@@ -89,7 +90,7 @@ class Held:
 
 
 def holder(folder: str) -> Holder | None:
-    """Who works in `folder` now, as far as one look tells; None if nobody does."""
+    """The holder of the lock of `folder`, as far as a single look tells; None if there is none."""
     recorded = _read(folder)
     if recorded is None:
         return None
@@ -101,7 +102,7 @@ def holder(folder: str) -> Holder | None:
 
 
 def refuse_if_held(folder: str) -> None:
-    """Raises UserError if somebody works in `folder` now."""
+    """Raises UserError if another job works in `folder` now."""
     other = holder(folder)
     if other is not None:
         raise _at_work(folder, other)
@@ -109,7 +110,7 @@ def refuse_if_held(folder: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterator[Held]:
-    """Holds the lock of `folder` for the block. Raises UserError if somebody alive has it.
+    """Holds the lock of `folder` for the block. Raises UserError if a living job has it.
 
     when_lost: called, in another thread, when this process slept so long that another took over.
     """
@@ -162,7 +163,7 @@ def _kernel_lock(folder: str) -> filelock.BaseFileLock | None:
 
 
 def _kernel_is_free(folder: str) -> bool | None:
-    """Whether nobody has the kernel's lock; None where there is no such, or no lock's file."""
+    """Whether the kernel's lock is free; None without such locks, or without a lock file."""
     import fcntl
 
     try:
@@ -178,7 +179,7 @@ def _kernel_is_free(folder: str) -> bool | None:
 
 
 def _create(folder: str, me: Holder) -> None:
-    """Creates the lock's file, or takes over that of a dead owner. Raises UserError."""
+    """Creates the lock file, or takes over that of a dead owner. Raises UserError."""
     if storage.create_json(_place(folder), asdict(me)):
         return
     before = _read(folder)
@@ -201,7 +202,7 @@ def _create(folder: str, me: Holder) -> None:
 
 
 def _watch(folder: str, before: Holder | None) -> None:
-    """Raises UserError if the lock is being renewed, by whatever clock."""
+    """Raises UserError if the lock is renewed meanwhile, whatever clock its owner has."""
     if before is not None and before.is_dead:
         return
     if before is not None and abs(time.time() - before.beat) < STALE_SECONDS:

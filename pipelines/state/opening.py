@@ -1,4 +1,4 @@
-"""What a worker learns from the journal that a worker before it left behind."""
+"""Opening a journal: what a worker learns from the journal that an earlier worker left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many pairs a journal names at a time, so that writing it takes little of a worker's time."""
+"""The number of pairs that a journal records at a time, so that writing it takes little time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of the time of the pairs. On a disk a write takes a millisecond, and each batch has its own.
+# Share of the time of the pairs. On a disk a write takes a millisecond, and each batch has its own.
 SHARE = 0.02
 # Their inputs are held in memory, and after a crash they are tried one by one.
 MOST = 32
 
 
 class Pace:
-    """Measures writes of the journal and work on pairs. span: so many pairs to note next time."""
+    """Measures journal writes and work on pairs. span: number of pairs to record next time."""
 
     def __init__(self) -> None:
         self.span = 1
@@ -33,6 +33,6 @@ class Pace:
         self.measured(self._write_seconds, (time.monotonic() - began) / pairs)
 
     def measured(self, write_seconds: float, pair_seconds: float) -> None:
-        """Sets the span for a write and a pair that take so long."""
+        """Sets the span from the measured times of a write and of a pair."""
         pairs = write_seconds / (SHARE * max(pair_seconds, 1e-9))
         self.span = max(1, min(MOST, math.ceil(pairs)))

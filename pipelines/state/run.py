@@ -1,4 +1,4 @@
-"""What all workers of a run share, and whether a worker is where the driver believes it to be."""
+"""What all workers of a run share; the check that a worker has the driver's code and folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("cc_prep", "pipelines")
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of the sources that make shards, as they lie on this machine."""
+    """SHA-256 of the source files that make shards, on this machine."""
     root, digest = Path(__file__).parents[2], hashlib.sha256()
     for package in PACKAGES:
         for file in sorted((root / package).rglob("*.py")):
@@ -32,7 +32,7 @@ def code_digest() -> str:
 class RunInfo:
     """What all workers of a run share.
 
-    folder: where shards go. id: the run's own, new in every run. device: where networks run.
+    folder: output folder of the shards. id: new in every run. device: where networks run.
     code: `code_digest` of the driver.
     """
 
@@ -46,7 +46,7 @@ class RunInfo:
 def check_node(run_info: RunInfo) -> None:
     """Raises UserError on a node with other code than the driver, or that does not see its folder.
 
-    Without the second check a worker would write to a disk of its own, and its shards were lost.
+    Without the second check a worker might write to its own disk, and its shards would be lost.
     """
     host = socket.gethostname()
     if code_digest() != run_info.code:

@@ -1,12 +1,13 @@
-"""Which data the pairs of a folder come from: `data` in its provenance.
+"""The data that the pairs of a folder come from: `data` in its provenance.
 
 roots      the folders or URLs whose images were read, in order
 pairs      how many pairs the data has, by split, whatever --limit took of them
 splits     the manifest's
-settings   what decides the pairs' captions and masks; of a split file a digest of each split
+settings   settings that decide the pairs' captions and masks; for a split file a digest per split
 
-What is made from sequences has what these have, so that a later job notices other settings, other
-splits and pairs that are missing. Folders of an older version have none, and nothing is compared.
+The output of a job on sequences copies the entry of the sequences, so that a later job notices
+other settings, other splits and missing pairs. Folders of older versions have no such entry, and
+nothing is compared.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from cc_prep.manifest import IMPORTED, Manifest
 from pipelines.plan import ShardPlan, plan
 
 KEY = "data"
-MOST_COMPARED = 10_000  # pairs: reading their captions anew takes a second or two
+MOST_COMPARED = 10_000  # pairs: reading their captions again takes a second or two
 SECTIONS = ("captions", "masks")  # of the manifest: the pairs have what they say
 
 
 def of_pairs(manifest: Manifest, shards: Iterable[ShardPlan]) -> dict[str, Any]:
-    """What is noted of a job that reads pairs."""
+    """The entry of a job that reads pairs."""
     return {
         "roots": [storage.absolute(manifest.root)],
         "pairs": {shard.split: shard.available for shard in shards},
@@ -44,13 +45,13 @@ def of_pairs(manifest: Manifest, shards: Iterable[ShardPlan]) -> dict[str, Any]:
 
 
 def of_stored(manifest: Manifest, folder: str) -> dict[str, Any]:
-    """What is noted of a job on what `folder` holds: the folder's own; empty where it has none."""
+    """The entry of a job on the content of `folder`: a copy of its entry; empty if it has none."""
     recorded = recorded_in(provenance.read(folder))
     return {**recorded, "splits": list(manifest.splits)} if recorded else {}
 
 
 def recorded_in(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a provenance has of it; empty where there is none. Raises UserError if it is damaged."""
+    """The entry in a provenance; empty if there is none. Raises UserError if it is damaged."""
     recorded = (record or {}).get(KEY, {})
     if recorded and not _is_whole(recorded):
         raise UserError(
@@ -61,7 +62,7 @@ def recorded_in(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _is_whole(recorded: Any) -> bool:
-    """Whether a section has all that `of_pairs` writes, in its form."""
+    """Whether an entry has all keys that `of_pairs` writes, with values of the right types."""
     if not isinstance(recorded, dict):
         return False
     for name in ("roots", "splits"):
@@ -77,7 +78,7 @@ def _is_whole(recorded: Any) -> bool:
 
 
 def settings(manifest: Manifest) -> dict[str, Any]:
-    """The settings that decide what a pair is, beside `recorded_settings`."""
+    """The settings that decide the content of a pair, besides those of a fingerprint."""
     values = manifest.model_dump(mode="json", include={*SECTIONS})
     digests = {
         split: hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()
@@ -89,10 +90,10 @@ def settings(manifest: Manifest) -> dict[str, Any]:
 def check_same(
     folder: str, recorded: Mapping[str, Any], new: Mapping[str, Any], planned: Collection[str] = ()
 ) -> None:
-    """Raises UserError if pairs in `folder` have other captions, masks or splits than they now had.
+    """Raises UserError if pairs in `folder` have other captions, masks or splits than now.
 
-    new: `settings` of now. planned: splits whose pairs are compared one by one elsewhere: they may
-    have grown.
+    new: the present `settings`. planned: splits that may have grown, since other code compares
+    their pairs one by one.
     """
     old = recorded.get("settings")
     if not old or not new:
@@ -124,8 +125,8 @@ def check_not_renamed(
 ) -> None:
     """Raises UserError if `folder` holds the pairs of a planned shard under another split's name.
 
-    splits: the manifest's; shards of these are others. A shard that is there under its own name is
-    no renamed one.
+    splits: the manifest's; shards of these splits are not renamed ones. Nor is a shard that exists
+    under its own name.
     """
     digests = {
         name: (one.get("input_digest"), record.get("planned", {}).get(name, 0))
@@ -149,7 +150,7 @@ def check_not_renamed(
 
 
 def joined(old: Mapping[str, Any], new: Mapping[str, Any], planned: Collection[str]) -> Any:
-    """What is noted of a folder after a run. planned: the splits of the run."""
+    """The entry of a folder after a run. planned: the splits of the run."""
     if not new:
         return dict(old)
     was = old.get("settings", {}).get("split_file", {})
@@ -166,7 +167,7 @@ def joined(old: Mapping[str, Any], new: Mapping[str, Any], planned: Collection[s
 def note_other_root(
     folder: str, old: Mapping[str, Any], new: Mapping[str, Any], console: Console
 ) -> None:
-    """Says so where images now come from another place than those of earlier runs."""
+    """Prints a note if images now come from another folder than in earlier runs."""
     earlier = old.get("roots", [])
     others = [root for root in new.get("roots", []) if root not in earlier]
     if earlier and others:
@@ -177,7 +178,7 @@ def note_other_root(
 
 
 def note_other_splits(planned: Iterable[str], new: Mapping[str, Any], console: Console) -> None:
-    """Says of which splits a folder has shards that the manifest does not name (any more)."""
+    """Prints a note on splits of the folder's shards that the manifest does not name (any more)."""
     names = dict.fromkeys(split_of(name) for name in planned)
     others = [split for split in names if split not in new.get("splits", names)]
     if others:
@@ -188,7 +189,7 @@ def note_other_splits(planned: Iterable[str], new: Mapping[str, Any], console: C
 
 
 def note_missing(folder: str, splits: Sequence[str], limit: int | None, console: Console) -> None:
-    """Says of which splits `folder` has sequences of some pairs only."""
+    """Prints a note on splits for which `folder` has the sequences of only some pairs."""
     record = provenance.read(folder) or {}
     available = recorded_in(record).get("pairs", {})
     there = Counter[str]()
@@ -205,10 +206,10 @@ def note_missing(folder: str, splits: Sequence[str], limit: int | None, console:
 
 
 def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console: Console) -> None:
-    """Says which pairs of the data are no longer those that `folder` was made from.
+    """Prints a note on pairs of the data that changed since `folder` was made.
 
-    Only where the data lies where it lay: elsewhere it may be anything. And not where it takes long
-    to list: of more than MOST_COMPARED pairs, in an object store, and of videos, each of which has
+    It is skipped if the data has moved, since it may be other data, and if listing it would take
+    long: for more than MOST_COMPARED pairs, for an object store, and for videos, each of which has
     to be opened.
     """
     record = provenance.read(folder) or {}

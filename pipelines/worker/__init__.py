@@ -1,1 +1,1 @@
-"""Inside a worker: what it gets, the step of `build`, and how work on batches overlaps."""
+"""Inside a worker: its shards, the step of `build`, and the overlap of work on batches."""

@@ -25,12 +25,11 @@ Encode = Callable[[], Members]
 
 
 class Build(StagedStep):
-    """Pairs or stored sequences → training samples: what is not there yet is made on the way.
+    """Pairs or stored sequences → training samples; missing sequences and scores are computed.
 
-    Items may have what was found in them beside them, which goes into their samples. All networks
-    sit in one actor, so frames never leave it. makes: the steps before
-    tokenising that are to be done here, of `interpolate` and `score`. scorer: the name of the
-    weights that the scores are of.
+    Items may come with findings, which go into their samples. All networks are in one actor, so
+    frames never leave it. makes: the steps before tokenising that are done here, out of
+    `interpolate` and `score`. scorer: the name of the weights that made the scores.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Build(StagedStep):
             )
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """See `Interpolate.upcoming`."""
+        """Announces pairs that will be read; see `Interpolate.upcoming`."""
         if self.interpolate is not None:
             self.interpolate.upcoming(pairs)
 
@@ -89,7 +88,7 @@ class Build(StagedStep):
         return self.interpolate.read(_pairs(items))
 
     def compute(self, items: Items, inputs: list[Any]) -> list[Encode | RejectedPair]:
-        """What all networks make of items that were read: what encodes each."""
+        """Runs all networks on items that were read; a function for each that encodes it."""
         if self.interpolate is not None:
             computed = self.interpolate.compute(_pairs(items), inputs)
             return unless_rejected(self._interpolated, computed)
@@ -150,9 +149,9 @@ class Build(StagedStep):
         )
 
     def _similarities(self, scores: FrameScores | None, count: int) -> tuple[np.ndarray, str]:
-        """What keyframes are drawn from, float32 [2, captions, F], and what it is of.
+        """The scores that keyframes are drawn from, float32 [2, captions, F], and their kind.
 
-        Raises RejectedPair where it is missing.
+        Raises RejectedPair if they are missing.
         """
         if scores is None:
             if self.manifest.score.weights != NONE:
@@ -176,7 +175,7 @@ class Build(StagedStep):
     def _features(
         self, sequence: FrameSequence, keyframes: list[int]
     ) -> training_shards.Features | None:
-        """What the manifest asks for; None without a backbone. Raises RejectedPair."""
+        """The features that the manifest asks for; None without a backbone. Raises RejectedPair."""
         frames, last = sequence.frames, len(sequence.frames) - 1
         if self.feature_files is not None:
             return self.feature_files(sequence.pair, last)

@@ -1,8 +1,8 @@
-"""A step's batches on their way: the next is read and the last encoded while one is computed.
+"""Overlaps a step's batches: the next is read and the last encoded while one is computed.
 
-A network on a GPU leaves the processor free, so each stage has a thread there, and what is finished
-is written in the worker's own. On a CPU the network itself takes the cores that a worker has:
-batches go one after the other.
+A network on a GPU leaves the processor free, so there each stage has a thread of its own, and
+finished batches are written in the worker's main thread. On a CPU the network itself takes all
+cores of a worker, so batches go one after the other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Outcomes = Sequence[Outcome]
 class Batch:
     """Items that go through the step together.
 
-    needs_work: whether the step makes the outcomes. inputs: what is being read. computing: ends
-    when the network is done. outcomes: there, or being encoded. error: of either.
+    needs_work: whether the step makes the outcomes. inputs: the inputs, being read. computing: ends
+    when the network is done. outcomes: finished, or being encoded. error: of any of these stages.
     """
 
     items: Sequence[Item]
@@ -45,12 +45,12 @@ class Batch:
 
 
 class Pipeline:
-    """Takes a shard's batches in their order and gives their outcomes in the same order.
+    """Takes a shard's batches in order and yields their outcomes in the same order.
 
-    step: makes the step when first asked. overlaps: whether stages overlap; while one batch is
-    computed, two may be read, one encoded and one written then, and no more. recover: gives the
-    outcomes of items whose batch failed, in its place in the order. succeeded: called for a batch
-    that did not.
+    step: makes the step at the first call. overlaps: whether stages overlap; then, while one batch
+    is computed, at most two are read, one is encoded and one written. recover: returns the outcomes
+    of items whose batch failed; their place in the order stays. succeeded: called for each batch
+    that did not fail.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Pipeline:
         self._threads: dict[str, ThreadPoolExecutor] = {}
 
     def items(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, of which one more is read from its shard meanwhile."""
+        """The items; the next one is read from its shard in the background."""
         if not self._starts_threads():
             yield from items
             return
@@ -88,7 +88,7 @@ class Pipeline:
     def add(
         self, items: Sequence[Item], outcomes: Outcomes | None = None
     ) -> Iterator[tuple[Item, Outcome]]:
-        """Begins with a batch, or takes one whose outcomes are there; gives what is finished."""
+        """Starts a batch, or takes one with its outcomes; yields all that is finished."""
         batch = Batch(items, outcomes is None, outcomes=outcomes)
         if batch.needs_work and self._starts_threads():
             batch.inputs = self._threads["read"].submit(self._staged().read, items)
@@ -96,18 +96,18 @@ class Pipeline:
         yield from self._advance(1 if self._threads else 0)
 
     def flush(self) -> Iterator[tuple[Item, Outcome]]:
-        """Gives all that is under way."""
+        """Finishes and yields all batches in progress."""
         yield from self._advance(0)
         self._settle()
         yield from self._finish_but(0)
 
     def close(self) -> None:
-        """Forgets what is under way, once no thread is at it any more."""
+        """Drops all batches in progress, once no thread works on them."""
         for thread in self._threads.values():
             thread.shutdown(cancel_futures=True)
 
     def _advance(self, ahead: int) -> Iterator[tuple[Item, Outcome]]:
-        """Computes batches until only so many are ahead."""
+        """Computes batches until at most `ahead` are waiting."""
         while len(self._ahead) > ahead:
             self._settle()
             if self._behind and self._behind[-1].error is not None:
@@ -148,7 +148,7 @@ class Pipeline:
             batch.inputs = None
 
     def _finish_but(self, most: int) -> Iterator[tuple[Item, Outcome]]:
-        """Gives what was computed, in order, until so many batches are left."""
+        """Yields computed batches, in order, until at most `most` are left."""
         while len(self._behind) > most:
             yield from self._finish(self._behind.popleft())
 
@@ -171,7 +171,7 @@ class Pipeline:
         yield from zip(batch.items, outcomes, strict=True)
 
     def _starts_threads(self) -> bool:
-        """Whether stages overlap; the threads are there then."""
+        """Starts the threads if stages overlap; returns whether they do."""
         if not self._threads and self.overlaps and isinstance(self.step(), Staged):
             self._threads = {
                 name: ThreadPoolExecutor(1, name) for name in ("read", "compute", "encode")

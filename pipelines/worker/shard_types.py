@@ -1,4 +1,4 @@
-"""The classes of planned shards by what their JSON, which a worker gets, calls them."""
+"""The classes of planned shards, by the `type` in the JSON that a worker gets."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ SHARDS: dict[str, type[ShardPlan | ShardFromSequences | ShardWithFindings | Shar
 
 
 def shard_from_json(value: dict[str, Any]) -> Shard:
-    """A shard back from its JSON."""
+    """The shard that its JSON describes."""
     return SHARDS[value["type"]].from_json(value)

@@ -69,7 +69,7 @@ def test_all_folders_verify(fused: Path, stepwise: Path, prep: Command) -> None:
     for out, folders in ((fused, 1), (stepwise, 3)):
         done = prep("verify", out)
         assert done.returncode == 0, done.stdout
-        assert done.stdout.count("all well") == folders
+        assert done.stdout.count(": OK") == folders
 
 
 def test_masks_and_facts_go_the_whole_way(fused: Path, stepwise: Path) -> None:

@@ -26,7 +26,7 @@ def arguments(command: str, root: Path, out: Path) -> list[str]:
 
 
 def digests(out: Path) -> dict[str, str]:
-    """Of the shards of both jobs and of the vocabulary."""
+    """Digests of the shards of both jobs and of the vocabulary."""
     files = [
         file for job in ("region_features", "entities") for file in out.glob(f"{job}/*.parquet")
     ]

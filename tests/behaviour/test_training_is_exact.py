@@ -117,10 +117,10 @@ def test_stopped_and_resumed_gives_the_same_weights(
     assert max(steps) < STEPS, "it was not stopped in time"
     if how is signal.SIGTERM:
         assert job.returncode == 1
-        assert "the same command goes on from there" in output
+        assert "the same command resumes from there" in output
     done = train(kind, shards, run)
     assert done.returncode == 0, done.stderr
-    assert "going on at step" in done.stderr
+    assert "resuming at step" in done.stderr
     name = f"checkpoints/{STEPS:06d}/model.safetensors"
     assert (run / name).read_bytes() == (whole / name).read_bytes()
     assert log(run) == log(whole)
@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert done.returncode == 0, done.stderr
     assert "passed over: " in done.stderr
     assert "000008" in done.stderr
-    assert "going on at step 6" in done.stderr
+    assert "resuming at step 6" in done.stderr
     name = "checkpoints/000008/model.safetensors"
     assert (run / name).read_bytes() == (whole / name).read_bytes()
 

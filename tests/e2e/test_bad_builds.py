@@ -98,7 +98,7 @@ def test_another_format_version(
     place = tmp_path / "out/sequences/provenance.json"
     record = json.loads(place.read_text())
     place.write_text(json.dumps({**record, "format_version": record["format_version"] - 1}))
-    message = f"reads {record['format_version']}. Make the folder anew"
+    message = f"reads {record['format_version']}. Run the command again"
     for command in ("interpolate", "score-frames", "build"):
         mistaken(prepare(command, *arguments(workspace, tmp_path / "out", synth_root)), message)
     for command in ("verify", "stats", "report"):

@@ -182,7 +182,7 @@ def test_a_moved_tokenizer_is_the_same(tmp_path: Path, vqgan: Path, shard: Path)
     ("more", "message"),
     [
         (["--set", "queries.k=-1"], "queries.k"),
-        (["--set", "decoder.heads=3"], "not in 3 even parts"),
+        (["--set", "decoder.heads=3"], "(16) has to be even and divisible by decoder.heads (3)"),
         (["--set", "vocabulary=nowhere.json"], "nowhere.json"),
         (["--set", "frames=pixels"], "Leave frames out with --init"),
         (["--set", "network={width: 128}"], "Leave network out with --init"),
@@ -231,7 +231,7 @@ def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path
             lambda run, pair: ["evaluate", "--predictions", "no.json", "--references", "x"],
             "no.json",
         ),
-        (lambda run, pair: ["evaluate", run, "--predictions", "no.json"], "stand against"),
+        (lambda run, pair: ["evaluate", run, "--predictions", "no.json"], "needs either"),
         (lambda run, pair: ["report", run.parent], "no run"),
     ],
 )
@@ -331,7 +331,7 @@ def test_it_is_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if line.strip()] == [
-        "cc-train: no-*.tar: no such file. Quote it, and look at the path"
+        "cc-train: no-*.tar: no such file. Check the path, and quote the pattern"
     ]
 
 

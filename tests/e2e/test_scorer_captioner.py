@@ -124,11 +124,11 @@ def test_features_of_others(out: Path, tmp_path: Path, synth_root: Path, prepare
 
 def test_mistakes_are_named(out: Path, tmp_path: Path, shards: str) -> None:
     words = {
-        "encoder.heads=5": "even parts",
-        "encoder.largest_grid=3": "not in whole squares",
+        "encoder.heads=5": "divisible by encoder.heads (5)",
+        "encoder.largest_grid=3": "features is not divisible by",
         "loop.grad_accum_steps=2": "cannot be accumulated",
         "loop.decay_epochs=null": "after how many steps",
-        "encoder.width=20": "CBR's 8 even parts",
+        "encoder.width=20": "not divisible by the 8 heads of CBR",
     }
     for change, message in words.items():
         assert message in train(out, tmp_path / "run", change, code=2), change

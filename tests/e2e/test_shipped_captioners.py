@@ -84,7 +84,7 @@ def test_masks_of_new_scenes_are_right(root: Path) -> None:
 
 
 def test_it_knows_that_it_knows_nothing(tmp_path: Path) -> None:
-    """Of noise its confidence is low, whatever it says."""
+    """For noise its confidence is low, whatever it says."""
     places = [str(tmp_path / name) for name in ("before.png", "after.png")]
     for place in places:
         pixels = np.random.default_rng(0).integers(0, 256, (112, 112, 3), np.uint8)

@@ -105,7 +105,7 @@ def test_a_store_that_stays_broken_ends_with_one_line(
 def test_no_keys_no_bucket_and_no_such_store(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"bucket does not exist\. Make the bucket first"):
+    with pytest.raises(UserError, match=r"bucket does not exist\. Create the bucket first"):
         storage.write_bytes("s3://other-bucket/x", b"x")
     with pytest.raises(UserError, match="nostore"):
         storage.read_bytes("nostore://bucket/x")

@@ -176,7 +176,7 @@ def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) 
         [*command[:-1], longer], capture_output=True, text=True, check=False, timeout=180
     )
     assert again.returncode == 0, again.stderr
-    assert f"going on at step {steps[-1]}" in again.stderr
+    assert f"resuming at step {steps[-1]}" in again.stderr
 
 
 def test_a_loader_worker_is_killed(tmp_path: Path, weights: Path, shards: str) -> None:

@@ -42,7 +42,7 @@ class Case:
             return dict(arrays)
 
     def frames(self) -> Arrays | None:
-        """Of padded images: the images in 8 bits and the frame, before and after the padding."""
+        """Arrays of padded images: the images in 8 bits and the frame, before and after padding."""
         path = self.folder / self.file.replace(".npz", "_io.npz")
         if not path.exists():
             return None

@@ -21,6 +21,7 @@ BESIDE = sorted(
 )
 MOST_UNNAMED = 6  # arguments by position, without self
 VAGUE = {"found", "said", "told", "kept", "made", "given", "dice", "wanted"}
+NOUNLESS = ("Of ", "Those ", "Whose ")
 FORBIDDEN = {
     "cc_prep": {"pipelines", "cc_train", "ray", "click"},
     "pipelines": {"cc_train"},
@@ -94,6 +95,19 @@ def test_unnamed_arguments_are_seen() -> None:
     ]
 
 
+def nounless_docstrings(tree: ast.AST) -> list[str]:
+    """Docstrings that make sense only after the function's name, such as "Of the next word"."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = (ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds))
+    return [text.splitlines()[0] for text in texts if text.startswith(NOUNLESS)]
+
+
+def test_nounless_docstrings_are_seen() -> None:
+    """Keeps away: a check that sees nothing, or that forbids "Offsets"."""
+    text = '"""Of a module."""\nclass A:\n  """Offsets."""\n  def b(self):\n    """Those of b."""\n'
+    assert nounless_docstrings(ast.parse(text)) == ["Of a module.", "Those of b."]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_house_rules(path: Path) -> None:
     text = path.read_text()
@@ -103,6 +117,7 @@ def test_house_rules(path: Path) -> None:
     assert text.count("\n") <= 400
     assert long_functions(tree) == []
     assert vague_locals(tree) == []
+    assert nounless_docstrings(tree) == []
     assert unnamed_arguments(tree) == []
 
 
@@ -171,6 +186,7 @@ def test_tests_and_benchmarks_are_short(path: Path) -> None:
     assert text.count("\n") <= 400
     assert long_functions(tree) == []
     assert vague_locals(tree) == []
+    assert nounless_docstrings(tree) == []
     if path.is_relative_to(ROOT / "benchmarks"):
         assert unnamed_arguments(tree) == []
 

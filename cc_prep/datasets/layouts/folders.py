@@ -49,9 +49,9 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
 
 
 def pairs_for_split_file(manifest: Manifest) -> list[ImagePair]:
-    """The same with the ids that they have in a split file. Raises UserError.
+    """All pairs, with the ids that a split file uses for them. Raises UserError.
 
-    There the pair's folder is a part of an id: the same name may stand in several.
+    Such an id includes the pair's folder, since several folders may hold the same name.
     """
     listed = [
         replace(pair, id=f"{place}{pair.id}")
@@ -62,7 +62,7 @@ def pairs_for_split_file(manifest: Manifest) -> list[ImagePair]:
 
 
 def _places(manifest: Manifest, any_name: bool = False) -> list[str]:
-    """Where pairs lie: "" for the root, else `split/` for each split that has a folder.
+    """The folders of pairs: "" for the root, else `split/` for each split that has a folder.
 
     any_name: where no split has one, each folder with pairs: the splits of a split file need not be
     named like the folders that were split. Raises UserError where there is none.

@@ -87,7 +87,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Splits that the manifest does not name, and pairs of images that stand there twice."""
+    """Splits that the manifest does not name, and pairs of images that occur twice."""
     image_pairs = every_pair(manifest)
     counts = Counter(pair.split for pair in image_pairs)
     problems = [
@@ -121,7 +121,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
         differing = [f for f in COLUMNS if getattr(earlier, f) != getattr(pair, f)]
         if differing:
             raise UserError(
-                f"{place}: row {number}: {pair.id!r} stands in an earlier row "
+                f"{place}: row {number}: {pair.id!r} is in an earlier row "
                 f"with another {differing[0]}",
                 "Give each pair its own id",
             )
@@ -141,7 +141,7 @@ def _once(
         same = name == "kind" and KINDS.get(value.lower()) == KINDS.get(there.lower())
         if value and there and value != there and not same:
             raise UserError(
-                f"{place}: row {number}: {id!r} stands in an earlier row with another {name}",
+                f"{place}: row {number}: {id!r} is in an earlier row with another {name}",
                 "Give each pair its own id",
             )
         values[name] = value or there
@@ -168,7 +168,7 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
         id, group = _pair(manifest, place, number, row).id, _text(row, column)
         if group and group_of.setdefault(id, group) != group:
             raise UserError(
-                f"{place}: row {number}: {id!r} stands in an earlier row with another {column}",
+                f"{place}: row {number}: {id!r} is in an earlier row with another {column}",
                 "Give each pair one group",
             )
     if not group_of:
@@ -269,7 +269,7 @@ def csv_rows(text: str) -> list[dict[str, Any]]:
     """The rows of a CSV by the names in its header. Raises csv.Error, which names the line.
 
     They are separated as the header is: by commas, or by the semicolons or tabs that spreadsheets
-    write in some languages. The line `sep=;`, which tells Excel so, may stand before the header.
+    write in some languages. The line `sep=;`, which tells Excel so, may precede the header.
     """
     text = EXCEL_HINT.sub("", text, count=1)
     header = re.split("[\r\n]", text, maxsplit=1)[0]

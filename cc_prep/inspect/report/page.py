@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def write(path: str, target: str, samples: int = 24, progress: Progress = no_progress) -> int:
-    """Writes the page on all that lies in `path` to `target`; how many strips it shows.
+    """Writes the page on the content of `path` to `target`; returns the number of strips.
 
     Strips are spread evenly over the pairs. Raises UserError and DamagedShard.
     """
@@ -51,7 +51,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
     )
     main = sequence_folder or token_folder
     if main is None:
-        remedy = "Give the folder that the sequences lie in too"
+        remedy = "Give the folder of the sequences too"
         raise UserError(f"{path}: neither sequences nor training shards", remedy)
     record = values_without_folders(provenance.read(main) or {})
     decode, notice = _decoder(token_folder)

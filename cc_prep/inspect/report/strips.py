@@ -28,7 +28,7 @@ CLASS_COLOURS = ((86, 180, 233), (240, 228, 66), (213, 94, 0), (0, 158, 115), (2
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture of a strip as a data URI, with what stands below it."""
+    """A picture of a strip as a data URI, with the text below it."""
 
     image: str
     label: str

@@ -20,7 +20,7 @@ def keep_freed_memory() -> None:
     """For the rest of the process, keeps what is freed.
 
     Otherwise every large tensor goes back to the kernel, and the next one's pages are faulted in
-    and cleared anew: a seventh of a network's time (docs/performance.md). Does nothing where the C
+    and cleared again: a seventh of a network's time (docs/performance.md). Does nothing where the C
     library is another.
     """
     if sys.platform != "linux":

@@ -63,7 +63,7 @@ def has_onednn() -> bool:
 class Packed:
     """A linear layer for inference on few rows, its weights laid out once as oneDNN reads them.
 
-    Otherwise every product lays them out anew, which for a few rows takes longer than the product.
+    Otherwise every product lays them out again, which for a few rows takes longer than the product.
     Later changes of the weights are not seen. It is torch's own layer on a GPU, in other kinds of
     numbers, under autocast, and where torch has no oneDNN.
     """

@@ -107,7 +107,7 @@ def bias_table(window: int, heads: int) -> nn.Parameter:
 
 
 def bias_of(table: Tensor, window: int) -> Tensor:
-    """Of every query and key of a window: [(2w − 1)², heads] → [heads, w², w²]."""
+    """Bias of every query and key of a window: [(2w − 1)², heads] → [heads, w², w²]."""
     index = relative_position_index(window).to(table.device)
     return table[index.flatten()].view(*index.shape, -1).permute(2, 0, 1)
 

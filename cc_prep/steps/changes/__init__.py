@@ -1,4 +1,4 @@
-"""Changed places of an image pair, found without the truth: difference → clusters → masks.
+"""Changed regions of an image pair, found without the truth: difference → clusters → masks.
 
 Source: DAVIR, equations 2 and 3. What that paper leaves open is set by `manifest.Changes`;
 docs/changes.md gives the reasons.

@@ -14,7 +14,7 @@ NOISE = -1  # the label of points in no cluster
 
 @dataclass(frozen=True)
 class Cluster:
-    """Changed pixels that lie together.
+    """Changed pixels that are close together.
 
     pixels: bool [H, W]. strength: their summed difference.
     """
@@ -48,7 +48,7 @@ class Cluster:
 def labels(
     points: np.ndarray, eps: float, min_samples: int, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """The cluster of each point by DBSCAN, int64 [points]; NOISE for those in none.
+    """The cluster of each point by DBSCAN, int64 [points]; NOISE for points in no cluster.
 
     points: [points, 2]. eps: the radius of a neighbourhood, in the points' unit. min_samples: the
     weight that makes the middle of a neighbourhood a core point, itself included. Raises UserError
@@ -68,8 +68,8 @@ def clusters(
     """Clusters of the changed pixels, the largest summed difference first.
 
     difference: float32 [H, W]. changed: bool [H, W]. eps: px. min_samples: changed pixels. cell:
-    pixels are put together in squares of this side, each as heavy as it has changed pixels; half
-    the time of DBSCAN over the pixels themselves, for the same clusters.
+    pixels are grouped into squares of this side, weighted by their number of changed pixels; this
+    takes half the time of DBSCAN over the pixels, for the same clusters.
     """
     height, width = changed.shape
     rows, columns = -(-height // cell), -(-width // cell)

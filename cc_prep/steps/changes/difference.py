@@ -1,4 +1,4 @@
-"""How much each pixel of a pair differs, in levels of 8-bit Lab, with and without tolerance."""
+"""The difference of each pixel of a pair, in levels of 8-bit Lab, with and without tolerance."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def plain(before: np.ndarray, after: np.ndarray, blur: float) -> np.ndarray:
 def tolerant(before: np.ndarray, after: np.ndarray, radius: int) -> np.ndarray:
     """A difference that forgives shifts of up to `radius` px, float32 [H, W] in 0 … 255.
 
-    It is how far a value lies outside the range that the other image takes within the radius, the
-    larger of both ways and the largest of the Lab channels. A camera that moves a little therefore
-    marks no edges. The rim of a real change is lost as well.
+    It is the distance of a value from the range of the other image within the radius: the maximum
+    over both directions and over the Lab channels. So a small move of the camera marks no edges.
+    The rim of a real change is lost as well.
     """
     one, other = (_lab(image, TOLERANT_BLUR) for image in (before, after))
     disc = disc_of(radius)
@@ -41,7 +41,7 @@ def tolerant(before: np.ndarray, after: np.ndarray, radius: int) -> np.ndarray:
 
 
 def disc_of(radius: int) -> np.ndarray:
-    """The pixels within `radius` px of the middle one, as OpenCV's morphology takes them."""
+    """The pixels within `radius` px of the middle one, as a kernel for OpenCV's morphology."""
     return cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
 
 

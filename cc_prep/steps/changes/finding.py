@@ -22,10 +22,10 @@ REFERENCE_AREA = 224 * 224
 def find(
     before: np.ndarray, after: np.ndarray, settings: Changes, segmenter: Segmenter
 ) -> FoundChange:
-    """What changed between two images, uint8 [H, W, 3] RGB of one size.
+    """The change between two images, uint8 [H, W, 3] RGB of one size.
 
-    Where more than `most_share` of the image would be marked, as after a change of light, nothing
-    is marked at all.
+    If more than `most_share` of the image would be marked, as after a change of light, nothing is
+    marked at all.
     """
     height, width = before.shape[:2]
     changed, candidates = find_clusters(before, after, settings)
@@ -43,9 +43,9 @@ def find(
 def find_clusters(
     before: np.ndarray, after: np.ndarray, settings: Changes
 ) -> tuple[np.ndarray, list[Cluster]]:
-    """Which pixels changed, bool [H, W], and the clusters of them that are large enough.
+    """Changed pixels, bool [H, W], and the clusters of them that are large enough.
 
-    The largest summed difference is first, and `top` of them are left.
+    At most `top` clusters are returned, the largest summed difference first.
     """
     plain = difference.plain(before, after, settings.blur)
     if not settings.tolerance:
@@ -68,16 +68,16 @@ def find_clusters(
 
 
 def grown(cluster: Cluster, changed: np.ndarray, radius: int) -> Cluster:
-    """A cluster with the changed pixels within `radius` px: the rim that the tolerance took."""
+    """A cluster with the changed pixels within `radius` px, since the tolerance removed its rim."""
     near = cv2.dilate(cluster.pixels.astype(np.uint8), difference.disc_of(radius)) > 0
     return Cluster(cluster.pixels | (near & changed), cluster.strength)
 
 
 def core(cluster: Cluster, difference: np.ndarray, relative: float) -> Cluster:
-    """A cluster without its pixels that differ little for it: shadows, reflections, blurred edges.
+    """A cluster without its pixels of small difference: shadows, reflections, blurred edges.
 
-    difference: float32 [H, W]. relative: a pixel stays that has so large a share of the cluster's
-    90th percentile.
+    difference: float32 [H, W]. relative: a pixel stays if its difference is at least this share of
+    the cluster's 90th percentile.
     """
     least = relative * np.percentile(difference[cluster.pixels], TYPICAL)
     return Cluster(cluster.pixels & (difference >= least), cluster.strength)
@@ -88,9 +88,9 @@ def accepted(
 ) -> tuple[np.ndarray, list[Region]]:
     """The union of the masks that fit their clusters, bool [H, W], and a record of each cluster.
 
-    masks: bool [2, clusters, H, W], in before and in after. A mask fits whose intersection with its
-    cluster over their union is at least `tau`. Where neither fits, the filled cluster takes their
-    place: with no mask the pair would silently count as unchanged.
+    masks: bool [2, clusters, H, W], in before and in after. A mask fits if its intersection over
+    union with its cluster is at least `tau`. If neither mask fits, the filled cluster is used
+    instead: without any mask the pair would silently count as unchanged.
     """
     union = np.zeros(candidates[0].pixels.shape, bool)
     regions = []
@@ -114,6 +114,6 @@ def accepted(
 
 
 def iou(one: np.ndarray, other: np.ndarray) -> float:
-    """Intersection over union of two bool [H, W]; 1 where both are empty."""
+    """Intersection over union of two masks, bool [H, W]; 1 if both are empty."""
     union = int((one | other).sum())
     return int((one & other).sum()) / union if union else 1.0

@@ -1,4 +1,4 @@
-"""What makes an object's mask of a cluster: the filled cluster, SAM, or the cluster as it is."""
+"""Segmenters make an object's mask of a cluster: the filled cluster, SAM, or the cluster itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOSING_RADIUS = 2  # px of the closing before holes are filled: a disc of 5 px
 
 
 class Segmenter(Protocol):
-    """One method, so that another segmenter needs nothing else."""
+    """The interface of a segmenter: one method."""
 
     def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
         """The mask of each cluster in each image, bool [images, clusters, H, W].
@@ -44,10 +44,10 @@ class Fill:
 
 
 class Sam:
-    """`sam`: transformers' SamModel from a local folder, asked with the box and its centre.
+    """`sam`: transformers' SamModel from a local folder, prompted with the box and its centre.
 
-    device: `cpu` or `cuda`. Raises UserError without transformers, or where the folder holds
-    another model.
+    device: `cpu` or `cuda`. Raises UserError without transformers, or if the folder holds another
+    model.
     """
 
     def __init__(self, folder: Located, device: str) -> None:
@@ -83,7 +83,7 @@ class Sam:
         return result
 
     def _prompts(self, inputs: Any) -> dict[str, Any]:
-        """What the model takes; the processor gives boxes and points in float64."""
+        """The model's arguments; the processor's float64 boxes and points become float32."""
         prompts = {
             name: inputs[name].to(self.device).float()
             for name in ("pixel_values", "input_boxes", "input_points")
@@ -100,7 +100,7 @@ def make(settings: Changes, weights: Located | None, device: str) -> Segmenter:
 
 
 def filled(pixels: np.ndarray) -> np.ndarray:
-    """A cluster bool [H, W] with small gaps closed and what its outline surrounds filled."""
+    """A cluster, bool [H, W], with small gaps closed and the area inside its outline filled."""
     closed = cv2.morphologyEx(pixels.astype(np.uint8), cv2.MORPH_CLOSE, disc_of(CLOSING_RADIUS))
     outlines, _ = cv2.findContours(closed, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
     drawn = np.zeros_like(closed)

@@ -65,10 +65,10 @@ def _phrases(document: Any) -> list[str]:
 
 
 def vocabulary(phrases: Iterable[Sequence[str]], min_count: int) -> dict[str, int]:
-    """In how many pairs' captions each phrase stands, without phrases of fewer than `min_count`.
+    """The number of pairs whose captions have each phrase; phrases below `min_count` are left out.
 
-    phrases: of each pair, all its captions together. How many captions of one pair have a phrase
-    says nothing of other pairs, so they count once.
+    phrases: the phrases of each pair, from all its captions. A phrase counts once for a pair,
+    however many captions of the pair have it.
     """
     counts = Counter(phrase for of_pair in phrases for phrase in dict.fromkeys(of_pair))
     return {phrase: count for phrase, count in sorted(counts.items()) if count >= min_count}

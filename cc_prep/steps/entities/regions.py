@@ -1,4 +1,4 @@
-"""Changed regions as vectors: what a retriever compares, of before and of after."""
+"""Changed regions as vectors, one in before and one in after, which retrievers compare."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Encoder(Protocol):
     """Regions of an image → vectors of unit length, so that a product is their cosine."""
 
     def __call__(self, image: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """float32 [regions, D] of uint8 [H, W, 3] RGB and bool [regions, H, W]."""
+        """Vectors float32 [regions, D]. image: uint8 [H, W, 3] RGB. masks: bool [regions, H, W]."""
         ...
 
 
 def region_masks(change: FoundChange, most: int) -> np.ndarray:
-    """The strongest regions, bool [regions, H, W]: what is marked within each one's box.
+    """Masks of the strongest regions, bool [regions, H, W]: the marked pixels in each one's box.
 
-    The whole box where nothing in it is marked, as where a segmenter's mask lies beside it.
+    If none is marked, since a segmenter's mask is beside the box, the whole box is the mask.
     """
     masks = np.zeros((min(most, len(change.regions)), change.height, change.width), bool)
     for mask, region in zip(masks, change.regions, strict=False):
@@ -50,7 +50,7 @@ def vectors(
 
 
 class LabHistograms:
-    """Colours of a region: square roots of the shares of its pixels in each bin of Lab.
+    """The colours of a region: square roots of the shares of its pixels in each bin of Lab.
 
     The cosine of two such vectors is their Bhattacharyya coefficient.
     """
@@ -68,8 +68,8 @@ class LabHistograms:
 class GridFeatures:
     """The mean of EfficientNet-Lite0's features over a region, on the grid of 1/8 of the image.
 
-    Colour and fine shape are in its first channels, what a thing is in the last; each level counts
-    the same. file: the network's weights. device: `cpu` or `cuda`.
+    The first channels describe colour and fine shape, the last ones the kind of thing; each level
+    has the same weight. file: the network's weights. device: `cpu` or `cuda`.
     """
 
     def __init__(self, file: Located, device: str) -> None:
@@ -125,9 +125,9 @@ class ClipImages:
 def view(image: np.ndarray, mask: np.ndarray, kind: str, grow: float) -> np.ndarray:
     """The picture of a region that an image tower sees, uint8 [h, w, 3].
 
-    kind: `crop`, the region's box grown by the share `grow`; `dimmed`, the same with what lies
-    around the mask faded to the mean colour; `masked`, the whole image times the soft mask, as the
-    paper writes it, which leaves black around the region.
+    kind: `crop`, the region's box enlarged by the share `grow`; `dimmed`, the same crop with the
+    surroundings of the mask faded to the mean colour; `masked`, the whole image times the soft
+    mask, as in the paper, which leaves black around the region.
     """
     height, width = mask.shape
     soft = cv2.GaussianBlur(mask.astype(np.float32), (0, 0), GROUND_SIGMA * max(height, width))
@@ -167,7 +167,7 @@ def make(settings: Entities, weights: Located | None, device: str) -> Encoder:
 
 
 def embeddings(output: Any) -> np.ndarray:
-    """float32 [N, D] of what a tower of CLIP returns, in transformers 5 a record with them."""
+    """Vectors float32 [N, D] of the output of a CLIP tower, which is a record in transformers 5."""
     tensor = getattr(output, "pooler_output", output)
     result: np.ndarray = tensor.float().cpu().numpy()
     return result

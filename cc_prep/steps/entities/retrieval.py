@@ -15,8 +15,8 @@ from cc_prep.formats.entities import Entity
 class RegionVectors:
     """A pair's regions as vectors of unit length, float32 [regions, D] each.
 
-    scene: the id of what the pair shows, in the training data; None outside of it. phrases: of a
-    training pair's captions.
+    scene: the id of the scene of a training pair; None for other pairs. phrases: of a training
+    pair's captions.
     """
 
     key: str
@@ -27,15 +27,15 @@ class RegionVectors:
 
 
 class Retriever(Protocol):
-    """The phrases that fit a pair, the best first."""
+    """A function that returns the phrases that fit a pair, best first."""
 
     def __call__(self, pair: RegionVectors) -> list[Entity]: ...
 
 
 class ByText:
-    """Phrases whose vector is nearest to a region's, in before or in after.
+    """Retrieves the phrases whose vector is nearest to a region's, in before or in after.
 
-    texts: float32 [phrases, D] of unit length. k: phrases of each region and image.
+    texts: float32 [phrases, D] of unit length. k: number of phrases for each region and image.
     """
 
     def __init__(self, phrases: Sequence[str], texts: np.ndarray, k: int) -> None:
@@ -48,12 +48,12 @@ class ByText:
 
 
 class ByNeighbours:
-    """Phrases that the most similar training regions vote for.
+    """Retrieves the phrases that the most similar training regions vote for.
 
-    A region is as similar to another as both images are: the mean of two cosines. The `neighbours`
-    most similar ones vote for the phrases of their captions, each with a weight that falls with the
-    distance. A score is a phrase's share of the votes times its rarity, from 0 to 1, as inverse
-    document frequency has it over training regions: a phrase that many can vote for says little.
+    The similarity of two regions is the mean of two cosines, in before and in after. The
+    `neighbours` most similar regions vote for the phrases of their captions, with weights that fall
+    with the distance. A score is a phrase's share of the votes times its rarity, 0 to 1, which is
+    its inverse document frequency over training regions: a phrase of many regions says little.
     Pairs of the same scene never vote, but count for the rarity.
 
     known: training pairs. vocabulary: phrases that can be voted for.
@@ -108,8 +108,8 @@ class ByNeighbours:
 def union_of_best(scores: Iterable[np.ndarray], names: Sequence[str], k: int) -> list[Entity]:
     """The `k` best of each row of scores, all in one list, the best first.
 
-    A phrase that several rows name has its best score. Phrases of equal score are in the order of
-    `names`. What scores 0 or less in a row is not among its best.
+    A phrase of several rows has the best of its scores. Phrases of equal score are in the order of
+    `names`. A phrase that scores 0 or less in a row is not among its best.
     """
     best: dict[int, float] = {}
     for row in scores:
@@ -121,7 +121,7 @@ def union_of_best(scores: Iterable[np.ndarray], names: Sequence[str], k: int) ->
 
 
 def _rarity(votes: Sequence[Sequence[int]], phrases: int) -> np.ndarray:
-    """1 for a phrase that one region can vote for, nearly 0 for one that all can, [phrases]."""
+    """Rarity of each phrase, [phrases]: 1 if one region can vote for it, nearly 0 if all can."""
     counts = np.bincount([i for names in votes for i in names], minlength=phrases)
     total = 1 + len(votes)
     rarity: np.ndarray = np.log(total / np.maximum(counts, 1)) / np.log(max(total, 2))

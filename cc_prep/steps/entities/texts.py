@@ -13,9 +13,9 @@ BATCH = 64  # phrases that the tower takes at a time
 
 
 def encode(phrases: Sequence[str], folder: Located, template: str, device: str) -> np.ndarray:
-    """float32 [phrases, D] of unit length, of `template` with each phrase in place of its braces.
+    """Vectors float32 [phrases, D], of unit length, of `template` with each phrase in its braces.
 
-    Raises UserError without transformers, or where the folder holds another model.
+    Raises UserError without transformers, or if the folder holds another model.
     """
     import torch
 

@@ -1,1 +1,1 @@
-"""Scores of captions against references: a module a measure."""
+"""Scores of captions against references: one module for each measure."""

@@ -1,4 +1,4 @@
-"""CIDEr: how much a caption says what its references agree on, by tf-idf weighted n-grams.
+"""CIDEr: the agreement of a caption with its references, by tf-idf weighted n-grams.
 
 This computes what the official scorer (coco-caption, pycocoevalcap) calls CIDEr. It is the variant
 that Vedantam et al. (CVPR 2015) call CIDEr-D: n-grams of 1 to 4 words, each count clipped to that
@@ -25,7 +25,7 @@ SCALE = 10.0
 def cider(
     references: Mapping[str, Sequence[str]], candidates: Mapping[str, str]
 ) -> tuple[float, dict[str, float]]:
-    """The mean score, 0 to 10, and that of each id, of tokenised captions.
+    """The mean score of tokenised captions, 0 to 10, and the score of each id.
 
     Both have the same ids; document frequencies are counted in `references`.
     """
@@ -58,9 +58,10 @@ def _counts(captions: Sequence[Sequence[str]], n: int) -> csr_array:
 
 
 def _cosines(counts: csr_array, owner: np.ndarray) -> np.ndarray:
-    """Of each reference with its candidate, [references].
+    """Cosine of each reference with its candidate, [references].
 
-    counts: the candidates' rows, then the references'. owner: each reference's candidate, rising.
+    counts: rows of the candidates, then of the references. owner: the number of each reference's
+    candidate, ascending.
     """
     items = counts.shape[0] - len(owner)
     of_references = counts[items:]

@@ -2,7 +2,7 @@
 
 Predictions are read as
     COCO's results           [{"image_id": …, "caption": …}]   (also CLIP4IDC's hyp_ep_*.json)
-    the same of own pairs    [{"before": …, "after": …, "caption": …}]
+    results by images        [{"before": …, "after": …, "caption": …}]
     an object                {id: caption}
     ProCap's                 {"results": {name: [{"sentence": …}]}}
     SCORER's                 a folder with sc_results.json and nsc_results.json
@@ -53,7 +53,7 @@ class Item:
 
     @property
     def name(self) -> str:
-        """What files call it."""
+        """The name of the pair in files."""
         return self.image_id or self.id
 
 
@@ -87,7 +87,7 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
 
 
 def _of_images(names: Mapping[str, Any]) -> str:
-    """What a pair is called by its two images: its id, where its data set gives it none."""
+    """The id of a pair for which its data set gives none, made from the names of its two images."""
     both = [names.get(side) for side in ("before", "after")]
     return " ".join(map(str, both)) if all(both) else ""
 
@@ -102,7 +102,7 @@ def _aliases(image_id: str) -> list[str]:
 
 
 def check_apart(out: Path, places: Sequence[str]) -> None:
-    """Raises UserError for files that are given and that an evaluation in `out` would replace.
+    """Raises UserError for input files that an evaluation in `out` would replace.
 
     places: of predictions and references, as `read_predictions` and `read_references` take them.
     """
@@ -164,11 +164,12 @@ def matched(
     predicted_only: bool = False,
     uncaptioned: Sequence[Item] = (),
 ) -> tuple[dict[str, str], list[Item]]:
-    """Predictions by the items' own ids, and the items that they are of.
+    """Predictions by the items' own ids, and the items that have a prediction.
 
     A name of a pair is its key, its official id, or an alias that no other pair has. uncaptioned:
-    pairs without references, whose predictions are left out. Raises UserError for a prediction of
-    no pair, for two of one, and, unless `predicted_only`, for a pair without.
+    pairs without references, whose predictions are left out. Raises UserError for a prediction
+    that belongs to no pair, for two predictions of one pair, and, unless `predicted_only`, for a
+    pair without a prediction.
     """
     names, not_scored = _names(items), _names(uncaptioned)
     captions: dict[str, str] = {}
@@ -200,7 +201,7 @@ def matched(
 
 
 def _without_prefix(name: str) -> str:
-    """The id that a name of an image file in CLEVR-Change stands for; other names as they are.
+    """The id of a pair, for the name of an image file in CLEVR-Change; other names are unchanged.
 
     `CLEVR_semantic_000001.png` → `000001.png`; `CLEVR_nonsemantic_000001.png` → `000001.png_n`.
     """
@@ -228,7 +229,7 @@ def _names(items: Sequence[Item]) -> dict[str, str]:
 def read_references(place: str) -> list[Item]:
     """Items from COCO's annotation format, or a JSON object of lists. Raises UserError.
 
-    What stands beside an image of `cc-prep references` (kind, change type) becomes groups.
+    The kind and the change type that `cc-prep references` adds to an image become groups.
     """
     captioned = [meta for meta in _referenced(place, _json(place)) if meta["captions"]]
     if not captioned:
@@ -237,15 +238,19 @@ def read_references(place: str) -> list[Item]:
 
 
 def read_uncaptioned(place: str) -> list[Item]:
-    """The pairs that such a file has without captions: in the list of `cc-prep references`, as
-    images without annotations, or as empty lists. Raises UserError.
+    """The pairs without captions in a file of references. Raises UserError.
+
+    They are in the list of `cc-prep references`, images without annotations, or empty lists.
     """
     content = _json(place)
     uncaptioned = [meta for meta in _referenced(place, content) if not meta["captions"]]
     if "annotations" in content:
         listed = content.get(coco.WITHOUT_CAPTIONS, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
-            raise UserError(f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids", "Make it anew")
+            raise UserError(
+                f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids",
+                "Run cc-prep references again",
+            )
         there = {meta["key"] for meta in uncaptioned}
         uncaptioned += [{"key": id} for id in listed if id not in there]
     return items(uncaptioned)
@@ -278,11 +283,11 @@ def _referenced(place: str, content: Any) -> list[dict[str, Any]]:
 
 
 def with_types(items: Sequence[Item], place: str) -> list[Item]:
-    """The items in the groups of a type mapping, {type: [image ids]}.
+    """The items with the groups of a type mapping, {type: [image ids]}.
 
     The mapping may call a pair by any name that `matched` takes. A changed pair that it does not
     have counts for all changed pairs and for no type. Raises UserError for a file that is no
-    mapping, or that has not one of the changed pairs.
+    mapping, or that has none of the changed pairs.
     """
     mapping = _json(place)
     if not isinstance(mapping, dict) or not all(isinstance(v, list) for v in mapping.values()):
@@ -332,7 +337,7 @@ def with_facts(items: Sequence[Item], place: str) -> list[Item]:
 
 
 def _require_same_type(item: Item, place: str) -> None:
-    """Raises UserError where an item's groups say another type of change than its facts."""
+    """Raises UserError if an item's groups and its facts disagree about the type of change."""
     assert item.facts is not None
     types = [group for group in item.groups if group != CHANGE]
     true = STILL if item.facts.type == FACT_TYPES[0] else item.facts.type
@@ -344,7 +349,7 @@ def _require_same_type(item: Item, place: str) -> None:
 
 
 def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> None:
-    """`predictions.json`, and SCORER's two files where some pairs are distractors by their id.
+    """Writes `predictions.json`, and SCORER's two files if the ids mark some pairs as distractors.
 
     predictions: captions by the items' own ids.
     """
@@ -363,7 +368,7 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
 
 
 def write_references(place: Path, items: Sequence[Item]) -> None:
-    """The items' references in COCO's annotation format."""
+    """Writes the items' references in COCO's annotation format."""
     facts = [
         {
             **item.own,
@@ -383,6 +388,6 @@ def _json(place: str) -> Any:
     try:
         return storage.read_json(place)
     except FileNotFoundError:
-        raise UserError(f"{place}: no such file", "Look at the path") from None
+        raise UserError(f"{place}: no such file", "Check the path") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error})", "Give a JSON file") from None

@@ -1,9 +1,9 @@
 """METEOR 1.5 through the Java program that pycocoevalcap carries.
 
-Its own wrapper hangs or dies on what captions may hold. Here one process scores all captions, runs
-in plain English whatever the machine's locale, its input holds no line breaks nor separators, and
-every wait ends. To start it takes some eight seconds, so it stays for the next call of this
-process, and ends with it.
+The wrapper of pycocoevalcap hangs or dies on some captions. Here one Java process scores all
+captions; it runs in an English locale on every machine, its input holds neither line breaks nor
+separators, and every wait has a timeout. It takes some eight seconds to start, so it is kept for
+the next call and ends with this process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_S, EACH_S = 120.0, 0.5  # what a start and a caption may take at most
 
 
 class Unavailable(Exception):
-    """A measure that cannot be had here, and why."""
+    """A measure is not available on this machine; the message says why."""
 
 
 def meteor(
@@ -82,7 +82,7 @@ _running: _Server | None = None
 
 
 def _server(java: str) -> _Server:
-    """The process that runs already, or a new one: if it ended, or another Java is asked for."""
+    """The running process, or a new one if it has ended or another Java is needed."""
     global _running
     if _running and (_running.java != java or _running.process.poll() is not None):
         _stop()

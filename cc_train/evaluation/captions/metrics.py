@@ -4,9 +4,9 @@ Conventions: Penn-Treebank tokens, lower-cased, without punctuation; BLEU over t
 closest reference length; ROUGE-L with β = 1.2; everything × 100. CIDEr is what the official scorer
 calls CIDEr, which is CIDEr-D: n-grams of 1 to 4 words, counts clipped to those of the reference, a
 Gaussian penalty on the difference in length (σ = 6), a factor of 10, and document frequencies from
-the references of the evaluated items. So CIDEr of identical captions may reach 1000. Of an empty
-prediction every score is 0, but ROUGE-L against a reference without words, such as "…": it is 100,
-as the official scorer has it.
+the references of the evaluated items. So CIDEr of identical captions may reach 1000. An empty
+prediction scores 0 everywhere, with one exception: ROUGE-L against a reference without words, such
+as "…", is 100, as in the official scorer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CONVENTIONS = (
 class Scores:
     """Scores by measure, × 100: CIDEr from 0 to 1000, all others from 0 to 100.
 
-    corpus: of all items together. items: of each id. left_out: why a measure is not there.
-    signature: see `cc_train.evaluation.signature`; empty where nobody asked for it.
+    corpus: scores of all items together. items: scores of each id. left_out: why a measure is
+    missing. signature: see `cc_train.evaluation.signature`; empty unless it was requested.
     """
 
     corpus: dict[str, float] = field(default_factory=dict)
@@ -89,16 +89,16 @@ def score(
 
 
 def score_tokens(tokens: Tokens, measures: Sequence[str] = ORDER) -> Scores:
-    """Scores of what `tokenised` gave."""
+    """Scores of tokens that `tokenised` returned."""
     return score_groups(tokens, {"total": set(tokens[1])}, measures)["total"]
 
 
 def score_groups(
     tokens: Tokens, groups: Mapping[str, Collection[str]], measures: Sequence[str] = ORDER
 ) -> dict[str, Scores]:
-    """Scores of each group of ids by itself; what runs in Java is asked once for all.
+    """Scores of each group of ids by itself; each Java program runs once for all groups.
 
-    A measure that cannot be had here stands in `left_out` of every group, with the reason.
+    A measure that is not available is in `left_out` of every group, with the reason.
     """
     by_group = {}
     for name, ids in groups.items():

@@ -1,7 +1,7 @@
 """The Penn-Treebank tokenizer of Stanford CoreNLP as the official caption scores use it.
 
-Lower-cased, without punctuation. This one needs no Java; what it agrees with the Java one on is
-measured by tests/parity/test_ptb.py. It covers what captions in English hold, and no more.
+Tokens are lower-cased, without punctuation. This one needs no Java; tests/parity/test_ptb.py
+measures how far the two agree. It covers English captions, and nothing beyond.
 """
 
 from __future__ import annotations

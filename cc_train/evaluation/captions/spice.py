@@ -1,4 +1,4 @@
-"""SPICE through pycocoevalcap, where Java and the parser's models are there."""
+"""SPICE through pycocoevalcap, if Java and the parser's models are installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def spice(
 ) -> tuple[list[float], dict[str, float]]:
     """Corpus score of each group of ids, and the score of each item, of tokenised captions.
 
-    Scores are from 0 to 1. Nothing is downloaded: the models have to lie where pycocoevalcap puts
+    Scores are from 0 to 1. Nothing is downloaded: the models have to be where pycocoevalcap puts
     them. Raises Unavailable without them or Java, or if its process fails.
     """
     find_java()

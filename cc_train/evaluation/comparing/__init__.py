@@ -1,1 +1,1 @@
-"""What stands behind `cc-train compare`: rows of several runs and of papers; the bootstrap."""
+"""The implementation of `cc-train compare`: rows of several runs and of papers; the bootstrap."""

@@ -1,4 +1,4 @@
-"""The paired bootstrap: how sure it is that one system has more of a measure than another."""
+"""The paired bootstrap: how certain it is that one system scores higher than another."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def gain(
     later: Sequence[Mapping[str, float]],
     rng: np.random.Generator,
 ) -> tuple[float, float, float]:
-    """How much more `later` has than `first`: the mean over pairs and runs, and its 95 % interval.
+    """How much higher `later` scores than `first`: mean over pairs and runs, 95 % interval.
 
-    first, later: of each run of a system the scores by pair; all runs are of the same pairs. The
-    pairs are drawn with replacement, the same ones for both systems, and of several runs also the
-    runs of each system, since a system is its training and not one of its seeds. Two systems of one
-    run each are compared over pairs alone.
+    first, later: the scores by pair of each run of a system; all runs cover the same pairs. Pairs
+    are drawn with replacement, the same ones for both systems. If a system has several runs, its
+    runs are drawn too, since a system is its training and not one of its seeds. Two systems with
+    one run each are compared over pairs alone.
     """
     ids = sorted(first[0])
     scores = [
@@ -45,7 +45,7 @@ def interval(scores: Sequence[float], rng: np.random.Generator) -> tuple[float, 
 
 
 def _over_runs(means: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """[resamples] of means [resamples, runs]: of runs drawn with replacement."""
+    """Means over runs that are drawn with replacement: [resamples, runs] → [resamples]."""
     count = means.shape[1]
     if count == 1:
         return means[:, 0]

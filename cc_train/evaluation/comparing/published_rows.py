@@ -11,7 +11,7 @@ from cc_train.evaluation.comparing.scored_rows import Row
 
 
 def of_dataset(dataset: str) -> list[Row]:
-    """The published figures of a data set's test split, a row a system.
+    """The published figures of a data set's test split, one row for each system.
 
     Raises UserError if there are none.
     """
@@ -31,7 +31,7 @@ def of_dataset(dataset: str) -> list[Row]:
 
 
 def unchecked(dataset: str, ours: Sequence[Row]) -> list[str]:
-    """Which rows of ours are under no protocol of the data set, in words.
+    """A note for each row of ours that follows no protocol of the data set.
 
     Raises UserError for a row of another data set's protocol.
     """

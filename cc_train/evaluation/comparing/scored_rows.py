@@ -42,13 +42,13 @@ MARKS = {
 class Row:
     """A system's scores by group and measure, × 100. pairs: by group.
 
-    items: CIDEr of each pair by its official id, where it is known. exact: 100 or 0 of each changed
-        pair whose facts are known: whether the caption is exactly right.
+    items: CIDEr of each pair by its official id, where it is known. exact: for each changed pair
+        whose facts are known, 100 if the caption is exactly right, else 0.
     folder: parts of the absolute path of an evaluated run; only its end is ever shown.
-    sources, marks, details: of published scores by group, where they stand, what the table shows
-        of them (see MARKS), and all that is known of them as JSON.
-    masks: in words, over which masks their scores are; empty where there are none.
-    signature: None of published scores, and of evaluations from before there were signatures.
+    sources, marks, details: for published scores, by group: where they are printed, what the table
+        shows besides them (see MARKS), and all that is known of them as JSON.
+    masks: which masks were scored, in words; empty where there are none.
+    signature: None for published scores, and for evaluations from before there were signatures.
     members: the runs of one system whose mean this row is. spread: their standard deviation by
         group and measure.
     """
@@ -70,11 +70,11 @@ class Row:
 
     @property
     def runs(self) -> tuple[Row, ...]:
-        """The runs that the row is of."""
+        """The runs of the row."""
         return self.members or (self,)
 
     def remarks(self, group: str) -> str:
-        """In words why a published row may mislead."""
+        """Why a published row may mislead, in words."""
         details = self.details.get(group, {})
         return " ".join(str(details[key]) for key in ("uncertain", "note") if key in details)
 
@@ -163,9 +163,9 @@ def _items(place: Path) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def distinct(rows: Sequence[Row]) -> list[Row]:
-    """The rows; those of one name are called by the end of their path that tells them apart.
+    """The rows with distinct names: rows of one name get as much of their path as tells them apart.
 
-    Where no path does, because a run was given twice, they are numbered.
+    Rows with the same path, because a run was given twice, are numbered.
     """
     by_name: dict[str, list[Row]] = {}
     for row in rows:

@@ -14,7 +14,7 @@ from cc_train.evaluation.comparing.scored_rows import Row
 def read(place: str) -> Row:
     """The row of a run, see `scored_rows.read`, or the mean of the runs of `NAME=RUN,RUN,…`.
 
-    Raises UserError for what is not there, and for runs that are not scored in the same way.
+    Raises UserError for a missing run, and for runs that are not scored in the same way.
     """
     name, equals, listed = place.partition("=")
     if not equals or Path(place).exists():

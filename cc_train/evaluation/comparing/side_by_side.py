@@ -16,7 +16,7 @@ from cc_train.evaluation.comparing.scored_rows import MARKS, MEASURES, Row
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one group, best CIDEr last. best: the one of `rows` that leads in each measure."""
+    """Rows of one group, best CIDEr last. best: the row that leads, by measure."""
 
     group: str
     measures: list[str]
@@ -24,13 +24,13 @@ class Table:
     best: dict[str, Row]
 
     def leads(self, row: Row, measure: str) -> bool:
-        """Whether this one of `rows` leads; a published row may have the name of one of ours."""
+        """Whether this very row leads; a published row may have the same name."""
         return self.best[measure] is row
 
 
 @dataclass(frozen=True)
 class Interval:
-    """How much more of a measure, × 100, `name` has than `other` over the same pairs.
+    """How much higher, × 100, `name` scores than `other` over the same pairs.
 
     measure: `exact` or CIDEr. difference: the mean over the pairs. low, high: its 95 % interval.
     """
@@ -54,7 +54,7 @@ def require_same(rows: Sequence[Row]) -> None:
 
 
 def _different(rows: Sequence[Row]) -> list[str]:
-    """In words which evaluations have another signature than the first that has one."""
+    """The evaluations whose signature differs from the first one's, in words."""
     ours = [row for row in rows if not row.sources]
     first = next((row for row in ours if row.signature is not None), None)
     if first is None or first.signature is None:
@@ -74,7 +74,7 @@ def _different(rows: Sequence[Row]) -> list[str]:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """A table a group that one of our rows has; without rows of ours, a table a group."""
+    """One table for each group of our rows; without rows of ours, one for every group."""
     ours = [row for row in rows if not row.sources] or rows
     names = evaluation.ranked({group for row in ours for group in row.groups})
     tables = []
@@ -93,8 +93,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
-    """Each later row against the first, by resampling the pairs that both have (paired bootstrap),
-    and the runs where a row is of several.
+    """The gains of each later row over the first, by the paired bootstrap.
+
+    It resamples the pairs that both rows have, and the runs of a row that has several.
 
     A pair's own CIDEr depends on the document frequencies of the whole evaluation, so only rows
     over exactly the same pairs are compared. The same seed gives the same intervals.
@@ -113,7 +114,10 @@ def _intervals(
     measure: str,
     rng: np.random.Generator,
 ) -> list[Interval]:
-    """Of the scores of pairs of each run by name of its row, each later row against the first."""
+    """Intervals of each later row against the first.
+
+    scored: for each row its name, and the scores by pair of each of its runs.
+    """
     if not scored:
         return []
     (other, first), *later = scored
@@ -162,7 +166,7 @@ def _on_masks(rows: Sequence[Row]) -> list[str]:
         return []
     notes = [
         "mIoU, mIoU-change and F1: of predicted masks, see docs/masks.md; faithful: share of the "
-        "captions of a change whose mask lies on what they name, see docs/chain.md"
+        "captions of a change whose mask covers what they name, see docs/chain.md"
     ]
     if len({*masked.values()}) > 1:
         listed = "; ".join(f"{name}: {masks}" for name, masks in masked.items())

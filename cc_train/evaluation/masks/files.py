@@ -28,7 +28,7 @@ MOST_LISTED = 3
 def score(predictions: str, references: str, classes: int | None = None) -> MaskScores:
     """The scores of the masks in one folder against those of the same names in another.
 
-    classes: how many there are, the unchanged one included; None tells 2 and 3 by the values.
+    classes: their number, with the unchanged one; None chooses 2 or 3 by the values.
     Raises UserError for a mask that is missing or unreadable, of another size than its reference,
     or with an unknown value.
     """
@@ -70,7 +70,7 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
 
 
 def _class_ids(place_of_value: dict[int, str], classes: int) -> dict[int, int]:
-    """Class ids by value. Raises UserError for a value that is none."""
+    """Class ids by value. Raises UserError for a value that is no class."""
     values = {*place_of_value}
     ids = {value: value for value in range(classes)} | RAW.get(classes, {})
     unknown = sorted(values - {*ids})
@@ -86,10 +86,10 @@ def _class_ids(place_of_value: dict[int, str], classes: int) -> dict[int, int]:
 def _pngs(folder: str) -> list[str]:
     """Names of the PNGs in a folder. Raises UserError."""
     if not storage.is_folder(folder):
-        raise UserError(f"{folder}: no such folder", "Look at the path")
+        raise UserError(f"{folder}: no such folder", "Check the path")
     names = sorted(storage.list_files(folder, ".png"))
     if not names:
-        raise UserError(f"{folder}: no PNG in it", "Give the folder that the masks lie in")
+        raise UserError(f"{folder}: no PNG in it", "Give the folder of the masks")
     return names
 
 

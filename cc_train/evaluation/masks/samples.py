@@ -19,11 +19,11 @@ from cc_train.evaluation.masks.segmentation import MaskCounter, MaskScores
 class SampleMasks:
     """Counts the masks of captions of samples, as far as both have one.
 
-    known: names of the classes that the captioner was trained on, whose number 1 is no other
-    data's; masks of samples with others are left out. Empty for a captioner that names none.
-    judged: of rendered samples, what `faithfulness.count` takes. left_out: how many masks of which
-    classes were left out. pngs: by key, with `keep`, the predicted mask, and the true one where it
-    was counted.
+    known: names of the classes that the captioner was trained on; masks of samples with other
+    classes are left out, since equal ids would mean different things. Empty for a captioner that
+    names none. judged: the rendered samples, for `faithfulness.count`. left_out: number of masks
+    left out, by classes. pngs: with `keep`, by key, the predicted mask, and the true one if it was
+    counted.
     """
 
     def __init__(self, known: tuple[str, ...] = (), keep: bool = False) -> None:
@@ -36,8 +36,8 @@ class SampleMasks:
     def add(self, entry: Entry, sample: TrainingSample, caption: Caption) -> None:
         """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
 
-        sample: what was read of `entry`. Raises UserError for a damaged mask, for classes that are
-        not those of the samples before it, and for a predicted class that its data does not have.
+        sample: the sample of `entry`. Raises UserError for a damaged mask, for other classes than
+        those of earlier samples, and for a predicted class that its data does not have.
         """
         if caption.mask is not None and self.keep:
             self.pngs[entry.key] = encode_image(caption.mask, "png", 0), None
@@ -74,12 +74,12 @@ class SampleMasks:
             self.judged.append(Judged(caption.text, facts, prediction, reference))
 
     def notes(self) -> Iterator[str]:
-        """What was left out, a line for each list of classes."""
+        """A note for each list of classes whose masks were left out."""
         for classes, count in self.left_out.items():
             listed, known = ", ".join(classes), ", ".join(self.known)
             yield f"masks of {listed} ({count:,}) are not scored: the captioner masks {known}"
 
     @property
     def scores(self) -> MaskScores | None:
-        """Of what was counted so far; None if nothing was."""
+        """Scores of the masks counted so far; None if there are none."""
         return None if self.counter is None else self.counter.scores

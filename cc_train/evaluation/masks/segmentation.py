@@ -30,7 +30,7 @@ ANY = {"F1": "F1", "precision": "precision", "recall": "recall", "IoU-any": "IoU
 
 
 def confusion(reference: np.ndarray, prediction: np.ndarray, classes: int) -> np.ndarray:
-    """How many pixels of each true class were given each class, int64 [K + 1, K + 1].
+    """Number of pixels by true and predicted class, int64 [K + 1, K + 1].
 
     reference, prediction: class ids uint8 [H, W], 0 unchanged and 1 … K. classes: K.
     """
@@ -43,11 +43,11 @@ def confusion(reference: np.ndarray, prediction: np.ndarray, classes: int) -> np
 
 @dataclass(frozen=True)
 class MaskScores:
-    """What was counted over a split.
+    """Counts over a split, and the scores that follow from them.
 
     classes: names of the classes of change 1 … K. matrix: int64 [K + 1, K + 1], pixels by true and
-    predicted class. pairs: how many masks. unchanged: of how many nothing changed; alarmed: in how
-    many of these some change was predicted.
+    predicted class. pairs: number of masks. unchanged: number of pairs without a change. alarmed:
+    number of these for which some change was predicted.
     """
 
     classes: tuple[str, ...]
@@ -58,7 +58,7 @@ class MaskScores:
 
     @property
     def iou(self) -> dict[str, float]:
-        """IoU × 100 of each class by its name, `unchanged` first; NaN of one that is nowhere."""
+        """IoU × 100 by class name, `unchanged` first; NaN for a class that never occurs."""
         return {
             name: measures["IoU"]
             for name, measures in zip(
@@ -67,7 +67,7 @@ class MaskScores:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What scores.json holds; None for a figure of 0 / 0."""
+        """The entry `masks` of scores.json; None for a figure of 0 / 0."""
         of_class = self._of_each_class()
         ious = [measures["IoU"] for measures in of_class]
         whole = int(self.matrix.sum())
@@ -97,7 +97,7 @@ class MaskScores:
 
 
 class MaskCounter:
-    """Counts the masks of a split one after the other."""
+    """Counts the masks of a split, one by one."""
 
     def __init__(self, classes: Sequence[str]) -> None:
         self.classes = tuple(classes)
@@ -115,7 +115,7 @@ class MaskCounter:
 
     @property
     def scores(self) -> MaskScores:
-        """Of what was counted so far."""
+        """Scores of the masks counted so far."""
         return MaskScores(
             self.classes, self.matrix.copy(), self.pairs, self.unchanged, self.alarmed
         )
@@ -125,7 +125,7 @@ COLUMNS = ("IoU", "F1", "precision", "recall")
 
 
 def rows(figures: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """The figures of scores.json as lines of a table: a name, and COLUMNS."""
+    """The figures of scores.json as rows of a table: a name, and COLUMNS."""
     any_change = [figures[name] for name in ("IoU-any", "F1", "precision", "recall")]
     lines = [
         ("unchanged", [figures["IoU"][UNCHANGED], None, None, None]),
@@ -136,7 +136,7 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def summary(figures: dict[str, Any]) -> str:
-    """The figures of scores.json that are no class's, in a sentence."""
+    """The figures of scores.json over all classes, in a sentence."""
     return (
         f"Masks of {figures['pairs']:,} pairs: {MIOU} {_shown(figures[MIOU])}, "
         f"{MIOU_CHANGE} {_shown(figures[MIOU_CHANGE])}, F1 {_shown(figures['F1'])}; some change is "

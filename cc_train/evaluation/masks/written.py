@@ -2,7 +2,7 @@
 them.
 
 DIR/predicted_masks/KEY.png   of every pair that the captioner masked
-DIR/true_masks/KEY.png        of those whose masks were scored
+DIR/true_masks/KEY.png        of every pair whose mask was scored
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ FOLDERS = PREDICTED, TRUE = "predicted_masks", "true_masks"
 
 
 def check(place: Path) -> None:
-    """Raises UserError where masks lie in the folder of an evaluation that none wrote."""
+    """Raises UserError for masks in the folder that no evaluation wrote."""
     for name in FOLDERS:
         if not (place / PREDICTIONS).exists() and any((place / name).glob("*.png")):
             raise UserError(f"{place / name}: masks of no evaluation", "Give another --out")
 
 
 def write(place: Path, masks: Mapping[str, tuple[bytes, bytes | None]]) -> None:
-    """Writes PNGs by key, of the predicted and of the true mask, in place of those of the
-    evaluation before.
+    """Writes the predicted and the true mask of each key as PNGs, replacing those of an earlier
+    evaluation.
     """
     for name in FOLDERS:
         for file in (place / name).glob("*.png"):

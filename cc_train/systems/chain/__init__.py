@@ -1,1 +1,1 @@
-"""A captioner that also says where: regions, a caption of them, and rounds that refine both."""
+"""A captioner that also predicts masks: regions, their caption, and rounds that refine both."""

@@ -20,7 +20,7 @@ from cc_train.systems.chain.regions import UP
 class ChainBatches(OrderedPairBatches):
     """`ChainBatches(…)(samples, rngs)` is a batch for ChainObjective.
 
-    queries: the most regions of a pair.
+    queries: the largest number of regions of a pair.
     """
 
     masks: bool = True
@@ -32,8 +32,8 @@ class ChainBatches(OrderedPairBatches):
         """A batch of `OrderedPairBatches`, and of the M true regions of its pairs: region_pair and
         region_class int64 [M], region_mask float32 [M, h, w], on the grid of the pixels' vectors.
 
-        A side whose classes are not those of the union counts as not known: where one thing became
-        another, the union has one of both classes, and a region has one class.
+        A side whose classes differ from those of the union counts as unknown: if one thing became
+        another, the union has only one of the two classes, and so has a region.
         """
         batch = super().__call__(samples, rngs)
         batch["has_mask"] = batch["has_mask"] & ~_contradicting(batch["mask"])
@@ -55,6 +55,6 @@ class ChainBatches(OrderedPairBatches):
 
 
 def _contradicting(masks: torch.Tensor) -> torch.Tensor:
-    """Which masks of [P, 3, H, W] have a pixel of another class than the union's, bool [P, 3]."""
+    """Whether each mask of [P, 3, H, W] contradicts the union's class at a pixel, bool [P, 3]."""
     union = masks[:, :1]
     return ((masks > 0) & (union > 0) & (masks != union)).flatten(2).any(2)

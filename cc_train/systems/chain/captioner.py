@@ -26,7 +26,7 @@ SETTLED = 0.95  # intersection over union of two rounds' masks from which on not
 
 @dataclass(frozen=True)
 class Look:
-    """What is seen of P pairs before any region or word. tokens: the decoder's share of it,
+    """The visual input of P pairs, before any region or word. tokens: the decoder's part of it,
     [P, M, width], the summaries and every place.
     """
 
@@ -34,19 +34,18 @@ class Look:
     tokens: Tensor
 
     def select(self, rows: Tensor) -> Look:
-        """The same of some pairs, int64 [P']."""
+        """The look at some of the pairs. rows: their numbers, int64 [P']."""
         return Look(self.inputs.select(rows), self.tokens[rows])
 
 
 class ChainCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence and a mask.
 
-    backbone: see `PairTrunk`. rounds: how often regions and caption refine each other.
-    feedback: what a round gets: `text`, the states of the caption's words; `constant`, a learned
-    vector in their place; `none`: regions and caption do not see each other at all. All three hold
-    the same parameters, of which `none` trains fewer: those that tell words of regions rest.
-    folded: how many of the first channels are squares of a finer grid. mask_classes: the names of
-    the classes.
+    backbone: see `PairTrunk`. rounds: how often regions and caption refine each other. feedback:
+    the input of a round: `text`, the states of the caption's words; `constant`, a learned vector
+    instead of them; `none`, nothing, so that regions and caption do not see each other. All three
+    have the same parameters, but `none` does not train those that pass words to regions. folded:
+    how many of the first channels are squares of a finer grid. mask_classes: names of the classes.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class ChainCaptioner(PairTrunk):
     def look(
         self, changes: Changes, images: Tensor, features: Tensor, first: Tensor, second: Tensor
     ) -> Look:
-        """What is seen of P pairs of N images.
+        """The visual input of P pairs of N images.
 
         changes: of the pairs. images: the encoder's, [N, D, rows, columns]; features: of the
         backbone, float [N, C, rows, columns]. first, second: the images of each pair, int64 [P].
@@ -96,8 +95,10 @@ class ChainCaptioner(PairTrunk):
         return Look(inputs, change_tokens(changes, positions, self.bridge, self.kinds))
 
     def attended(self, look: Look, regions: Regions) -> Tensor:
-        """What the decoder attends to, [P, M + N + 1, width]: what is seen, the regions, each as
-        strong as it is present, and how likely it is that there is none.
+        """What the decoder attends to, [P, M + N + 1, width].
+
+        It is the visual input, the regions, scaled by their presence, and the probability that
+        there is no region.
         """
         if self.feedback == "none":
             return look.tokens
@@ -109,17 +110,17 @@ class ChainCaptioner(PairTrunk):
         return torch.cat((look.tokens, tokens + kinds[0], gate + kinds[1]), dim=1)
 
     def refine(self, look: Look, regions: Regions, states: Tensor, ids: Tensor) -> Regions:
-        """The regions after a round. states: of the decoder at ids int64 [P, L], [P, L, width]."""
+        """The regions after a round. states: the decoder's, [P, L, width], at ids int64 [P, L]."""
         if self.feedback == "text":
             return self.regions.refined(regions, look.inputs, states, self.is_word(ids))
         return self.regions.refined(regions, look.inputs, None, None)
 
     def is_word(self, ids: Tensor) -> Tensor:
-        """Where ids are words, or the mark that begins a sentence; bool like ids."""
+        """Whether each id is a word, or the mark that begins a sentence; bool, shaped like ids."""
         return (ids != self.codec.marks.pad) & (ids != self.codec.marks.end)
 
     def glance(self, before_after: Tensor) -> tuple[Look, Regions]:
-        """What is seen of B pairs, and their regions before any word."""
+        """The visual input of B pairs, and their regions before any word."""
         features = self.features(before_after).flatten(0, 1)
         images = self.encoder.images(features)
         first = torch.arange(0, len(images), 2, device=images.device)
@@ -131,8 +132,8 @@ class ChainCaptioner(PairTrunk):
     def rounds_of(self, before_after: Tensor) -> tuple[Tensor, Tensor, list[int]]:
         """What the decoder attends to at the end, the masks, and how many rounds each pair took.
 
-        Masks are class ids uint8 [B, H, W]. A pair whose words stay, and whose mask nearly does, is
-        done.
+        Masks are class ids uint8 [B, H, W]. A pair is done when its words stay the same and its
+        mask hardly changes.
         """
         look, regions = self.glance(before_after)
         # Cloned: rounds write rows into it, and with feedback `none` it is `look.tokens` itself.
@@ -163,11 +164,11 @@ class ChainCaptioner(PairTrunk):
         return memory, masks, taken
 
     def mask(self, regions: Regions) -> Tensor:
-        """Where P pairs changed, class ids uint8 [P, H, W]."""
+        """Change masks of P pairs, class ids uint8 [P, H, W]."""
         return classes_of(regions.evidence.logits(self.inputs.size)[:, :, 0])
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """See `EncoderDecoder`."""
+        """What the decoder attends to, [B, N, width]; see `EncoderDecoder.memory`."""
         return self.encode(before_after).memory
 
     def encode(self, before_after: Tensor) -> Encoded:
@@ -177,7 +178,7 @@ class ChainCaptioner(PairTrunk):
 
 
 def overlap(one: Tensor, other: Tensor) -> Tensor:
-    """Intersection over union of masks [P, H, W] of class ids; 1 where both are empty."""
+    """Intersection over union of masks [P, H, W] of class ids, [P]; 1 if both are empty."""
     shared = ((one == other) & (one > 0)).sum((1, 2))
     union = ((one > 0) | (other > 0)).sum((1, 2))
     return torch.where(union > 0, shared / union.clamp(min=1), 1.0)

@@ -1,7 +1,8 @@
-"""What makes regions and captions agree: three terms, each of which can be left out.
+"""Losses that make regions and captions agree: three terms, each of which can be left out.
 
-pointing: the words of a changed pair look at where it changed. contrast: a pair's mask fits its own
-sentence better than those of others. agreement: both say alike whether anything changed.
+pointing: the words of a changed pair attend to the changed area. contrast: a pair's mask fits its
+own sentence better than those of others. agreement: mask and sentence agree on whether anything
+changed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TEMPERATURE = 0.1
 
 
 class Consistency(nn.Module):
-    """The networks of the terms, which captioning does without.
+    """The networks of the terms; captioning does not need them.
 
     width: of the differences. text: of the states of words.
     """
@@ -32,9 +33,10 @@ class Consistency(nn.Module):
     def embedded(
         self, inputs: RegionInputs, masks: Evidence, states: Tensor, is_word: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Of P pairs what lies under the mask, and the sentence: unit vectors [P, shared] each.
+        """Unit vectors [P, shared] of what the mask covers, and of the sentence.
 
-        Under an empty mask lies a learned vector. states: [P, L, text] at is_word bool [P, L].
+        An empty mask yields a learned vector. states: [P, L, text], used where is_word, bool
+        [P, L], is true.
         """
         chance = masks.chance.amax((1, 2))[:, None]  # [P, 1, h, w]
         weights = F.avg_pool2d(chance, UP).flatten(1)[..., None]  # [P, places, 1]
@@ -45,10 +47,10 @@ class Consistency(nn.Module):
 
 
 def pointing(looked: Tensor, mask: Tensor, words: Tensor, grid: tuple[int, int]) -> Tensor:
-    """−log of the share of attention that lies inside, summed over pairs that have words.
+    """−log of the share of attention inside the mask, summed over pairs that have words.
 
     looked: attention of each position to the places, [P, L, rows · columns]. mask: class ids uint8
-    [P, H, W], none empty. words: which positions say a word, bool [P, L].
+    [P, H, W], none empty. words: whether a position is a word, bool [P, L].
     """
     inside = F.adaptive_max_pool2d((mask[:, None] > 0).float(), grid).flatten(1)
     mean = (looked * words[..., None]).sum(1)
@@ -60,8 +62,8 @@ def contrast(under: Tensor, sentence: Tensor, ids: Tensor, changed: Tensor, rank
     """Cross-entropy of each mask's own sentence among those of all ranks, and the reverse.
 
     under, sentence: unit vectors [P, E]. ids: of the sentences, int64 [P, L]. changed: bool [P].
-    Sentences that say the same as a pair's own are no counterexamples to it: those with the same
-    words, and of unchanged pairs those of all others.
+    Sentences that are true of a pair are no negatives for it: those with the same words, and for an
+    unchanged pair the sentences of all other unchanged pairs.
     """
     under, sentence = ranks.gather(under.float()), ranks.gather(sentence.float())
     ids = ranks.gather(ids.float())  # the backward pass wants floating point; ids are far below 2²⁴
@@ -80,7 +82,7 @@ def contrast(under: Tensor, sentence: Tensor, ids: Tensor, changed: Tensor, rank
 def agreement(sentence: Tensor, unchanged: Tensor) -> Tensor:
     """Each side's binary cross-entropy with the other's chance of a change, summed over pairs.
 
-    sentence: its logits of a change, [P]. unchanged: log-chance of no region, [P].
+    sentence: logits of a change by the sentence, [P]. unchanged: log-probability of no region, [P].
     """
     log_q = unchanged.float().clamp(max=-LEAST)
     log_p = torch.log(-torch.expm1(log_q))

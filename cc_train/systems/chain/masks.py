@@ -1,4 +1,4 @@
-"""Masks of a pair from those of its regions, and how far they are from the true ones.
+"""Masks of a pair from those of its regions, and their losses against the true masks.
 
 The chance that a pixel changed is a noisy-or: some region with that class covers it.
 
@@ -26,23 +26,26 @@ class Evidence:
 
     @property
     def sides(self) -> Tensor:
-        """Of the union of both images, of before and of after, [P, K, 3, h, w]."""
+        """Evidence for the union of both images, for before and for after, [P, K, 3, h, w]."""
         return torch.cat((self.values.sum(2, keepdim=True), self.values), dim=2)
 
     @property
     def chance(self) -> Tensor:
-        """[P, K, 2, h, w], 0 to 1."""
+        """Probability of a change at each place, [P, K, 2, h, w], 0 to 1."""
         return -torch.expm1(-self.values)
 
     def logits(self, size: tuple[int, int]) -> Tensor:
-        """Of `sides` at a size in px, [P, K, 3, H, W]."""
+        """Logits of `sides` at a size (height, width) in px, [P, K, 3, H, W]."""
         coarse = log_odds(self.sides)
         fine = F.interpolate(coarse.flatten(1, 2), size=size, mode="bilinear", align_corners=False)
         return fine.unflatten(1, coarse.shape[1:3])
 
 
 def evidence(classes: Tensor, masks: Tensor) -> Evidence:
-    """Of logits of classes [P, N, 1 + K], none first, and of masks [P, N, 2, h, w]."""
+    """The evidence of N regions: logits of classes [P, N, 1 + K] (index 0 is "none") and masks.
+
+    masks: logits [P, N, 2, h, w].
+    """
     log_p = classes.float().log_softmax(2)[..., 1:]  # [P, N, K]
     log_q = torch.log(-torch.expm1(log_p.clamp(max=-LEAST)))
     m = masks.float()[:, :, None]  # [P, N, 1, 2, h, w]
@@ -58,8 +61,8 @@ def log_odds(u: Tensor) -> Tensor:
 
 
 def classes_of(logits: Tensor) -> Tensor:
-    """Class ids uint8 [P, H, W] of logits [P, K, H, W]: the likeliest class where it is likelier
-    than not, else 0.
+    """Class ids uint8 [P, H, W] of logits [P, K, H, W]: the likeliest class if its probability is
+    above one half, else 0.
     """
     best, number = logits.max(1)
     return torch.where(best > 0, number + 1, 0).to(torch.uint8)
@@ -77,7 +80,7 @@ def cross_entropy(logits: Tensor, masks: Tensor, known: Tensor) -> Tensor:
 
 
 def dice(logits: Tensor, masks: Tensor, known: Tensor) -> Tensor:
-    """1 − soft Dice, summed over the classes that `present` counts."""
+    """1 − soft Dice, summed over the classes that are in a known mask; see `present`."""
     truth, chance = targets(masks, logits.shape[1]), logits.float().sigmoid()
     shared = (truth * chance).sum((3, 4))
     total = truth.sum((3, 4)) + chance.sum((3, 4))
@@ -90,6 +93,6 @@ def present(masks: Tensor, known: Tensor, classes: int) -> Tensor:
 
 
 def targets(masks: Tensor, classes: int) -> Tensor:
-    """float32 [P, K, S, H, W] of class ids [P, S, H, W]."""
+    """One-hot targets, float32 [P, K, S, H, W], of class ids [P, S, H, W]."""
     numbers = torch.arange(1, classes + 1, device=masks.device, dtype=masks.dtype)
     return (masks[:, None] == numbers[:, None, None, None]).float()

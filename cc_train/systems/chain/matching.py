@@ -1,4 +1,4 @@
-"""Which region should be which true one: the cheapest assignment, pair by pair.
+"""The assignment of predicted to true regions, at the lowest cost, pair by pair.
 
 True regions are connected components of the true mask. Source: DETR (Carion et al., 2020).
 """
@@ -33,7 +33,8 @@ class Components(NamedTuple):
 def components(mask: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The `most` largest components of a mask of class ids uint8 [H, W], largest first.
 
-    (masks float32 [M, H, W] of 0 and 1, classes int64 [M]). Pixels touch at their corners as well.
+    Returns masks, float32 [M, H, W] of 0 and 1, and classes, int64 [M]. Pixels that touch at a
+    corner are connected.
     """
     parts: list[tuple[int, int, np.ndarray]] = []
     for value in np.unique(mask[mask > 0]):
@@ -56,8 +57,10 @@ def region_masks(regions: Regions) -> Tensor:
 
 
 def assign(regions: Regions, true: Components) -> tuple[Tensor, Tensor]:
-    """For every true region, int64 [M] each: its number, and the number of the region beside it in
-    the same pair. A pair with more true regions than queries keeps as many as there are queries.
+    """The numbers of true regions and of the regions assigned to them, int64 [M] each.
+
+    True regions are numbered within the batch, regions within their pair. A pair with more true
+    regions than queries keeps as many of them as there are queries.
     """
     with torch.no_grad():
         logits = region_masks(regions)

@@ -1,4 +1,4 @@
-"""What the chain learns from: captions, masks, their agreement, and what a renderer knows."""
+"""The objective of the chain: captions, masks, their agreement, and facts of a renderer."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ EARLY = 0.5  # the weight of every round but the last
 class Losses(FactLosses):
     """Weights of the losses; 0 leaves one out, and those of a round are means over the rounds.
 
-    caption: of the next word. mask, dice: of the masks of all regions together, cross-entropy and
-    1 − Dice. region: of each true region and the one matched with it; region_class: of all regions'
-    classes. pointing, contrast, agreement: see `cc_train.systems.chain.consistency`.
+    caption: cross-entropy of the next word. mask, dice: cross-entropy and 1 − Dice of the masks of
+    all regions together. region: loss between each true region and the region matched with it.
+    region_class: cross-entropy of all regions' classes. pointing, contrast, agreement: see
+    `cc_train.systems.chain.consistency`.
     """
 
     caption: float = Field(1.0, ge=0)
@@ -53,7 +54,7 @@ PARTS = ("caption", "mask", "dice", "region", "region_class", "pointing", "contr
 
 @dataclass(frozen=True)
 class Turn:
-    """A round of P pairs: its regions, the decoder's states and where it looked, at each word."""
+    """A round of P pairs: its regions, and the decoder's states and attention at each word."""
 
     regions: Regions
     states: Tensor
@@ -63,9 +64,9 @@ class Turn:
 class ChainObjective(CaptionObjective):
     """`Objective` on `ChainBatches`. The loss of a caption is divided by its words.
 
-    sampled: the share of steps in which rounds hear the captioner's own words and not the true
-    ones. trunk_rate: what multiplies the learning rate of what a pair captioner has as well; 0
-    leaves it as it is, and spares its backward pass.
+    sampled: the share of steps in which rounds get the captioner's own words instead of the true
+    ones. trunk_rate: factor on the learning rate of the parts that a pair captioner has as well; 0
+    freezes them and saves their backward pass.
     """
 
     network: ChainCaptioner
@@ -128,7 +129,7 @@ class ChainObjective(CaptionObjective):
         return config.classes, config.queries
 
     def _pointed(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Pairs whose mask says where words should look, bool [P]."""
+        """Whether a pair's mask shows where its words should look, bool [P]."""
         return batch["has_mask"][:, 0] & (batch["mask"][:, 0] > 0).flatten(1).any(1)
 
     def losses(
@@ -157,7 +158,7 @@ class ChainObjective(CaptionObjective):
         return {"total": total, **parts, **facts, "word_accuracy": right}
 
     def _turns(self, look: Look, batch: Mapping[str, Tensor]) -> list[Turn]:
-        """All rounds. They hear the true words, or in some steps those that the captioner says."""
+        """All rounds. They get the true words, or in some steps those of the captioner itself."""
         network, ids = self.network, batch["ids"]
         own_words = bool(torch.rand(()) < self.sampled) and network.feedback == "text"
         regions = network.regions.first(look.inputs)
@@ -235,8 +236,10 @@ class ChainObjective(CaptionObjective):
 
 
 def _matched(regions: Regions, true: Components, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed losses of the masks of true regions, and of the classes of all regions of pairs whose
-    mask is known, bool [P]; a region that should be none weighs NONE_WEIGHT.
+    """Summed losses of the masks of true regions, and of the classes of all regions.
+
+    known: whether a pair's mask is known, bool [P]; the regions of other pairs do not count.
+    A region that matches no true region weighs NONE_WEIGHT.
     """
     rows, queries = matching.assign(regions, true)
     pairs = true.pair[rows]

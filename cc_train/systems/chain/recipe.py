@@ -1,4 +1,4 @@
-"""`cc-train chain`: training shards with features → a captioner that also says where."""
+"""`cc-train chain`: training shards with features → a captioner that also predicts masks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ STARTS = ("pair", "chain")  # systems whose runs this one can start from
 
 
 class RegionSettings(Section):
-    """Sizes of the regions. queries: regions of a pair at most. pixel_width: of the vectors of
-    pixels. layers: of the queries' look at a pair.
+    """Sizes of the regions.
+
+    queries: the largest number of regions of a pair. pixel_width: width of the vectors of pixels.
+    layers: number of layers by which queries read a pair.
     """
 
     queries: int = Field(16, ge=1)
@@ -43,11 +45,11 @@ class RegionSettings(Section):
 class Settings(PairSettings):
     """All settings of `cc-train chain`, besides those of `PairSettings`.
 
-    rounds: how often regions and caption refine each other. feedback: what a round hears: the
-    words, a learned constant in their place, or regions and caption are side by side and hear
-    nothing of each other; all with the same parameters. sampled: the share of steps in which rounds
-    hear the captioner's own words and not the true ones. trunk_rate: multiplies the learning rate
-    of the encoder and the decoder, for a start from another run; 0 leaves them as they are.
+    rounds: how often regions and caption refine each other. feedback: the input of a round: the
+    words, a learned constant instead of them, or nothing, so that regions and caption do not see
+    each other; the parameters are the same. sampled: the share of steps in which rounds get the
+    captioner's own words instead of the true ones. trunk_rate: factor on the learning rate of the
+    encoder and the decoder, for a start from another run; 0 freezes them.
     """
 
     regions: RegionSettings = RegionSettings()
@@ -59,7 +61,7 @@ class Settings(PairSettings):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError.
+    """The training task: data, captioner, objective. Raises UserError.
 
     request.init: a run of this system, or of `pair`, whose encoder and decoder this one has too.
     """
@@ -111,7 +113,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
     """The names of the classes of masks, from 1 on.
 
-    Raises UserError where there are no masks to train on, or masks of two lists of classes.
+    Raises UserError if there are no masks to train on, or if their lists of classes differ.
     """
     listed = sorted({entry.mask_classes for entry in (*train, *valid) if entry.mask_classes})
     if not any(entry.mask_classes for entry in train):
@@ -131,7 +133,7 @@ def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
 def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ChainCaptioner:
-    """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
+    """An untrained captioner. Raises UserError for sizes that do not go together."""
     height, width = about["size"]
     decoder = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     decoder.check()
@@ -161,7 +163,7 @@ def _start_from(
 ) -> None:
     """Takes over what a run of this system or of `pair` learned. Raises UserError.
 
-    What a pair captioner has not, the regions, begins as in a new run.
+    A run of `pair` has no regions; these begin as in a new run.
     """
     run = stored_run.read(init)
     if run.system not in STARTS:

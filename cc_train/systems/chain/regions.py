@@ -1,4 +1,4 @@
-"""Regions of change: queries that gather what differs, and the masks and classes that they claim.
+"""Regions of change: queries that gather differences, and the masks and classes they predict.
 
 A region has one mask in the image before and one in the image after: what vanished and what
 appeared. A mask's logits are the products of the region's own vector with those of the pixels.
@@ -24,9 +24,11 @@ BESIDE = 0.02  # what a place counts at least, against one that is under a mask
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes. classes: kinds of change that a mask tells apart. queries: regions of a pair.
-    pixel_width: of the pixels' vectors. layers: of the queries' look at the pair. heads, dropout:
-    of all attention of regions.
+    """Sizes of the region head.
+
+    classes: number of kinds of change in a mask. queries: number of regions of a pair. pixel_width:
+    width of the pixels' vectors. layers: number of layers by which queries read a pair. heads,
+    dropout: of every attention of the regions.
     """
 
     classes: int = 1
@@ -39,7 +41,7 @@ class Config:
 
 @dataclass(frozen=True)
 class RegionInputs:
-    """What regions are read from, of P pairs.
+    """The input of the regions of P pairs.
 
     places: the differences at every place, [P, rows · columns, D]; memory: these and their
     summaries. pixels: [P, 2, d, h, w], before and after.
@@ -50,7 +52,7 @@ class RegionInputs:
     pixels: Tensor
 
     def select(self, rows: Tensor) -> RegionInputs:
-        """The same of some pairs, int64 [P']."""
+        """The inputs of some of the pairs. rows: their numbers, int64 [P']."""
         return RegionInputs(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
@@ -58,7 +60,8 @@ class RegionInputs:
 class Regions:
     """N regions of each of P pairs.
 
-    tokens: [P, N, D]. classes: logits [P, N, 1 + K], none first. masks: logits [P, N, 2, h, w].
+    tokens: [P, N, D]. classes: logits [P, N, 1 + K]; index 0 is "no region". masks: logits
+    [P, N, 2, h, w].
     """
 
     tokens: Tensor
@@ -67,7 +70,7 @@ class Regions:
 
     @property
     def presence(self) -> Tensor:
-        """How sure each region is that it is one, [P, N], 0 to 1."""
+        """Probability that each region is present, [P, N], 0 to 1."""
         return 1 - self.classes.float().softmax(2)[..., 0]
 
     @property
@@ -77,18 +80,18 @@ class Regions:
 
     @property
     def unchanged(self) -> Tensor:
-        """The logarithm of the chance that no region is one, [P]."""
+        """Log-probability that no region is present, [P]."""
         return self.classes.float().log_softmax(2)[..., 0].sum(1)
 
     def select(self, rows: Tensor) -> Regions:
-        """The same of some pairs, int64 [P']."""
+        """The regions of some of the pairs. rows: their numbers, int64 [P']."""
         return Regions(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 class Pixels(nn.Module):
-    """The vectors of pixels: differences, the image itself, and its finer features where there are.
+    """The vectors of pixels, made from differences, the image, and its finer features if any.
 
-    width: D, of the differences. fine: channels of the finer features; 0 where there are none.
+    width: D, of the differences. fine: channels of the finer features; 0 if there are none.
     """
 
     def __init__(self, width: int, fine: int, out: int) -> None:
@@ -98,7 +101,7 @@ class Pixels(nn.Module):
         self.mix = nn.Sequential(Residual(out), Residual(out))
 
     def forward(self, changes: Changes, images: Tensor, fine: Tensor | None) -> Tensor:
-        """[P, 2, d, h, w] of images [P, 2, D, rows, columns] and fine [P, 2, C, h, w]."""
+        """Vectors [P, 2, d, h, w] of images [P, 2, D, rows, columns] and fine [P, 2, C, h, w]."""
         grid = changes.grid.transpose(1, 2).unflatten(2, images.shape[3:])
         sides = []
         for side, logits in enumerate((changes.before, changes.after)):
@@ -113,7 +116,7 @@ class Pixels(nn.Module):
 
 
 class Block(nn.Module):
-    """Regions look at one another and at what they are given, and think about it."""
+    """A layer of regions: self-attention, attention to the sources, and a feed-forward part."""
 
     def __init__(self, width: int, heads: int, dropout: float, sources: int) -> None:
         super().__init__()
@@ -126,7 +129,10 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, *sources: tuple[Tensor, Tensor | None]) -> Tensor:
-        """[P, N, D] of tokens [P, N, D]; of each source its tokens [P, M, D] and which are seen."""
+        """New tokens [P, N, D] of tokens [P, N, D].
+
+        sources: tokens [P, M, D] of each source, and which of them are visible (None: all).
+        """
         first, *norms, last = self.norms
         y = first(tokens)
         tokens = tokens + self.dropout(self.among(y, y))
@@ -137,7 +143,7 @@ class Block(nn.Module):
 
 
 class RegionHead(nn.Module):
-    """Region queries, what they claim, and a round that refines them.
+    """Region queries, the heads of their classes and masks, and the round that refines them.
 
     width: D, of the differences. text: the width of the states of words.
     """
@@ -164,14 +170,14 @@ class RegionHead(nn.Module):
             last.bias.view(SIDES, -1)[:, 0] = EMPTY_PRIOR
 
     def no_weight_decay(self) -> set[str]:
-        """What is not a filter; see `optim.param_groups`."""
+        """Names of parameters that are no filters; see `optim.param_groups`."""
         return {"queries", "constant"}
 
     def inputs(
         self, changes: Changes, positions: Tensor, images: Tensor, fine: Tensor | None
     ) -> RegionInputs:
-        """What regions are read from. positions: of the places, [rows · columns, D]; the rest as
-        `Pixels` takes it.
+        """The input of the regions. positions: of the places, [rows · columns, D]; the others are
+        the arguments of `Pixels.forward`.
         """
         places = self.memory_norm(changes.grid + positions)
         memory = torch.cat((self.memory_norm(changes.summaries), places), dim=1)
@@ -187,10 +193,10 @@ class RegionHead(nn.Module):
     def refined(
         self, regions: Regions, inputs: RegionInputs, words: Tensor | None, is_word: Tensor | None
     ) -> Regions:
-        """The regions in the light of a sentence: of its words [P, L, text], bool [P, L].
+        """The regions, refined by a sentence: words [P, L, text] where is_word, bool [P, L].
 
-        Without words (None), in the light of a learned constant alone. They look most at the places
-        that the masks cover so far.
+        Without words (None), a learned constant takes their place. The regions attend most to the
+        places that the masks cover so far.
         """
         constant = self.constant.expand(len(inputs.places), -1, -1)
         heard, present = constant, None
@@ -209,8 +215,9 @@ class RegionHead(nn.Module):
         return Regions(tokens, self.classes(y), masks + vectors[..., :1, None])
 
     def _covered(self, regions: Regions) -> Tensor:
-        """How much the places under the masks or beside them weigh, [P, rows · columns]: the
-        logarithm of the chance that something changed there, of which some is left everywhere.
+        """Attention bias of each place, [P, rows · columns].
+
+        It is the log-probability that something changed at or beside the place, and never −inf.
         """
         chance = regions.evidence.chance.detach().amax((1, 2))[:, None]  # [P, 1, h, w]
         beside = F.max_pool2d(F.max_pool2d(chance, UP), 3, stride=1, padding=1)

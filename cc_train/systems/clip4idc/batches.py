@@ -1,4 +1,4 @@
-"""Pairs of sequence shards as CLIP4IDC takes them."""
+"""Pairs of sequence shards as input for CLIP4IDC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `cc-train export` keeps and measures of a CLIP4IDC."""
+"""`cc-train export` of a CLIP4IDC: the tensors that it stores, and the scores that it measures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEWEST_TRUE = 5
 
 
 def compact(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with only those rows of the word table that are not zero, and their numbers."""
+    """The tensors, without the zero rows of the word table, and the numbers of the other rows."""
     table = tensors["token_embedding.weight"]
     rows = torch.nonzero(table.abs().sum(1)).flatten().to(torch.int32)
     return {
@@ -34,10 +34,10 @@ def compact(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
-    """What a packed CLIP4IDC does on samples that training did not see.
+    """Scores of a packed CLIP4IDC on samples that training did not see.
 
-    Those with true frames also show where the penalty is lowest. Raises UserError where none of
-    them is a changed pair with a caption.
+    Samples with true frames also show where the penalty is lowest. Raises UserError if no sample is
+    a changed pair with a caption.
     """
     network, _ = networks.clip4idc(str(file))
     changed = [s for s in samples if s.meta.get("kind") != NO_CHANGE and s.meta.get("captions")]
@@ -68,7 +68,7 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
 
 
 def _of_true_frames(network: Any, changed: Sequence[Sample]) -> tuple[dict[str, str], str]:
-    """Where the penalty of true frames is lowest, for the card, and the penalties in words."""
+    """Position of the lowest penalty of true frames, for the card, and the penalties in words."""
     with_truth = [s for s in changed if _truth(s)]
     measures, curves = dict[str, str](), list[str]()
     for what, chosen in (

@@ -1,9 +1,10 @@
-"""What a renderer knows of pairs, for CLIP4IDC to learn beside its captions.
+"""A renderer's knowledge of pairs, which CLIP4IDC learns besides captions.
 
-From captions alone a small network from nothing learns slowly what they are about. Here the tokens
-of each image by itself are asked for all objects, and compared with those of the other image for
-what changed where. The tokens of both images together are asked where something changed, and those
-of that place what changed; the pair's embedding is asked what changed. The heads are not exported.
+From captions alone, a small untrained network learns slowly what they are about. So further heads,
+which are not exported, predict facts: all objects from the tokens of each image; what changed, and
+where, from a comparison of the tokens of both images; where something changed from the joint
+tokens of both images, and what changed from those at that place; what changed from the pair's
+embedding.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ def moved(facts: Facts, shift: tuple[float, float], mirror: bool) -> Facts:
 
 
 def batch_of(known: Sequence[Facts | None], grid: tuple[int, int]) -> dict[str, Tensor]:
-    """What the losses ask of N pairs, as `OrderedPairBatches` has it; of 2N images, all before and
-    then all after. Nothing is asked of a pair whose facts are None. grid: of an image's tokens."""
+    """Targets of the losses for N pairs and 2N images, with the keys of `OrderedPairBatches`.
+
+    Images come in the order: all before, all after. A pair whose facts are None has no targets.
+    grid: rows and columns of an image's tokens.
+    """
     pairs = [OrderedPair(0, 0, (), True, facts) for facts in known]
     objects = [
         *(() if facts is None else facts.objects_before for facts in known),
@@ -72,11 +76,11 @@ class FactHeads(nn.Module):
         counts: Mapping[str, Tensor],
         weights: FactLosses,
     ) -> dict[str, Tensor]:
-        """All losses of a batch by name, and `facts`, what they weigh together.
+        """All losses of a batch by name, and `facts`, their weighted sum.
 
-        tokens: of each image alone with its class token, [2N, 1 + n, W]; joint: of each pair,
-        [N, 2 + 2n, W], before first; pairs: embeddings [N, E]. counts:
-        what `fact_losses.denominators` gives.
+        tokens: of each image alone with its class token, [2N, 1 + n, W]. joint: of each pair,
+        [N, 2 + 2n, W], before first. pairs: embeddings [N, E]. counts: the result of
+        `fact_losses.denominators`.
         """
         images = tokens[:, 1:].mT.unflatten(2, self.grid)
         changes = self.comparison(*images.chunk(2))
@@ -92,7 +96,7 @@ class FactHeads(nn.Module):
     def _of_joint(
         self, joint: Tensor, batch: Mapping[str, Tensor], counts: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """The losses of where something changed, and at that place of what."""
+        """The losses of where something changed, and of what changed at that place."""
         places, images = batch["places"], joint.chunk(2, dim=1)
         losses = {
             f"place_{name}": F.cross_entropy(

@@ -1,4 +1,4 @@
-"""Training a CLIP4IDC: pairs and captions drawn together, the others in the batch pushed away.
+"""The objective of CLIP4IDC: it pulls pairs to their captions and pushes others away.
 
 Source: Guo et al., 2022. One addition: a caption that is as true of another pair in the batch (the
 same sentence, or both pairs without change) is no negative for it.
@@ -119,8 +119,11 @@ class Clip4idcObjective(Objective):
 
 
 def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a batch: tokens of each image alone, [2N, T, W], all before first; tokens of the pairs,
-    [N, 2T, W]; embeddings of its pairs and of its captions, [N, E] each."""
+    """Tokens and embeddings of a batch of N pairs, four tensors.
+
+    Tokens of each image alone, [2N, T, W], all before first; tokens of the pairs, [N, 2T, W];
+    embeddings of the pairs and of the captions, [N, E] each.
+    """
     tokens = network.visual.encode_frames(torch.cat((batch["before"], batch["after"])))
     joint = network.visual.joint_tokens(*tokens.chunk(2))
     return tokens, joint, network.visual.embed_joint(joint), network.encode_text(batch["tokens"])
@@ -129,11 +132,11 @@ def embed(network: CLIP4IDC, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tenso
 def retrieval(
     network: CLIP4IDC, batches: Iterable[Mapping[str, Any]], device: str
 ) -> dict[str, float]:
-    """R@1, R@5 and R@10 in percent, by caption and by pair, and what chance would give.
+    """R@1, R@5 and R@10 in percent, by caption and by pair, and the values of random retrieval.
 
-    Each pair comes with one caption; a pair found by a sentence that is as true of it counts, and
-    one that is no likelier than a wrong one does not. `recall` is the mean of the six. Where a
-    similarity is not finite, no figure but the chances is.
+    Each pair comes with one caption. A pair that shares its sentence with the query counts as
+    right; a right pair that only ties with a wrong one does not. `recall` is the mean of the six
+    figures. If a similarity is not finite, all figures except the random ones are NaN.
     """
     pairs, texts, captions = [], [], list[str]()
     for batch in batches:
@@ -157,9 +160,10 @@ def retrieval(
 
 
 def chance(counts: Sequence[int], k: int) -> float:
-    """How often one of the first `k` of a random order of all pairs is right.
+    """Probability that one of the first `k` pairs in a random order is right, over all sentences.
 
-    counts: of each sentence, as many as there are pairs, how many pairs it is true of.
+    counts: for each sentence, the number of pairs that it is true of. There are as many sentences
+    as pairs.
     """
     total = len(counts)
     ways = math.comb(total, min(k, total))

@@ -37,9 +37,9 @@ __all__ = ["Settings", "card", "compact", "prepare"]
 class Settings(Section):
     """All settings of `cc-train clip4idc`. clip_lr_scale: see Clip4idcObjective; --init only.
 
-    facts: weights of the losses of what a renderer knows, see `known_facts`; null learns captions
-    alone, as the paper. Pairs of which nothing is known are asked nothing; it is refused where all
-    are such.
+    facts: weights of the losses of a renderer's knowledge, see `known_facts`; null learns captions
+    alone, as in the paper. Pairs without facts do not count; if no pair has any, the setting is
+    refused.
     """
 
     network: Network = Network()
@@ -58,7 +58,10 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A CLIP4IDC to be trained. Raises UserError. request.init: CLIP's or CLIP4IDC's weights."""
+    """The training task: data, CLIP4IDC, objective. Raises UserError.
+
+    request.init: weights of CLIP or of CLIP4IDC.
+    """
     samples = [sample for sample in read_index(request.shards) if sample.meta.get("captions")]
     ids = [str(sample.meta.get("id")) for sample in samples]
     if len(set(ids)) < 2:
@@ -101,7 +104,7 @@ def _check_facts(samples: Sequence[Sample]) -> None:
 
 
 def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample], data: Data) -> None:
-    """Zeroes the words that no caption has: they get no gradient, and would stay noise."""
+    """Sets words that occur in no caption to zero: they get no gradient, and would stay noise."""
     captions = {caption for sample in samples for caption in variation.captions_of(sample, data)}
     tokens = {token for caption in captions for token in clip_tokenizer.encode(caption)}
     tokens |= {clip_tokenizer.START, clip_tokenizer.END, clip_tokenizer.PAD}
@@ -111,7 +114,7 @@ def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample], data: Dat
 
 
 def _fewer_unchanged(samples: Sequence[Sample], share: float) -> list[Sample]:
-    """All pairs that changed, and a share of the others, evenly spread."""
+    """All changed pairs, and a share of the unchanged ones, evenly spread."""
     unchanged = [sample.meta.get("kind") == NO_CHANGE for sample in samples]
     target = round(share * sum(unchanged))
     numbers = list(itertools.accumulate(unchanged))
@@ -127,7 +130,7 @@ def _batch(
 ) -> dict[str, Any]:
     """This rank's part of a step's batch, and which captions of the whole are true of which pairs.
 
-    All ranks' batches side by side are what one process with as large a batch has.
+    The batches of all ranks, joined, equal the batch of a single process.
     """
     loop = settings.loop
     numbers = order.items_of_step(step, loop.batch_size * ranks.world, len(samples), loop.seed)

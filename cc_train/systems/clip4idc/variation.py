@@ -1,4 +1,4 @@
-"""What is trained on: pairs, and changes of them after which their captions are still true."""
+"""Data augmentation for CLIP4IDC: changes of a pair after which its caption is still true."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cc_train.systems.clip4idc import known_facts
 
 
 class Data(Section):
-    """What is trained on: the ends of each sequence with one of its captions, drawn anew.
+    """The training data: the ends of each sequence with one of its captions, drawn in every step.
 
-    mirror: half of the pairs are mirrored, and their captions say the other side, as
-    `exchange_sides` exchanges it.
-    reverse: turns round half of the pairs that did not change or have captions of the way back.
-    shift: both images are moved by up to so many px together. blur: up to this deviation in px.
-    no_change: share of the pairs without change that is trained on.
+    mirror: half of the pairs are mirrored, and left and right are exchanged in their captions, see
+    `exchange_sides`.
+    reverse: reverses half of the pairs that did not change, or that have captions for it.
+    shift: both images are moved together by up to so many px. blur: largest standard deviation of a
+    blur in px. no_change: share of the unchanged pairs to train on.
     """
 
     mirror: bool = False
@@ -40,9 +40,9 @@ class Data(Section):
 class Variation:
     """A change of both images of a pair after which its caption is still true.
 
-    dx, dy: both images are moved by so many px. blur: deviation in px. mirror: left and right are
-    exchanged, in the caption too. reverse: before and after are exchanged, which wants a caption of
-    the pair turned round.
+    dx, dy: both images are moved by so many px. blur: standard deviation in px. mirror: left and
+    right are exchanged, in the caption too. reverse: before and after are exchanged, which needs a
+    caption of the reversed pair.
     """
 
     dx: int = 0
@@ -63,11 +63,11 @@ class Variation:
         return cls(dx, dy, blur, mirror, reverse)
 
     def of_caption(self, caption: str) -> str:
-        """The caption of the varied pair. caption: of the pair turned round where `reverse` is."""
+        """The caption of the varied pair. caption: of the reversed pair if `reverse` is set."""
         return exchange_sides(caption) if self.mirror else caption
 
     def of_facts(self, sample: Sample, shape: Sequence[int]) -> Facts | None:
-        """What is known of the varied pair. Raises UserError for facts of another form.
+        """The facts of the varied pair. Raises UserError for facts of another form.
 
         shape: of its images, [H, W, 3].
         """

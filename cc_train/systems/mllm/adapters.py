@@ -1,4 +1,4 @@
-"""LoRA on layers of a frozen model, each part of it with a rank of its own."""
+"""LoRA on layers of a frozen model, with a separate rank for each part of it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ DEFAULT_RANK = 8  # peft wants one; every layer has its own from a pattern
 
 
 class Lora(Section):
-    """Adapters. vision, bridge, language: the rank of each part; 0 leaves a part frozen. alpha:
-    times the rank; what an adapter gives is multiplied by it. targets: a regular expression of
-    whole names of the language part's layers in place of the family's.
+    """Settings of the adapters.
+
+    vision, bridge, language: the rank of each part; 0 leaves a part frozen. alpha: the factor on an
+    adapter's output, which is LoRA's alpha divided by the rank. targets: a regular expression of
+    whole names of the language part's layers, instead of the family's.
     """
 
     vision: int = Field(4, ge=0)
@@ -36,7 +38,7 @@ class Lora(Section):
 def expressions(family: Family, lora: Lora) -> dict[Part, str]:
     """The layers of each part that get adapters, as a regular expression. Raises UserError.
 
-    A part that the family's table does not have gets none.
+    A part without an entry in the family's table gets no adapters.
     """
     known: Mapping[Part, str] = family.adapters
     if lora.targets is not None:
@@ -56,7 +58,9 @@ def expressions(family: Family, lora: Lora) -> dict[Part, str]:
 
 
 def layers_of(model: nn.Module, chosen: Mapping[Part, str]) -> dict[Part, list[str]]:
-    """Names of the linear layers that get adapters, by part. Raises UserError for a part of none.
+    """Names of the linear layers that get adapters, by part.
+
+    Raises UserError for a part without such layers.
 
     chosen: a regular expression of whole names for each part.
     """
@@ -76,10 +80,10 @@ def layers_of(model: nn.Module, chosen: Mapping[Part, str]) -> dict[Part, list[s
 
 
 def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
-    """Puts adapters into a model; names of the layers that got one. Raises UserError for none.
+    """Puts adapters into a model and returns the names of their layers.
 
-    The adapters alone can be trained afterwards. They are float32, whatever the model is in, and
-    at first give nothing.
+    Afterwards only the adapters can be trained. They are float32 whatever the model's precision,
+    and their initial output is 0. Raises UserError if no layer gets one.
     """
     chosen = expressions(family, lora)
     if not chosen:
@@ -104,7 +108,7 @@ def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
 
 
 def merge(model: nn.Module) -> None:
-    """Adds every adapter to the weights that it adapts: the same outputs, in less time."""
+    """Adds every adapter to the weights that it adapts: the outputs stay, and take less time."""
     from peft.tuners.lora import LoraLayer
 
     for module in list(model.modules()):

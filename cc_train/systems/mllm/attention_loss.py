@@ -1,4 +1,4 @@
-"""Attention control: attention over the places of an image is drawn to where something changed.
+"""Attention control: a loss that draws attention over an image to the changed area.
 
 Source of the loss: the DAVIR paper, equations 6 and 7. Its equation 7 takes a softmax of attention
 that is a softmax already, which leaves next to no gradient; `attention_to_mask` has the same
@@ -26,21 +26,21 @@ TINY = 1e-12
 def soft_mask(mask: np.ndarray, grid: tuple[int, int], taps: int = TAPS) -> np.ndarray:
     """The mask on a grid, blurred: float32 [rows, columns], 0 to 1.
 
-    mask: 0 and 1, [H, W]. A place of the grid has the mean over its area, also where its edges lie
+    mask: 0 and 1, [H, W]. A cell of the grid has the mean over its area, even if its edges are
     within a pixel.
     """
     return blurred(pooled(mask, grid), taps)
 
 
 def pooled(mask: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """Means of a mask [H, W] over the areas of a grid's places, float64 [rows, columns]."""
+    """Means of a mask [H, W] over the cells of a grid, float64 [rows, columns]."""
     rows, columns = (_shares(size, cells) for size, cells in zip(mask.shape, grid, strict=True))
     means: np.ndarray = rows @ mask.astype(np.float64) @ columns.T
     return means
 
 
 def _shares(size: int, cells: int) -> np.ndarray:
-    """How much each of `size` pixels counts in the mean of each of `cells` even parts of them."""
+    """Weight of each of `size` pixels in the mean of each of `cells` equal cells."""
     edges = np.arange(cells + 1) * (size / cells)
     pixels = np.arange(size)
     inside = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
@@ -49,7 +49,7 @@ def _shares(size: int, cells: int) -> np.ndarray:
 
 
 def blurred(values: np.ndarray, taps: int = TAPS) -> np.ndarray:
-    """Values [rows, columns] under a Gaussian of SIGMA places, mirrored at the edges; float32."""
+    """Values [rows, columns], float32, blurred by a Gaussian of SIGMA cells, mirrored at edges."""
     reach = taps // 2
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / SIGMA) ** 2)
     kernel /= kernel.sum()
@@ -61,9 +61,10 @@ def blurred(values: np.ndarray, taps: int = TAPS) -> np.ndarray:
 
 
 def control(rows: Rows, mask: Tensor, form: Form) -> Tensor:
-    """How far attention is from the masks, float32 [B].
+    """Distance of attention from the masks, float32 [B].
 
-    rows: over the places of an image, [B, N]. mask: soft masks of the same places, float [B, N].
+    rows: attention over the places of an image, [B, N]. mask: soft masks of the same places, float
+    [B, N].
     """
     attention = rows.probabilities / rows.probabilities.sum(-1, keepdim=True).clamp_min(TINY)
     target = (mask + EPSILON) / (mask + EPSILON).sum(-1, keepdim=True)
@@ -87,9 +88,9 @@ def _divergence(one: Tensor, other: Tensor) -> Tensor:
 
 
 def of_places(rows: Rows, places: Tensor) -> Rows:
-    """Rows [B, R, N] at some keys alone: [B, P].
+    """The first row of each, [B, R, N], at some keys only: [B, P].
 
-    places: their numbers, int64 [B, P]. The first row of each is taken.
+    places: numbers of the keys, int64 [B, P].
     """
     return Rows(*(part[:, 0].gather(1, places) for part in (rows.probabilities, rows.scores)))
 

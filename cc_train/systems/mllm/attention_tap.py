@@ -1,8 +1,8 @@
-"""Attention read inside a network while it computes as always, at named modules.
+"""Taps: they record attention at named modules of a network, without changing its output.
 
-transformers lets every model compute attention by a function of one's own. Ours calls the usual
-one (`sdpa`), and at tapped modules also keeps the rows of attention that a loss or a picture needs,
-from the same queries and keys, with their gradients. Outputs are sdpa's own.
+transformers accepts a custom attention function for every model. This one calls the usual `sdpa`,
+and at tapped modules also records the rows of attention that a loss or a picture needs, from the
+same queries and keys, with their gradients. The outputs are those of sdpa.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Reading = Literal["cls", "received", "rows", "all"]
 class Rows(NamedTuple):
     """Rows of attention of one call of a module, means over its heads.
 
-    probabilities: float32 [B, R, N], over all N keys. scores: float32 [B, R, N], what the softmax
-    was taken of; −inf where a key is not seen.
+    probabilities: float32 [B, R, N], over all N keys. scores: float32 [B, R, N], the values before
+    the softmax; −inf for a key that is masked.
     """
 
     probabilities: Tensor
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 
 
 class Tap:
-    """Reads a module's attention, and does not keep the module alive.
+    """Records a module's attention, and holds only a weak reference to the module.
 
     reading: `cls` keeps the row of the first query, `received` the mean over all queries, `all`
     every row, and `rows` those of the queries `queries`, int64 [B, R], of a causal network. `cls`
@@ -45,16 +45,16 @@ class Tap:
 
     @property
     def module(self) -> nn.Module:
-        """What is read."""
+        """The tapped module."""
         module = self._module()
         assert module is not None, "the model is gone"
         return module
 
     def take(self) -> list[Rows]:
-        """The rows of each call since the last time, which are forgotten here.
+        """Returns the rows of all calls since the last `take`, and clears them.
 
-        Checkpointed layers compute twice, the second time in the backward pass: what they leave
-        then has to be taken before the next forward pass, or it joins that.
+        Checkpointed layers compute twice, the second time in the backward pass. The rows of that
+        have to be taken before the next forward pass, or the two are mixed.
         """
         calls, self.calls = self.calls, []
         return calls
@@ -64,7 +64,7 @@ _open: weakref.WeakKeyDictionary[nn.Module, Tap] = weakref.WeakKeyDictionary()
 
 
 def register() -> None:
-    """Makes `IMPLEMENTATION` known to transformers; doing it again changes nothing."""
+    """Registers `IMPLEMENTATION` with transformers; a second call changes nothing."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -75,23 +75,23 @@ def register() -> None:
 
 
 def attach(tap: Tap) -> None:
-    """The tap keeps what passes from now on, until it is detached.
+    """Makes a tap record from now on, until it is detached.
 
-    It has to stay for the backward pass: a checkpointed layer computes again there, and has to
-    compute the same.
+    It has to stay attached for the backward pass: a checkpointed layer computes again there, and
+    has to compute the same.
     """
     _open[tap.module] = tap
 
 
 def detach(tap: Tap) -> None:
-    """The tap keeps nothing any more, and forgets what it kept, with the graph behind it."""
+    """Stops a tap from recording, and clears its rows with the graph behind them."""
     _open.pop(tap.module, None)
     tap.calls = []
 
 
 @contextmanager
 def only(*taps: Tap) -> Iterator[None]:
-    """Within the block these taps keep what passes, and no other one does."""
+    """Within the block, these taps record, and no others."""
     others = dict(_open)
     _open.clear()
     for tap in taps:
@@ -112,7 +112,7 @@ def _attention(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What `sdpa` computes; query [B, heads, N, D], key and value [B, groups, N, D]."""
+    """The output of `sdpa`; query [B, heads, N, D], key and value [B, groups, N, D]."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     output: tuple[Tensor, None] = sdpa_attention_forward(
@@ -151,7 +151,7 @@ def _rows(tap: Tap, query: Tensor, key: Tensor, mask: Tensor | None, scale: floa
 def _seen(queries: Tensor, keys: int, mask: Tensor | None) -> Tensor:
     """Which keys each query sees, bool [B, R, N]: earlier ones, and none of the padding.
 
-    mask: what the attention got, bool or added [B, 1, N, N]; None where nothing is padded.
+    mask: the mask of the attention, [B, 1, N, N], bool or additive; None without padding.
     """
     seen = torch.arange(keys, device=queries.device) <= queries[..., None]
     if mask is not None:

@@ -19,11 +19,13 @@ from cc_train.systems.mllm.prompts import PromptTokenizer
 
 
 class AttentionControl(Section):
-    """Attention is drawn to where something changed. where: in the vision network, in the language
-    model (from the last token of the prompt to the image tokens), or nowhere. layer: its number; −1
-    is the last one. form: of the loss, see docs/mllm.md. weight: of it. masks: the ones that were
-    found, or the true ones of rendered data. largest_share: pairs with more of the image marked are
-    left out, since such a mask says nothing; those without a mask are left out in any case.
+    """Settings of the loss that draws attention to the changed area.
+
+    where: in the vision network, in the language model (from the last token of the prompt to the
+    image tokens), or nowhere. layer: number of the layer; −1 is the last one. form: form of the
+    loss, see docs/mllm.md. weight: weight of the loss. masks: found masks, or the true ones of
+    rendered data. largest_share: pairs whose mask covers more of the image are left out, since such
+    a mask says little; pairs without a mask are left out in any case.
     """
 
     where: Literal["vision", "llm", "none"] = "vision"
@@ -40,9 +42,11 @@ class AttentionControl(Section):
 
 
 class Entities(Section):
-    """The names of things in the prompt. source: those that `cc-prep entities` retrieved, or none.
-    k: the most of a pair. drop: the share of training prompts that have none, so that a model does
-    without, and does not trust them blindly.
+    """Settings of the entities (names of things) in the prompt.
+
+    source: the entities that `cc-prep entities` retrieved, or none. k: their largest number for a
+    pair. drop: the share of training prompts without any, so that a model works without them and
+    does not trust them blindly.
     """
 
     source: Literal["retrieved", "none"] = "retrieved"
@@ -52,13 +56,13 @@ class Entities(Section):
 
 @dataclass(frozen=True)
 class MllmBatches:
-    """Makes batches: {before_after, ids, attention, labels, last} and, by what is set, more.
+    """Makes batches: {before_after, ids, attention, labels, last} and, by settings, more keys.
 
     before_after: images uint8 [B, 2, *size, 3], or features float16 [B, 2, C, h, w] of
-    `backbone`. ids … last: see `prompts.training_batch`. qformer_…: the prompts for a bridge. mask:
-    soft masks float32 [B, rows · columns] on `grid`, and has_mask, bool [B], where `grid` is given.
-    images: how many pictures a prompt has. pasted: whether it is one of both images, so that
-    the mask stands in both halves. Raises UserError for what the shards do not hold.
+    `backbone`. ids … last: see `prompts.training_batch`. qformer_…: the prompts for a bridge. With
+    `grid` also mask, soft masks float32 [B, rows · columns], and has_mask, bool [B].
+    images: number of pictures of a prompt. pasted: whether that is one picture of both images, so
+    that both halves have the mask. Raises UserError for data that the shards do not hold.
     """
 
     prompt_tokenizer: PromptTokenizer
@@ -100,8 +104,8 @@ class MllmBatches:
         return [] if dropped else found_entities.entities(sample, self.entities.k)
 
     def _masks(self, samples: Sequence[TrainingSample]) -> dict[str, torch.Tensor]:
-        """The masks over an image's places. The images are resized without cropping, so a mask lies
-        over them as it is."""
+        """The masks over an image's places. Images are resized without cropping, so the whole mask
+        covers the whole image."""
         if self.grid is None:
             return {}
         rows, columns = self.grid

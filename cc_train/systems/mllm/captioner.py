@@ -1,4 +1,4 @@
-"""A multi-modal language model in the place of a captioner: two images in, a sentence out."""
+"""A multi-modal language model as a captioner: two images in, a sentence out."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from cc_train.systems.mllm.prompts import PromptTokenizer
 
 
 class Generation(Section):
-    """How captions are said. repetition_penalty: of tokens that were said already, those of the
-    prompt left out; 1 is none. length_penalty: of beam search, see transformers. How many beams
-    there are is the command's to say.
+    """Settings of generation.
+
+    repetition_penalty: penalty of tokens that the caption already has, the prompt not counted; 1 is
+    none. length_penalty: of beam search, see transformers. The command decides the number of beams.
     """
 
     max_new_tokens: int = Field(50, ge=1)
@@ -36,8 +37,8 @@ class Generation(Section):
 class MllmCaptioner(nn.Module):
     """A frozen model with its adapters: a `CaptionModel` (`cc_train.captioner`).
 
-    Its `state_dict` holds what is trained, and nothing of the model as it was published. layer:
-    where attention is read, for control and for pictures.
+    Its `state_dict` holds the trained tensors, and none of the published model. layer: the layer
+    whose attention is read, for control and for pictures.
     """
 
     def __init__(
@@ -68,19 +69,19 @@ class MllmCaptioner(nn.Module):
         return next(self.model.parameters()).device
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """What is trained, by name."""
+        """The trained tensors by name."""
         whole = super().state_dict(*args, **kwargs)
         return {name: value for name, value in whole.items() if name in self.stored}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Takes back what `state_dict` gave. Raises RuntimeError for other names or shapes."""
+        """Loads tensors of `state_dict`. Raises RuntimeError for other names or shapes."""
         different = self.stored ^ set(state_dict)
         if different:
             raise RuntimeError(f"other adapters: {min(different)}, {len(different)} in all")
         return super().load_state_dict(dict(state_dict), strict=False)
 
     def image_inputs(self, before_after: Tensor) -> dict[str, Tensor]:
-        """What the model takes of images uint8 [B, 2, H, W, 3], or of stored features."""
+        """The model's arguments for images uint8 [B, 2, H, W, 3], or for stored features."""
         backbone = self._backbone[0]
         if backbone is not None:
             return {"features": backbone.to(before_after.device)(before_after)}
@@ -97,7 +98,7 @@ class MllmCaptioner(nn.Module):
         return {n: t.to(kind) if t.is_floating_point() else t for n, t in inputs.items()}
 
     def extra_inputs(self, ids: Tensor) -> dict[str, Tensor]:
-        """What the model takes of tokens besides them."""
+        """The model's further arguments for token ids."""
         if self.base.family.pixels not in ("patches", "processor"):
             return {}
         named = getattr(self.base.processor, "model_input_names", ("mm_token_type_ids",))
@@ -105,7 +106,7 @@ class MllmCaptioner(nn.Module):
         return marks if "mm_token_type_ids" in named else {}
 
     def forward(self, batch: Mapping[str, Tensor], logits_to_keep: int) -> Any:
-        """The model's output on a batch, its logits of the last `logits_to_keep` positions."""
+        """The model's output for a batch, with logits of the last `logits_to_keep` positions."""
         ids = batch["ids"]
         more = {name: value for name, value in batch.items() if name.startswith("qformer")}
         return self.model(
@@ -119,9 +120,9 @@ class MllmCaptioner(nn.Module):
         )
 
     def places(self, ids: Tensor) -> Tensor:
-        """Where image tokens stand in prompts int64 [B, L]: [B, images, P].
+        """Positions of image tokens in prompts int64 [B, L]: int64 [B, images, P].
 
-        Where some have places in an image and others have not, those that have them.
+        Tokens that have no place in an image are left out if others have one.
         """
         shape = self.shape
         count = shape.places if shape.tokens is None else shape.tokens[0] * shape.tokens[1]
@@ -165,8 +166,8 @@ class MllmCaptioner(nn.Module):
     ) -> Caption:
         """The caption of a pair by beam search, its sentences in the order of the search.
 
-        Each has its sum of log-probabilities, without the penalties by which the search ranks.
-        bridge: of all pairs; row: this one's number among them.
+        Each sentence has its sum of log-probabilities, without the penalties of the search.
+        bridge: the prompts of all pairs for the bridge. row: the number of this pair.
         """
         count, pictures = len(sentences), self.shape.images
         own = {
@@ -189,7 +190,7 @@ class MllmCaptioner(nn.Module):
         bridge: Mapping[str, Tensor],
         beams: int,
     ) -> list[list[list[int]]]:
-        """Of each pair its sentences, up to their end marks, as the search ranks them."""
+        """Sentences of each pair, as ids up to the end mark, in the order of the search."""
         padded = prompts.left_padded(questions, self.prompt_tokenizer.pad)
         ids, attention = (part.to(self.device) for part in padded)
         generation = self.generation
@@ -217,11 +218,11 @@ class MllmCaptioner(nn.Module):
         return [sentences[first : first + beams] for first in range(0, len(sentences), beams)]
 
     def _penalties(self, prompt: int) -> list[Any]:
-        """The penalty of what was said already.
+        """The penalty of tokens that the caption already has.
 
-        prompt: how many tokens of it stand before that. They do not count: the words of the
+        prompt: number of tokens of the prompt, which do not count. Otherwise the words of the
         question would be avoided, the end of the user's turn would keep the caption from ending,
-        and padding would make a caption depend on the pairs beside it.
+        and padding would make a caption depend on the other pairs of the batch.
         """
         from transformers import RepetitionPenaltyLogitsProcessor
 
@@ -232,7 +233,7 @@ class MllmCaptioner(nn.Module):
         return [RepetitionPenaltyLogitsProcessor(penalty, prompt_ignore_length=ignored)]
 
     def _ended(self, row: list[int]) -> list[int]:
-        """New tokens up to the end mark; what follows is padding."""
+        """The new tokens up to the end mark, without the padding that follows."""
         end = self.prompt_tokenizer.end
         return row[: row.index(end) + 1] if end in row else row
 
@@ -244,7 +245,7 @@ class MllmCaptioner(nn.Module):
         sentences: Sequence[list[int]],
         look: bool = False,
     ) -> tuple[list[float], list[Attention | None]]:
-        """The sum of log-probabilities of each sentence, and where each of its words looked."""
+        """The sum of log-probabilities of each sentence, and the attention of its words."""
         batch = prompts.training_batch(questions, sentences, self.prompt_tokenizer.pad)
         batch = {name: value.to(self.device) for name, value in batch.items()}
         logits_to_keep = batch["ids"].shape[1] - int(batch["last"].min())
@@ -272,8 +273,8 @@ class MllmCaptioner(nn.Module):
         ]
 
     def _word_taps(self, batch: Mapping[str, Tensor]) -> list[Tap]:
-        """What reads where the language model looks before each token, and where its image tokens
-        are learned queries, where these look; none where the family's modules are not known."""
+        """The taps for attention maps of words: one on the language model and, if image tokens are
+        learned queries, one on the attention of these; none if the family's modules are unknown."""
         family = self.base.family
         if not family.language or (self.shape.tokens is None and not family.crossing):
             return []
@@ -291,8 +292,8 @@ class MllmCaptioner(nn.Module):
     ) -> Attention:
         """The map of each word: the mean of its tokens' rows [R, N], over both images.
 
-        places: of the image tokens, int64 [images, P]. crossing: where each of these looks itself,
-        [images, P, patches]; None where it has a place.
+        places: positions of the image tokens, int64 [images, P]. crossing: the attention of image
+        tokens that are learned queries, [images, P, patches]; None if image tokens have places.
         """
         words = self.prompt_tokenizer.decode(sentence).split()
         grid = self.shape.patches if crossing is not None else self.shape.tokens
@@ -313,6 +314,6 @@ class MllmCaptioner(nn.Module):
 
 
 def first_rows(calls: Sequence[Rows]) -> Rows:
-    """The calls of a module as one: Qwen's vision network calls it once for every image."""
+    """All calls of a module joined to one: Qwen's vision network calls it once for every image."""
     probabilities, scores = ([getattr(c, name) for c in calls] for name in Rows._fields)
     return Rows(torch.cat(probabilities), torch.cat(scores))

@@ -1,4 +1,4 @@
-"""`cc-train mllm --dry-run`: what a training would take, from the configuration of its model."""
+"""`cc-train mllm --dry-run`: the cost of a training, from the configuration of its model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONNECTOR = "The connector comes on top: its size follows from the features in t
 def dry_run(settings: Settings) -> str:
     """Parameters, the share that is trained, and bytes, as a table. Raises UserError.
 
-    The weights of a model's folder are not read, and no shards.
+    Neither the model's weights nor any shards are read.
     """
     loading.require()
     model = settings.model

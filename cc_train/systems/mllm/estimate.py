@@ -1,14 +1,14 @@
-"""What training a multi-modal LLM takes in memory, without its weights: `--dry-run`.
+"""Memory that training a multi-modal LLM takes, estimated without its weights: `--dry-run`.
 
 The network is made from its configuration on torch's meta device, where tensors have shapes and no
 content. Parameters and what follows from their number are exact. Activations are an estimate:
 
-- Of a layer's tensors those count that its backward pass needs: the output of every linear layer,
-  the product of a gated MLP, the input of every norm (in float32 for an RMSNorm), and of an adapter
-  its input in float32 with its dropout mask. Attention itself keeps no matrix (sdpa).
-- The language model's logits count in the model's precision, in float32, and once more for their
-  logarithms and for their gradients; only for the tokens of captions, where no others are computed.
-- A part before which nothing is trained keeps nothing: its backward pass is never run.
+- A layer counts the tensors that its backward pass needs: the output of every linear layer, the
+  product of a gated MLP, the input of every norm (in float32 for an RMSNorm), and the float32 input
+  and dropout mask of an adapter. Attention itself keeps no matrix (sdpa).
+- The language model's logits count in the model's precision, in float32, and once more each for
+  their logarithms and gradients; only for the tokens of captions, if no others are computed.
+- A part keeps nothing if neither it nor a part before it is trained: it has no backward pass.
 - With checkpointing a layer keeps its input alone, and one layer at a time computes the rest again.
 
 What the allocator, CUDA's own libraries and fragmentation take comes on top.
@@ -37,7 +37,7 @@ LOGIT_COPIES = 3  # in float32: the logits, their logarithms, their gradients
 PICTURES = 2  # of a pair, unless its images are pasted into one
 VISION, BRIDGE, LANGUAGE, OTHER = PARTS = ("vision", "bridge", "language", "other")
 LOGITS = "lm_head"  # of the language model, of fewer tokens than its other layers
-# The bridge comes first: Qwen's lies within its vision model.
+# The bridge comes first: Qwen's is within its vision model.
 _BRIDGE = re.compile(
     r"(^|\.)(qformer|query_tokens|merger|deepstack_merger_list|connector|multi_modal_projector|"
     r"language_projection)(\.|$)"
@@ -49,7 +49,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class PartSize:
-    """A part of a model. parameters: without adapters. trainable: its adapters' parameters."""
+    """A part of a model. parameters: number without adapters. trainable: number in adapters."""
 
     name: str
     parameters: int
@@ -60,8 +60,8 @@ class PartSize:
 class Estimate:
     """Sizes of a training, in parameters and bytes.
 
-    weights: of the frozen model. adapters, gradients, optimizer: of what is trained. activations:
-    an estimate, of a step's batch of `batch_size` pairs of `sequence_length` tokens.
+    weights: of the frozen model. adapters, gradients, optimizer: of the trained tensors.
+    activations: an estimate, for a step's batch of `batch_size` pairs of `sequence_length` tokens.
     """
 
     parts: tuple[PartSize, ...]
@@ -77,17 +77,17 @@ class Estimate:
 
     @property
     def parameters(self) -> int:
-        """Of the model without adapters."""
+        """Number of parameters of the model without adapters."""
         return sum(part.parameters for part in self.parts)
 
     @property
     def trainable(self) -> int:
-        """Of all adapters."""
+        """Number of parameters of all adapters."""
         return sum(part.trainable for part in self.parts)
 
     @property
     def total(self) -> int:
-        """Bytes of all of it."""
+        """Total bytes."""
         return self.weights + self.adapters + self.gradients + self.optimizer + self.activations
 
     def table(self) -> str:
@@ -139,8 +139,8 @@ def estimate(
         any, for 16 × 16 places. caption_length: tokens of a pair for which logits are computed;
         None for all. pictures: that the vision network sees of a pair.
 
-    Raises UserError for the configuration of no language model, and for an expression that fits no
-    layer.
+    Raises UserError for a configuration that is no language model's, and for an expression that
+    matches no layer.
     """
     network = _on_meta(config)
     ranks = _ranks(network, lora)
@@ -181,7 +181,7 @@ def part_of(name: str) -> str:
 def _on_meta(config: Any) -> nn.Module:
     """The network of a configuration, without content.
 
-    One of text alone lies in `language_model`, as in a captioner of stored features.
+    A text-only network is put under `language_model`, as in a captioner of stored features.
     """
     try:
         network = loading.empty(config)
@@ -216,8 +216,8 @@ def _tokens(
 
 @dataclass
 class _Layer:
-    """Bytes that a layer keeps of a token. whole: all that its backward pass needs. input: of what
-    it is given.
+    """Bytes that a layer keeps for each token. whole: all that its backward pass needs. input: its
+    input alone.
     """
 
     whole: int = 0
@@ -257,7 +257,7 @@ def _activations(
 
 
 def _with_backward(trained: set[str]) -> Iterator[str]:
-    """The parts through which gradients pass: the first one that is trained, and all after it."""
+    """The parts through which gradients pass: the first trained part, and all after it."""
     started = False
     for part in (VISION, BRIDGE, OTHER, LANGUAGE):
         started = started or part in trained
@@ -266,7 +266,7 @@ def _with_backward(trained: set[str]) -> Iterator[str]:
 
 
 def _kept(name: str, module: nn.Module, ranks: Mapping[str, int], size: int) -> int:
-    """Bytes that a module keeps of a token for the backward pass."""
+    """Bytes that a module keeps for each token for the backward pass."""
     if isinstance(module, nn.Linear):
         per_token = size * module.out_features
         leaf = name.rpartition(".")[2]
@@ -285,12 +285,12 @@ def _kept(name: str, module: nn.Module, ranks: Mapping[str, int], size: int) -> 
 
 
 def _is_head(name: str) -> bool:
-    """Whether a layer gives the logits of words."""
+    """Whether a layer outputs the logits of words."""
     return name.rpartition(".")[2] == LOGITS
 
 
 def _width(module: nn.Module) -> int:
-    """Values of a token that a linear layer or a norm reads."""
+    """Number of input channels of a linear layer or a norm."""
     if isinstance(module, nn.Linear):
         return module.in_features
     weight = module.weight
@@ -299,7 +299,7 @@ def _width(module: nn.Module) -> int:
 
 
 def _layer_of(name: str) -> str:
-    """The outermost numbered layer that a module lies in, such as `model.layers.3`; else empty."""
+    """The outermost numbered layer around a module, such as `model.layers.3`; else empty."""
     match = re.match(r"(.*?\.\d+)\.", f"{name}.")
     return match[1] if match else ""
 

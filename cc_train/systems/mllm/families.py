@@ -1,7 +1,7 @@
-"""The families of multi-modal language models: where what stands in each, as a table.
+"""The families of multi-modal language models, as a table.
 
-A family is what models of one architecture share: how a prompt marks the place of an image, where
-attention can be read, which layers take adapters, and in what order the tokens of an image come.
+A family describes the models of one architecture: how a prompt marks the position of an image,
+where attention can be read, which layers take adapters, and the order of an image's tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from cc_prep.errors import UserError
 from cc_train.systems.mllm.attention_tap import Reading
 
-LAST = "{}"  # where a number of a layer stands in the name of a module
+LAST = "{}"  # in the name of a module, a placeholder for the number of a layer
 Part = Literal["vision", "bridge", "language"]
 PARTS: tuple[Part, ...] = ("vision", "bridge", "language")
 
@@ -26,17 +26,17 @@ PARTS: tuple[Part, ...] = ("vision", "bridge", "language")
 class Family:
     """A row of the table.
 
-    model_types: of configurations that belong to it. marker: the token that a prompt has at each
-    place of an image. image: an image in a prompt without a chat template, `{}` for its places; a
-    template writes one marker itself, around which `around` is put. pixels: how the images of B
-    pairs enter: `flat` [2B, …], `pairs` [B, 2, …], `patches` in merge order, or `features` of
-    another network. vision, language: the attention modules, `{}` for the number of a layer; empty
-    where there is none. reading: how the vision module's attention is read. adapters: the layers
-    that take adapters, by part, as regular expressions of whole names. queries: its image tokens
-    are learned queries, which have no places; crossing: the end of the names of the modules by
-    which these see an image. question: the prompt goes to the bridge as well.
-    chat: a chat template is used where there is one. space: between prompt and caption. mean, std:
-    of the pixels, where the folder does not say it.
+    model_types: `model_type` of the configurations that belong to it. marker: the token of a prompt
+    at each position of an image token. image: an image in a prompt without a chat template, `{}`
+    for its markers; a chat template writes one marker itself, and `around` is put around it.
+    pixels: the input of the images of B pairs: `flat` [2B, …], `pairs` [B, 2, …], `patches` in
+    merge order, or `features` of another network. vision, language: names of the attention modules,
+    `{}` for the number of a layer; empty if there are none. reading: how the vision module's
+    attention is read. adapters: the layers that take adapters, by part, as regular expressions of
+    whole names. queries: image tokens are learned queries, which have no place in the image;
+    crossing: the end of the names of the modules by which they see an image. question: the prompt
+    goes to the bridge as well. chat: a chat template is used if there is one. space: the text
+    between prompt and caption. mean, std: of the pixels, if the folder does not have them.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Family:
 
     @property
     def vision_encoder(self) -> str:
-        """Name of the vision network; empty where it is not known."""
+        """Name of the vision network; empty if it is not known."""
         return re.split(r"\.(?:encoder|blocks)\.", self.vision)[0]
 
 
@@ -171,7 +171,7 @@ FAMILIES = {one.name: one for one in (INSTRUCTBLIP, BLIP2, QWEN_VL, SMOLVLM, INT
 
 
 def of_type(model_type: str) -> Family | None:
-    """The family of a configuration's `model_type`; None where the table has none."""
+    """The family of a configuration's `model_type`; None if the table has none."""
     for family in FAMILIES.values():
         if model_type in family.model_types:
             return family
@@ -179,7 +179,7 @@ def of_type(model_type: str) -> Family | None:
 
 
 def attention_modules(model: nn.Module) -> list[str]:
-    """The attention modules of a network, one name for all layers of a kind, for a message."""
+    """The attention modules of a network, for a message: one name for all layers of a kind."""
     names = {
         re.sub(r"\.\d+\.", ".{}.", name)
         for name, module in model.named_modules()
@@ -190,7 +190,7 @@ def attention_modules(model: nn.Module) -> list[str]:
 
 
 def with_language(family: Family, model: nn.Module) -> Family:
-    """A family of which nothing is known, with the attention of the language model in `model`.
+    """The unknown family, with the attention modules of the language model in `model`.
 
     That is the one with the most layers of `self_attn` below a language model's usual names.
     """
@@ -211,7 +211,8 @@ def with_language(family: Family, model: nn.Module) -> Family:
 def module_at(model: nn.Module, name: str, layer: int) -> tuple[nn.Module, int]:
     """An attention module and the number of its layer.
 
-    name: of the table. layer: its number; −1 is the last one. Raises UserError where there is none.
+    name: from the table. layer: number of the layer; −1 is the last one. Raises UserError if there
+    is no such module.
     """
     stack, _, rest = name.partition("." + LAST)
     try:

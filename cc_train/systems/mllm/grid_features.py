@@ -1,6 +1,6 @@
-"""Images for a language model of text alone: grid features of a frozen network, compared.
+"""Images for a text-only language model: grid features of a frozen network, compared.
 
-Before, after and what differs between them become a few tokens that stand in the prompt.
+Before, after and their differences become a few tokens of the prompt.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from cc_train.systems.mllm.attention_tap import Rows
 
 
 class Connector(Section):
-    """Sizes of the connector of `lm`. grid: rows and columns of the tokens of places, which follow
-    the summaries of the comparison. rate: its learning rate in units of loop.learning_rate; what
-    is new learns faster than adapters. feature_dropout: the share of channels left out in training.
+    """Sizes of the connector of `lm`.
+
+    grid: rows and columns of the tokens of places, which follow the summaries of the comparison.
+    rate: its learning rate as a multiple of loop.learning_rate; new weights learn faster than
+    adapters. feature_dropout: the share of channels left out in training.
     """
 
     width: int = Field(128, ge=8, multiple_of=8)
@@ -42,8 +44,8 @@ class Connector(Section):
 class GridConnector(FeatureComparison):
     """Features float [B, 2, C, rows, columns] → tokens of a language model.
 
-    width: of the language model. scale: the size of its words' embeddings, which the tokens begin
-    with.
+    width: of the language model. scale: the initial scale of the tokens, that of its words'
+    embeddings.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class GridConnector(FeatureComparison):
 
     @property
     def tokens(self) -> int:
-        """How many tokens a pair has."""
+        """Number of tokens of a pair."""
         return SUMMARIES + self.cells**2
 
     def tokens_of(self, changes: Changes, rows: int) -> Tensor:
@@ -79,14 +81,16 @@ class GridConnector(FeatureComparison):
 
 @dataclass
 class Output:
-    """logits: of the next token. looked: where the connector read before and after, [B, places]."""
+    """logits: of the next token. looked: attention of the connector to before and after,
+    [B, places].
+    """
 
     logits: Tensor
     looked: tuple[Rows, Rows]
 
 
 class SeeingLanguageModel(nn.Module):
-    """A language model whose prompt has the connector's tokens where `image` stands."""
+    """A language model whose prompt has the connector's tokens in place of `image`."""
 
     def __init__(self, language_model: nn.Module, connector: GridConnector, image: int) -> None:
         super().__init__()
@@ -94,13 +98,13 @@ class SeeingLanguageModel(nn.Module):
 
     @property
     def config(self) -> Any:
-        """Of the language model."""
+        """Configuration of the language model."""
         return self.language_model.config
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, features: Tensor, **options: Any
     ) -> Output:
-        """Of tokens int64 [B, L] and features [B, 2, C, rows, columns]."""
+        """The model's output for tokens int64 [B, L] and features [B, 2, C, rows, columns]."""
         words, changes = self._embedded(input_ids, features)
         logits = self.language_model(
             inputs_embeds=words, attention_mask=attention_mask, **options
@@ -115,7 +119,7 @@ class SeeingLanguageModel(nn.Module):
     def generate(
         self, input_ids: Tensor, attention_mask: Tensor, features: Tensor, **options: Any
     ) -> Any:
-        """What transformers' `generate` gives, of new tokens alone."""
+        """The result of transformers' `generate`, without the prompt."""
         words, _ = self._embedded(input_ids, features)
         return self.language_model.generate(  # type: ignore[operator]
             inputs_embeds=words, attention_mask=attention_mask, **options

@@ -1,7 +1,7 @@
-"""Pairs of images as the input of a model, and where each token of an image lies.
+"""Pairs of images as the input of a model, and the position of each image token.
 
-Each image is resized without cropping, so that a mask resized alike lies over it: to a square, or
-where both are pasted into one picture, side by side, to half of it.
+Each image is resized without cropping, so that a mask resized alike fits it: to a square, or, if
+both are pasted side by side into one picture, to half of a square.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ ImageLayout = Literal["two", "pasted"]
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a picture of `size` × `size` px is for a model: an image, or both of a pair, pasted.
+    """The patches and tokens of a picture of `size` × `size` px: one image, or a pasted pair.
 
-    places: image tokens in the prompt, for each image. patches: rows and columns of the patches
-    that the vision network sees. tokens: rows and columns of the image tokens; None where they have
-    no places. merge: patches of a token, by row and by column. patch: in px. slots: where each
-    patch, row by row, stands in the vision network's sequence, int64 [rows · columns]. images: how
-    many pictures a prompt has. pasted: whether it is one with both images side by side.
+    places: number of image tokens in the prompt, for each image. patches: rows and columns of the
+    patches that the vision network sees. tokens: rows and columns of the image tokens; None if they
+    have no place in the image. merge: patches of a token, by row and by column. patch: side in px.
+    slots: position of each patch, row by row, in the vision network's sequence, int64
+    [rows · columns]. images: number of pictures of a prompt. pasted: whether that is one picture
+    with both images side by side.
     """
 
     size: int
@@ -57,7 +58,7 @@ class Geometry:
 def geometry(
     family: Family, config: Any, size: int | None, layout: ImageLayout = "two"
 ) -> Geometry:
-    """That of a model's configuration.
+    """The geometry of a model's configuration.
 
     size: of a picture in px; None takes the model's own. Raises UserError for a size that it cannot
     take.
@@ -73,7 +74,8 @@ def geometry(
         )
     if side % (patch * merge):
         raise UserError(
-            f"model.image_size={side} is not in whole parts of {patch * merge} px",
+            f"model.image_size ({side}) is not divisible by the size of an image token "
+            f"({patch * merge} px)",
             f"Set a multiple of {patch * merge}",
         )
     count = side // patch
@@ -116,7 +118,7 @@ def _laid_out(shape: Geometry, layout: ImageLayout) -> Geometry:
 
 
 def require_pictures(family: Family, size: int | None, layout: ImageLayout) -> None:
-    """Raises UserError where it is set how images enter, and the family sees none."""
+    """Raises UserError for settings of images with a family that sees none."""
     if family.pixels != "features":
         return
     if layout == "pasted":
@@ -137,9 +139,9 @@ def side_by_side(before_after: Tensor) -> Tensor:
 
 
 def maps_of_sides(maps: Tensor) -> Tensor:
-    """Maps [N, rows, columns] over pictures, as maps over each of both images, summed.
+    """Maps [N, rows, columns] over pasted pictures, as the sum of the maps over both images.
 
-    Of an odd number of columns the middle one lies over both, so each counts as two halves.
+    A middle column, if their number is odd, covers both images, so every column is split in two.
     """
     if maps.shape[-1] % 2:
         maps = maps.repeat_interleave(2, dim=-1) / 2
@@ -150,8 +152,8 @@ def maps_of_sides(maps: Tensor) -> Tensor:
 def sequence(rows: int, columns: int, merge: int, window: int | None = None) -> Tensor:
     """The patch, counted row by row, at each place of a sequence in merge order.
 
-    The `merge` × `merge` patches of an image token come one after the other. window: tokens come by
-    squares of so many rows and columns of them.
+    The `merge` × `merge` patches of an image token are consecutive. window: tokens are grouped by
+    squares of so many rows and columns.
     """
     units = torch.arange(rows * columns).view(rows // merge, merge, columns // merge, merge)
     units = units.permute(0, 2, 1, 3).reshape(rows // merge, columns // merge, merge * merge)
@@ -169,10 +171,10 @@ def normalised(before_after: Tensor, mean: tuple[float, ...], std: tuple[float, 
 
 
 def inputs(family: Family, shape: Geometry, pixels: Tensor, frames: int) -> dict[str, Tensor]:
-    """What the model takes of pictures [B, 2, 3, H, W], before and after of one pair together; of
-    pasted ones [B, 1, 3, H, W].
+    """The model's arguments for pictures [B, 2, 3, H, W] (before and after), or pasted ones
+    [B, 1, 3, H, W].
 
-    frames: how many equal images make a patch, where the model takes patches.
+    frames: number of equal images in a patch, if the model takes patches.
     """
     if family.pixels == "pairs":
         return {"pixel_values": pixels}
@@ -187,8 +189,8 @@ def inputs(family: Family, shape: Geometry, pixels: Tensor, frames: int) -> dict
 
 @contextmanager
 def encode_once(encoder: nn.Module, count: int) -> Iterator[None]:
-    """Within the block a vision network computes the first of `count` equal parts of what it is
-    given, and repeats the result: for a batch that is the same images `count` times."""
+    """Within the block, a vision network computes one of `count` equal parts of its input, and
+    repeats the result: for a batch that holds the same images `count` times."""
     forward = encoder.forward
 
     def once(*arguments: Any, **options: Any) -> Any:
@@ -211,7 +213,7 @@ def _first_part(value: Any, count: int) -> Any:
 
 
 def _repeated(output: Any, count: int) -> Any:
-    """What a network gave, in tensors of any structure, `count` times over along their batch."""
+    """The output of a network, tensors in any structure, repeated `count` times along the batch."""
     if isinstance(output, Tensor):
         return torch.cat([output] * count)
     if isinstance(output, Mapping):  # of transformers
@@ -233,15 +235,15 @@ def patches(images: Tensor, patch: int, merge: int, frames: int) -> Tensor:
 
 
 def merge_of(config: Any) -> int:
-    """Patches that an image token joins, by row and by column, as Qwen-VL, SmolVLM and InternVL
-    say it; 1 where nothing is said."""
+    """Patches that an image token joins, by row and by column, from the configurations of Qwen-VL,
+    SmolVLM and InternVL; 1 if the configuration does not say."""
     vision = getattr(config, "vision_config", config)
     side = getattr(vision, "spatial_merge_size", None) or getattr(config, "scale_factor", None)
     return int(side) if side else round(1 / (getattr(config, "downsample_ratio", None) or 1))
 
 
 def side_of(size: Any) -> int:
-    """A side in px of a configuration that gives one number or two; squares alone are known.
+    """The side in px from a configuration's number or pair of numbers; only squares are allowed.
 
     Raises UserError for a rectangle.
     """
@@ -256,10 +258,10 @@ def side_of(size: Any) -> int:
 def of_processor(
     processor: Any, config: Any, size: int | None, layout: ImageLayout = "two"
 ) -> tuple[Geometry, int]:
-    """The geometry of a model of which only its processor is known, and its image token.
+    """The geometry of a model of which only the processor is known, and the id of its image token.
 
     size: of the pictures that the processor is given, in px. Raises UserError for a processor that
-    marks no places of images.
+    marks no image tokens.
     """
     side = size or DEFAULT_SIZE
     number = getattr(config, "image_token_id", None) or getattr(processor, "image_token_id", None)
@@ -291,8 +293,9 @@ def of_processor(
 def chat_tokens(
     processor: Any, sides: tuple[str, ...], question: str, size: int = DEFAULT_SIZE
 ) -> list[int]:
-    """The tokens of a prompt about a picture of `size` px for each of `sides`, the words before it,
-    by a processor's chat template."""
+    """The tokens of a prompt, by a processor's chat template.
+
+    sides: the words before each picture, one entry per picture. size: of the pictures, in px."""
     content: list[dict[str, Any]] = []
     for side in sides:
         content += [{"type": "text", "text": side}] if side else []

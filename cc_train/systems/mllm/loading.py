@@ -28,11 +28,11 @@ UNREADABLE = "Give a folder that transformers reads"
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """A model as it was published, and what belongs to it.
+    """A published model with its configuration and tokenizers.
 
-    config: of transformers. tokenizer, questions: of the language model, and of a bridge that reads
-    the prompt as well (None where it does not). processor: of `auto`, else None. mean, std: of its
-    pixels. fingerprint: SHA-256 by which a run knows the model again.
+    config: of transformers. tokenizer: of the language model. questions: tokenizer of a bridge that
+    reads the prompt as well, else None. processor: of `auto`, else None. mean, std: of its pixels.
+    fingerprint: SHA-256 by which a run recognises the model.
     """
 
     family: Family
@@ -63,10 +63,10 @@ def require() -> None:
 
 
 def place_of(name_or_folder: str | None) -> Path:
-    """The folder of a model. Raises UserError where there is none.
+    """The folder of a model. Raises UserError if there is none.
 
-    name_or_folder: of named weights, a GGUF file, or a folder with config.json. The environment's
-    CC_TRAIN_MLLM_WEIGHTS comes first.
+    name_or_folder: the name of weights, a GGUF file, or a folder with config.json. The environment
+    variable CC_TRAIN_MLLM_WEIGHTS takes precedence.
     """
     elsewhere = os.environ.get(PLACE)
     if name_or_folder is None and elsewhere is None:
@@ -81,7 +81,7 @@ def place_of(name_or_folder: str | None) -> Path:
         raise UserError(
             f"{place}: no folder of a model (config.json is not there)",
             f"Set model.weights to a folder as save_pretrained writes it; for a run whose model "
-            f"lies elsewhere now, set {PLACE}",
+            f"has moved, set {PLACE}",
         )
     return place
 
@@ -172,10 +172,10 @@ def empty(config: Any) -> nn.Module:
 
 
 def fingerprint(place: Path) -> str:
-    """SHA-256 of what decides a model's output.
+    """SHA-256 of the files that determine a model's output.
 
-    Of a folder that was converted from GGUF, that of the file: how it is written in the folder is
-    up to the release of transformers.
+    For a folder that was converted from GGUF it is that of the GGUF file, since the content of the
+    folder depends on the release of transformers.
     """
     if (place / SOURCE).is_file():
         return (place / SOURCE).read_text()
@@ -238,7 +238,7 @@ def _words(family: Family, place: Path) -> tuple[Any, Any, Any]:
 
 
 def _chat_template(place: Path) -> str | None:
-    """The chat template of a processor, where the tokenizer has none of its own."""
+    """The chat template of a processor, for a tokenizer that has none of its own."""
     file = place / "chat_template.json"
     try:
         template = json.loads(file.read_text(encoding="utf-8"))["chat_template"]

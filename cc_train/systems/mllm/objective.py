@@ -1,4 +1,4 @@
-"""What a multi-modal language model learns from: captions, and where something changed."""
+"""The objective of a multi-modal language model: captions, and control of attention."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NO_GRADIENT = (
 
 
 class MllmObjective(Objective):
-    """The loss of the next word and, where it is set, that of attention.
+    """The `Objective`: the loss of the next word and, if set, the loss of attention.
 
-    connector_rate: the learning rate of a connector in units of that of the adapters.
+    connector_rate: the learning rate of a connector as a multiple of that of the adapters.
     """
 
     network: MllmCaptioner
@@ -97,8 +97,8 @@ class MllmObjective(Objective):
         return losses
 
     def _attention(self, batch: Mapping[str, Tensor], output: Any) -> tuple[Tensor, Tensor]:
-        """Summed over pairs with a mask: the loss of both images, and the share of attention inside
-        the mask, a mean over the images."""
+        """The loss of attention of both images, and the share of attention inside the mask (a mean
+        over the images), both summed over pairs with a mask."""
         seen = self._looked(batch, output)
         has_mask, total = batch["has_mask"], output.logits.new_zeros((), dtype=torch.float32)
         inside = torch.zeros_like(total)
@@ -148,13 +148,14 @@ class MllmObjective(Objective):
 
 
 def _is_spared(name: str) -> bool:
-    """Whether a parameter does not decay although it is a matrix: what tells tokens apart."""
+    """Whether a parameter has no weight decay although it is a matrix: an embedding of tokens."""
     return name.endswith((".position", ".kinds"))
 
 
 def _tap(network: MllmCaptioner, control: AttentionControl) -> Tap | None:
-    """What reads the attention that is controlled; None where there is none, or the connector says
-    it. Raises UserError where it cannot be read.
+    """The tap on the controlled attention. Raises UserError if attention cannot be read.
+
+    None if there is no control, or if the connector returns its attention itself.
     """
     family = network.base.family
     if not control.is_on or (family is families.LM and control.where == "vision"):

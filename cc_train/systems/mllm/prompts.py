@@ -17,13 +17,15 @@ from cc_train.systems.mllm import images
 from cc_train.systems.mllm.loading import Base
 from cc_train.text import IGNORED
 
-SIDES = ("Before: ", " After: ")  # what stands before each picture
+SIDES = ("Before: ", " After: ")  # the words before each picture
 PASTED = ("Before (left) and after (right): ",)
 
 
 class Prompt(Section):
-    """What the model is asked. text: the question. entities: follows it where there are any, with
-    their names in place of {}.
+    """The question to the model.
+
+    text: the question. entities: a sentence that follows it if there are entities, with their names
+    in place of {}.
     """
 
     text: str = Field(
@@ -38,9 +40,11 @@ class Prompt(Section):
 
 @dataclass(frozen=True)
 class Sizes:
-    """sides: what stands before each picture of a prompt. places: tokens of each. length: most new
-    tokens of a caption. context: most tokens that the language model takes. size: of a picture, in
-    px.
+    """Sizes of prompts.
+
+    sides: the words before each picture. places: number of tokens of each picture. length: largest
+    number of new tokens of a caption. context: largest number of tokens that the language model
+    takes. size: of a picture, in px.
     """
 
     sides: tuple[str, ...]
@@ -51,7 +55,7 @@ class Sizes:
 
 
 class PromptTokenizer:
-    """Questions and captions to tokens. image: the token at every place of an image."""
+    """Turns questions and captions into tokens. image: the id of image tokens."""
 
     def __init__(self, base: Base, prompt: Prompt, sizes: Sizes, image: int) -> None:
         self.family, self.tokenizer, self.questions = base.family, base.tokenizer, base.questions
@@ -60,7 +64,7 @@ class PromptTokenizer:
         self.pad, self.end = int(self.tokenizer.pad_token_id), int(self.tokenizer.eos_token_id)
 
     def question(self, entities: Sequence[str] = ()) -> list[int]:
-        """The tokens of a prompt. Raises UserError for one that cannot be asked."""
+        """The tokens of a prompt. Raises UserError for a prompt that does not fit the model."""
         question = self.prompt.with_entities(entities)
         if self.family.queries:  # as these models were trained: images, then a text of its own
             marks = [self.image] * (len(self.sizes.sides) * self.sizes.places)
@@ -78,7 +82,7 @@ class PromptTokenizer:
         return self._checked(ids)
 
     def _checked(self, ids: list[int]) -> list[int]:
-        """Tokens of a prompt. Raises UserError for other places of images, and for too many."""
+        """Returns the ids. Raises UserError for a wrong number of image tokens, or too many ids."""
         count, images = ids.count(self.image), len(self.sizes.sides)
         if count != images * self.sizes.places:
             of_images = "1 image" if images == 1 else f"{images} images"
@@ -97,7 +101,7 @@ class PromptTokenizer:
         return ids
 
     def prompt_text(self, question: str) -> str:
-        """The whole prompt as text, each place of an image marked."""
+        """The whole prompt as text, with the markers of image tokens."""
         family, marker = self.family, self.family.marker
         image = family.around.format(marker * self.sizes.places)
         template = getattr(self.tokenizer, "chat_template", None) if family.chat else None
@@ -127,7 +131,7 @@ class PromptTokenizer:
         return " ".join(text.split())
 
     def bridge(self, entities: Sequence[Sequence[str]], count: int) -> dict[str, Tensor]:
-        """What a bridge that reads questions takes: one for each of `count` images of a pair."""
+        """The input of a bridge that reads questions: one for each of `count` images of a pair."""
         if self.questions is None:
             return {}
         texts = [self.prompt.with_entities(names) for names in entities for _ in range(count)]
@@ -144,7 +148,7 @@ def training_batch(
     """Prompts with their captions, padded behind: {ids, attention, labels, last}.
 
     ids, attention, labels: int64 [B, L]; a label is the next token of a caption, `IGNORED`
-    elsewhere. last: the place of each prompt's last token, int64 [B].
+    elsewhere. last: the position of each prompt's last token, int64 [B].
     """
     rows = [question + caption for question, caption in zip(questions, captions, strict=True)]
     length = max(map(len, rows))

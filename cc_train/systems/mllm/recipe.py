@@ -45,12 +45,13 @@ NO_LIMIT = 2**31  # of a context that the configuration does not bound
 
 
 class Model(Section):
-    """The model to adapt. weights: the folder of one, as save_pretrained writes it, or a name of
-    `cc-prep weights list`. family: by its configuration where it is not given. precision: what its
-    frozen weights are held in; auto is bfloat16 on a GPU. image_size: in px, for models that take
-    any. images: two, or both pasted into one picture, side by side. checkpointing: layers compute
-    twice, for less memory. backbone_weights: of `lm`, a file for a backbone whose weights have no
-    name here.
+    """The model to adapt.
+
+    weights: its folder, as save_pretrained writes it, or a name of `cc-prep weights list`. family:
+    default is that of its configuration. precision: of its frozen weights; auto is bfloat16 on a
+    GPU. image_size: in px, for models that take any. images: two, or both pasted side by side into
+    one picture. checkpointing: layers compute twice, to save memory. backbone_weights: for `lm`, a
+    file for a backbone whose weights have no name here.
     """
 
     weights: str | None = None
@@ -86,7 +87,7 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError."""
+    """The training task: data, captioner, objective. Raises UserError."""
     loading.require()
     _refuse(settings)
     place = loading.place_of(settings.model.weights)
@@ -140,7 +141,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 
 def control_grid(captioner: MllmCaptioner, control: AttentionControl) -> tuple[int, int] | None:
-    """Rows and columns of the places whose attention is controlled; None where none is."""
+    """Rows and columns of the grid on which attention is controlled; None without control."""
     if not control.is_on:
         return None
     return captioner.shape.patches if control.where == "vision" else captioner.shape.tokens
@@ -149,7 +150,7 @@ def control_grid(captioner: MllmCaptioner, control: AttentionControl) -> tuple[i
 def make(
     settings: Settings, base: Base, about: Mapping[str, Any], backbone: FrozenBackbone | None
 ) -> MllmCaptioner:
-    """A captioner whose adapters have learned nothing. Raises UserError."""
+    """A captioner with untrained adapters. Raises UserError."""
     model, shape = base.model, None
     if base.family is families.LM:
         assert backbone is not None
@@ -226,8 +227,10 @@ def _untrained(run: Run, device: str) -> MllmCaptioner:
 
 
 def _require_findings(settings: Settings, entries: Sequence[Entry]) -> None:
-    """Raises UserError where the shards lack what the settings say is learned from: without it the
-    plain model would be trained, and nobody would notice. Also for a damaged mask."""
+    """Raises UserError if the shards lack the masks or entities that the settings require.
+
+    Without this check the plain model would be trained, and nobody would notice. A damaged mask
+    raises UserError as well."""
     control, entity = settings.attention, settings.entity
     samples = list(_readable(order.sample(entries, [entry.key for entry in entries], LOOKED_AT)))
     try:
@@ -235,7 +238,7 @@ def _require_findings(settings: Settings, entries: Sequence[Entry]) -> None:
         without_entities = entity.source == "retrieved" and not any(
             found_entities.entities(sample, entity.k) for sample in samples
         )
-    except DamagedShard as error:  # no training goes on with it either
+    except DamagedShard as error:  # the training could not continue with it either
         raise UserError(str(error), shard_index.ADVICE) from None
     if without_masks:
         of_truth = control.masks == "truth"
@@ -274,14 +277,14 @@ def _refuse(settings: Settings) -> None:
     if fewest > most:
         raise UserError(
             f"generation.min_new_tokens={fewest} is more than generation.max_new_tokens={most}",
-            "Set one of them",
+            "Change one of them",
         )
 
 
 def _with_connector(
     settings: Settings, base: Base, backbone: FrozenBackbone, image: int
 ) -> tuple[nn.Module, Geometry]:
-    """A language model of text with a connector of its own, which has learned nothing."""
+    """A text-only language model with an untrained connector, and its geometry."""
     _, rows, columns = backbone.spec.grid
     table = base.model.get_input_embeddings().weight  # type: ignore[operator]
     connector = GridConnector(
@@ -310,8 +313,8 @@ def _init_connector(
     spec: BackboneSpec,
     request: Request,
 ) -> None:
-    """What the connector begins with: the encoder of the pair captioner that --init names, which
-    compares features in the same way, or else what standardises the features of `entries`.
+    """Initialises the connector: from the encoder of the pair captioner that --init names, which
+    compares features in the same way, or else with the feature statistics of `entries`.
 
     Raises UserError for a run with other features or another width.
     """

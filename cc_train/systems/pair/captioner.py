@@ -14,8 +14,8 @@ from cc_train.text import TextCodec
 class PairCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence.
 
-    backbone: see `PairTrunk`. attend_grid: the decoder sees the differences at every place
-    besides their summaries.
+    backbone: see `PairTrunk`. attend_grid: the decoder attends to the differences at every place,
+    and not only to their summaries.
     """
 
     def __init__(
@@ -36,5 +36,5 @@ class PairCaptioner(PairTrunk):
         return change_tokens(changes, positions, self.bridge, self.kinds)
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """See `EncoderDecoder`."""
+        """What the decoder attends to, [B, N, width]; see `EncoderDecoder.memory`."""
         return self.attended(self.changes(before_after))

@@ -1,4 +1,4 @@
-"""What the pair captioner learns from: captions, and what a renderer knows."""
+"""The objective of the pair captioner: captions, and facts of a renderer."""
 
 from __future__ import annotations
 

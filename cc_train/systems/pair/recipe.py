@@ -22,7 +22,9 @@ from cc_train.training.task import Request, Task, over_samples, validation
 
 
 class Decoder(pair_training.Decoder):
-    """As of all captioners of pairs. attend_grid: it sees the differences at every place besides
+    """Decoder settings of `cc-train pair`.
+
+    attend_grid: the decoder attends to the differences at every place of the grid, and not only to
     their summaries.
     """
 
@@ -37,7 +39,7 @@ class Settings(PairSettings):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError."""
+    """The training task: data, captioner, objective. Raises UserError."""
     training = PairTraining.of(settings, request)
     codec = training.codec
     spec = BackboneSpec.of(training.features)

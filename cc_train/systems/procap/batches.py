@@ -36,12 +36,12 @@ DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
 
 
 class Keyframes(Section):
-    """Which frames between before and after are shown; some strategies draw them anew each time.
+    """The rule that selects frames between before and after; some strategies draw them each time.
 
     strategy, k, threshold: as in `cc_prep.steps.confidence`; k is the number of frames.
 
-    With pixels, shards that hold the images of their fixed keyframes only serve a rule that does
-    not draw; a rule that draws needs the images of all frames. The same holds of features.
+    Shards that hold only the images of their fixed keyframes do for a rule that does not draw; a
+    rule that draws needs the images of all frames. This holds for features as well.
     """
 
     strategy: Strategy = "confidence"
@@ -53,8 +53,9 @@ class Keyframes(Section):
 class ProcedureBatches:
     """Stage 1: `ProcedureBatches(…)(samples, rngs)` is a batch for Stage1Objective.
 
-    text_length: byte pairs of a caption. first_caption: always the first, as the reference does
-    for the small data sets. crop: see `cropped`. backbone: whose features are taken.
+    text_length: number of byte pairs of a caption. first_caption: always use the first caption, as
+    the reference does for small data sets. crop: see `cropped`. backbone: the backbone of the
+    features.
     """
 
     kind: Reads
@@ -111,7 +112,7 @@ class ProcedureBatches:
         }
 
     def _shown(self, sample: TrainingSample, rng: np.random.Generator) -> Shown:
-        """Draws what is shown of a sample, before its mask."""
+        """Draws the frames and the caption of a sample, before its mask."""
         chosen = self._keyframes(sample, rng)
         text = draw_caption(sample, rng, self.first_caption)
         tokens = sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64)
@@ -120,7 +121,7 @@ class ProcedureBatches:
         return Shown(chosen, text, tokens, frames)
 
     def _seen(self, sample: TrainingSample, chosen: list[int], tokens: np.ndarray) -> np.ndarray:
-        """What the encoder is to see of the frames of these numbers."""
+        """The encoder's input for the frames of these numbers."""
         if self.kind == "pixels":
             return images_of(sample, chosen)
         if self.kind == "features":
@@ -129,7 +130,7 @@ class ProcedureBatches:
         return tokens
 
     def _check_drawn(self, sample: TrainingSample) -> None:
-        """Raises UserError where a rule that draws would not find all frames."""
+        """Raises UserError if a rule that draws would not find all frames."""
         if self.kind == "tokens" or not self.keyframes.k or self.keyframes.strategy not in DRAWING:
             return
         what, stored, remedy = "images", len(sample.images), NO_STORED_FRAMES
@@ -163,8 +164,8 @@ class ProcedureBatches:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of a sample: the numbers of its frames, the caption, tokens int64 [T, n], and
-    what the encoder is to see."""
+    """The shown part of a sample: the numbers of its frames, the caption, tokens int64 [T, n], and
+    the encoder's input."""
 
     chosen: list[int]
     text: str
@@ -173,9 +174,10 @@ class Shown:
 
 
 def cropped(frames: np.ndarray, min_share: float, rng: np.random.Generator) -> np.ndarray:
-    """A random part of all frames uint8 [T, H, W, 3], the same of each, in their old size.
+    """A random crop, the same for all frames uint8 [T, H, W, 3], enlarged to their size.
 
-    The part has their aspect and from `min_share` to all of their area. Source: ProCap's loader.
+    The crop has their aspect ratio, and from `min_share` to all of their area. Source: ProCap's
+    loader.
     """
     height, width = frames.shape[1:3]
     share = float(rng.uniform(min_share, 1)) ** 0.5
@@ -192,19 +194,21 @@ def text_ids(caption: str, length: int) -> np.ndarray:
 
 
 def negative_indices(count: int) -> np.ndarray:
-    """Which sample's caption and frames serve each as the wrong ones, int64 [count]: its neighbour.
+    """For each sample, the number of the one with its wrong caption and frames, int64 [count].
 
-    For batches that stand by themselves; those of a `Stream` have partners from its whole order.
+    It is the neighbour. This is for single batches; those of a `Stream` have partners from its
+    whole order.
     """
     neighbours = np.arange(count) ^ 1
     return np.where(neighbours < count, neighbours, 0)
 
 
 def other_scenes(scenes: Sequence[str]) -> np.ndarray:
-    """For each sample of a batch one of another scene, int64 [count], from half a batch away on.
+    """For each sample of a batch, the number of a sample of another scene, int64 [count].
 
-    For batches in the order of the shards, where the neighbour is often the other pair of the same
-    scene, with the same image before. Its neighbour where all are of one scene.
+    This is for batches in the order of the shards, where the neighbour is often the other pair of
+    the same scene, with the same image before. The search starts half a batch away; if all samples
+    are of one scene, the neighbour is taken.
     """
     count = len(scenes)
     chosen = negative_indices(count)
@@ -220,7 +224,8 @@ def other_scenes(scenes: Sequence[str]) -> np.ndarray:
 def negative_is_valid(
     texts: Sequence[str], metas: Sequence[Mapping[str, Any]], negative_index: np.ndarray
 ) -> list[bool]:
-    """Whether the negative's caption is untrue of each sample: another one, not both no change."""
+    """Whether the negative's caption is wrong for each sample: the captions differ, and at least
+    one of the two pairs changed."""
     unchanged = [meta.get("kind") == NO_CHANGE for meta in metas]
     return [
         texts[i] != texts[j] and not (unchanged[i] and unchanged[j])

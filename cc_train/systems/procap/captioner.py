@@ -37,7 +37,7 @@ Queries = Literal["shared", "independent"]
 
 
 class ComparisonSettings(Section):
-    """Explicit differences between the states of both ends, by `Comparison`."""
+    """Settings of a `Comparison` of the states of both ends."""
 
     heads: int = Field(4, ge=1)
     dropout: float = Field(0.1, ge=0, lt=1)
@@ -46,13 +46,13 @@ class ComparisonSettings(Section):
 class ProCap(WithFrozen, EncoderDecoder):
     """Two images → a sentence.
 
-    features: the frozen networks before the encoder; they are no part of the network's tensors.
+    features: the frozen networks before the encoder; they are not in `state_dict`.
     queries: `shared` takes the encoder's mask vector for every query, told apart by their positions
         (the reference's code); `independent` gives every query a vector of its own that starts from
         it (the paper). Their number is that of the encoder's frames less two.
-    reference_quirks: with two deviations of the reference's second stage, which its published
-        weights need: paddings take the ids of words, and the attention mask is one row off. The
-        decoder's are in its own configuration.
+    reference_quirks: two deviations of the reference's second stage, which its published weights
+        need: paddings use the ids of words, and the attention mask is shifted by one row. The
+        decoder's deviations are in its own configuration.
     comparison: the decoder attends to explicit differences between the states of both ends, and to
         those of the queries; without it, as in the paper, to all states alike.
     """
@@ -149,7 +149,7 @@ class ProCap(WithFrozen, EncoderDecoder):
         return before.mT.unflatten(2, shape), after.mT.unflatten(2, shape)
 
     def changes(self, before: Tensor, after: Tensor) -> Changes:
-        """What differs between states of both ends; with a comparison alone."""
+        """The differences between the states of both ends; only with a comparison."""
         assert self.comparison is not None
         changes: Changes = self.comparison(before, after)
         return changes
@@ -165,13 +165,13 @@ class ProCap(WithFrozen, EncoderDecoder):
         return torch.cat((differences, imagined), dim=1)
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, words]."""
+        """Logits of the next word at each position, float [B, L, words]."""
         logits: Tensor = self.decoder(ids, memory)
         return logits
 
     @torch.inference_mode()
     def imagine(self, before_after: Tensor) -> Tensor | None:
-        """The procedure queries' states through stage 1's head and the VQGAN's decoder.
+        """Images of the procedure queries' states, by stage 1's head and the VQGAN's decoder.
 
         None for an encoder that no stage 1 trained.
         """

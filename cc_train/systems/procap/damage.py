@@ -1,4 +1,4 @@
-"""Damaged sequences of frames, which stage 1 learns to tell from true ones.
+"""Damaged sequences of frames, which stage 1 learns to distinguish from true ones.
 
 Source: ProCap's code. A sequence is damaged in one of four ways with equal chance; where there are
 no images, only tokens or features, in one of the first two.
@@ -22,8 +22,9 @@ MOST_DEGREES, MOST_SHIFT, MOST_SCALE, MOST_COLOUR = 30.0, 0.1, 0.1, 0.5
 class Damage:
     """How a sequence of T frames is damaged: by one altered frame, or by another order.
 
-    altered: one more frame. order: int64 [T], what stands at each place: a frame's number, or T for
-    the altered one. So a network that sees each frame by itself has T + 1 to see of both sequences.
+    altered: one more frame. order: int64 [T], the number of the frame at each position; T is the
+    altered one. So a network that sees each frame by itself processes T + 1 frames for both
+    sequences.
     """
 
     altered: np.ndarray
@@ -58,7 +59,7 @@ def swap(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> Dam
 
 
 def shuffle(frames: np.ndarray, rng: np.random.Generator) -> Damage:
-    """Frames in another order than their own; every other order is as likely."""
+    """Frames in another order than their own; all other orders are equally likely."""
     assert len(frames) > 1
     own = np.arange(len(frames))
     order = own
@@ -95,7 +96,7 @@ def warp(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def affine(angle: float, dx: float, dy: float, scale: float) -> torch.Tensor:
-    """The affine map [1, 2, 3] from places of the warped image to places of the image.
+    """The affine map [1, 2, 3] from positions in the warped image to positions in the image.
 
     Coordinates run from −1 to 1. angle: in radians. dx, dy: in these coordinates.
     """

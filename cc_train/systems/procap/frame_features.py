@@ -1,4 +1,4 @@
-"""What the procedure encoder sees of a frame, by frozen networks.
+"""The procedure encoder's input for a frame, by frozen networks.
 
 `pixels`: the output of the VQGAN's encoder before quantisation, as in the paper. `tokens`: the
 codebook vectors of the frame's indices: training shards hold these, so no convolution runs in
@@ -26,8 +26,8 @@ RGB = 3  # channels of an image, and of no backbone
 class BackboneFeatures(nn.Module):
     """Images, or their stored features → features float32 [N, n, channels] on the tokens' grid.
 
-    grid: rows and columns of a frame's tokens. Raises UserError unless the features' are a whole
-    multiple of them.
+    grid: rows and columns of a frame's tokens. Raises UserError unless those of the features are
+    divisible by them.
     """
 
     def __init__(self, frozen: FrozenBackbone, grid: tuple[int, int], pooling: Pooling) -> None:
@@ -38,7 +38,7 @@ class BackboneFeatures(nn.Module):
         self.channels: int = channels * (factor**2 if pooling == "unshuffle" else 1)
 
     def on_grid(self, features: Tensor) -> Tensor:
-        """Features float32 [N, channels, rows, columns] on the tokens' grid, of stored ones.
+        """Stored features, float32 [N, channels, rows, columns], pooled to the tokens' grid.
 
         Raises UserError for features of another size.
         """
@@ -48,7 +48,10 @@ class BackboneFeatures(nn.Module):
         return to_grid(exact, self.grid, self.pooling).float()
 
     def forward(self, frames: Tensor) -> Tensor:
-        """frames: images float32 [N, 3, H, W] in [0, 1], or stored features [N, C, h, w]."""
+        """Features float32 [N, n, channels] on the tokens' grid.
+
+        frames: images float32 [N, 3, H, W] in [0, 1], or stored features [N, C, h, w].
+        """
         stored = frames.shape[1] != RGB
         features = frames if stored else self.frozen.compute(frames)
         tokens = self.on_grid(features).flatten(2).transpose(1, 2)
@@ -60,11 +63,11 @@ class FrameFeatures(nn.Module):
 
     They run outside autocast, so training, validation and evaluation see the same features.
 
-    reference_quirks: images go into the encoder in [0, 1] and not as 2x − 1, as the reference does;
-    the indices are made of 2x − 1 in either case. cache_mb: on a CPU, features of so many MB are
-    kept, since the VQGAN never changes, and a step has most images twice. Each image goes through
-    it alone there: float sums differ between batch sizes, while a resumed run has seen other images
-    before. backbone: for `features` alone.
+    reference_quirks: images go into the encoder in [0, 1] and not as 2x − 1, as in the reference;
+    the indices are made from 2x − 1 in either case. cache_mb: on a CPU, so many MB of features are
+    cached, since the VQGAN never changes, and a step has most images twice. There each image goes
+    through it alone: float sums depend on the batch size, and a resumed run has other images in its
+    cache. backbone: only for `features`.
     """
 
     def __init__(
@@ -92,11 +95,11 @@ class FrameFeatures(nn.Module):
 
     @property
     def source(self) -> FeatureSource | None:
-        """Whose features they are; None for the other kinds."""
+        """Backbone of the features; None for the other kinds."""
         return None if self.backbone is None else self.backbone.frozen.spec.source
 
     def train(self, mode: bool = True) -> FrameFeatures:
-        """Never trains."""
+        """Stays in evaluation mode: these networks never train."""
         return super().train(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrameFeatures:
@@ -104,7 +107,9 @@ class FrameFeatures(nn.Module):
 
     @torch.no_grad()
     def forward(self, frames: Tensor) -> Tensor:
-        """frames: images [B, T, 3, H, W] in [0, 1]; or indices int64 [B, T, n] for `tokens`, stored
+        """Features float32 [B, T, n, channels].
+
+        frames: images [B, T, 3, H, W] in [0, 1]; or indices int64 [B, T, n] for `tokens`, stored
         features float16 [B, T, C, h, w] for `features`.
         """
         if self.kind == "tokens":
@@ -125,7 +130,7 @@ class FrameFeatures(nn.Module):
         return image_by_image(encode, images).flatten(2).transpose(1, 2)
 
     def _through_cache(self, images: Tensor) -> Tensor:
-        """The same, of which those seen lately are taken from the cache."""
+        """The result of `_encoded`; features of recent images are taken from the cache."""
         keys = [hashlib.blake2b(i.numpy().tobytes(), digest_size=16).digest() for i in images]
         new = {
             key: image for key, image in zip(keys, images, strict=True) if key not in self._cache
@@ -137,7 +142,7 @@ class FrameFeatures(nn.Module):
         return torch.stack([features[key] for key in keys])
 
     def _remember(self, recent: dict[bytes, Tensor]) -> None:
-        """Puts features into the cache, of which the oldest go."""
+        """Puts features into the cache, and drops the oldest ones."""
         for key, features in recent.items():
             self._cache.pop(key, None)
             self._cache[key] = features
@@ -153,7 +158,7 @@ class FrameFeatures(nn.Module):
 
 
 def as_input(frames: Tensor) -> Tensor:
-    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; indices and features stay."""
+    """Images uint8 [B, T, H, W, 3] → [B, T, 3, H, W] in [0, 1]; others are returned unchanged."""
     if frames.dtype == torch.uint8:
         return frames.movedim(-1, 2).float() / 255
     return frames if frames.is_floating_point() else frames.long()

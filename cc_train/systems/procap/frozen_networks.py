@@ -1,6 +1,6 @@
 """The frozen networks before the encoder: located by name, copied into the run, never trained.
 
-The VQGAN made the shards' tokens, and the backbone, where frames are seen by it, their features.
+The VQGAN made the shards' tokens, and the backbone, if one is used, made their features.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check(data: Split) -> None:
 
 
 def about(made_with: Mapping[str, Any], features: FrameFeatures) -> dict[str, Any]:
-    """The networks, for a run's settings: the VQGAN, which `made_with` names, and the backbone."""
+    """The networks, for a run's settings: the VQGAN, named by `made_with`, and the backbone."""
     vqgan = {name: made_with[name] for name in ("tokenizer", "tokenizer_sha256")}
     seen = features.backbone
     if seen is None:
@@ -55,8 +55,8 @@ def about(made_with: Mapping[str, Any], features: FrameFeatures) -> dict[str, An
 def find(data: Split, file: str | None) -> VQGAN:
     """The VQGAN that made the shards' tokens. Raises UserError for another one.
 
-    file: where it has no name of its own. Where `tokenize.config` dropped attention of that file,
-    the samples say so, and it is dropped here too.
+    file: its weights, if they have no name of their own. If `tokenize.config` dropped attention of
+    that file, the samples say so, and it is dropped here too.
     """
     check(data)
     made_with, digest = str(data.first["tokenizer"]), data.first["tokenizer_sha256"]
@@ -128,11 +128,11 @@ def find_features(
     reference_quirks: bool = False,
     cache_mb: int = 0,
 ) -> FrameFeatures:
-    """What the encoder is to see, by the networks that made the shards. Raises UserError.
+    """The encoder's input networks: those that made the shards. Raises UserError.
 
-    vqgan, backbone: files of weights that have no name of their own. targets: False where tokens
-    are not learned; then samples whose features are seen need none, and vqgan says on which grid
-    the features come. reference_quirks, cache_mb: see `FrameFeatures`.
+    vqgan, backbone: files of weights that have no name of their own. targets: False if tokens are
+    not learned; then samples with features need no tokens, and vqgan determines the grid of the
+    features. reference_quirks, cache_mb: see `FrameFeatures`.
     """
     if not targets and kind == "features" and vqgan is not None:
         codec = networks.vqgan(vqgan)[0]
@@ -146,14 +146,14 @@ def find_features(
 
 
 def files(vqgan: VQGAN, backbone: BackboneFeatures | None = None) -> dict[str, bytes]:
-    """The networks as files of a run, which then needs no other."""
+    """The networks as files of a run, so that the run is complete."""
     tensors = {name: t.contiguous() for name, t in vqgan.state_dict().items()}
     more = {} if backbone is None else backbone.frozen.files()
     return {FILE: save(tensors), **more}
 
 
 def by_name(run: Path, settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The files of a run whose networks the package has by name: see `named_weights`."""
+    """The files of a run whose networks the package provides by name: see `named_weights`."""
     files: dict[str, dict[str, str]] = {}
     name = str(settings.get("tokenizer"))
     if weights.is_known(name) and (run / FILE).exists():

@@ -45,9 +45,9 @@ class Parts:
 
 
 def split(tensors: Mapping[str, Tensor]) -> Parts:
-    """Sorts a checkpoint's tensors. Raises UserError for what is none of ProCap's.
+    """Sorts a checkpoint's tensors into parts. Raises UserError for tensors that ProCap lacks.
 
-    Axial tables may be named `weights.0` or `weights_0`, by the version of a library.
+    Axial tables are named `weights.0` or `weights_0`, depending on the version of a library.
     """
     parts = Parts({}, {}, {}, {}, [])
     foreign = []
@@ -81,7 +81,7 @@ ENCODER_NAMES = (
 
 
 def renamed(name: str) -> str:
-    """Our name of a tensor of the reference's encoder."""
+    """Our name for a tensor of the reference's encoder."""
     name = name.replace("transformer.transformer.", "transformer.")
     return re.sub(r"target_pos_emb\.weights_(\d)", r"target_pos_emb.weights.\1", name)
 
@@ -89,7 +89,7 @@ def renamed(name: str) -> str:
 def make_run(
     file: str, run: Path, word2idx: str | None, heads: int, length: int, config: str | None
 ) -> Iterator[str]:
-    """Writes a run folder from a checkpoint; lines about what was found. Raises UserError."""
+    """Writes a run folder from a checkpoint, and yields lines about it. Raises UserError."""
     if checkpoints.steps(run):
         raise UserError(f"{run}: already holds a run", "Give another --out")
     if not Path(file).is_file():

@@ -16,13 +16,13 @@ TRIES = 10
 
 
 class Masks(Section):
-    """Chances of the masks, which sum to 1, and their sizes.
+    """Probabilities of the masks, which sum to 1, and their sizes.
 
     random: each token is kept by itself, with a share drawn from `keep_prob`.
     full: everything is masked, so only the caption says what the frames show.
     box_masked: one box, the same in all frames, is masked. box_visible: everything but such a box.
-    interior: all frames between before and after are masked, which is what stage 2 sees (not in the
-        reference, so its chance is 0 by default).
+    interior: all frames between before and after are masked, as in stage 2 (not in the reference,
+        so its probability is 0 by default).
     box_area: the share of a frame that a box covers; aspect: the largest ratio of its sides.
     """
 
@@ -43,7 +43,7 @@ class Masks(Section):
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Chances in the order of `NAMES`."""
+        """Probabilities in the order of `NAMES`."""
         return (self.random, self.full, self.box_masked, self.box_visible, self.interior)
 
 
@@ -53,7 +53,7 @@ NAMES = ("random", "full", "box_masked", "box_visible", "interior")
 def draw(
     shape: tuple[int, int, int], masks: Masks, rng: np.random.Generator
 ) -> tuple[str, np.ndarray]:
-    """Draws a mask bool [T, h, w] by the chances of `masks`; its name, and the mask."""
+    """Draws a mask by the probabilities of `masks`; its name, and the mask, bool [T, h, w]."""
     name = NAMES[int(rng.choice(len(NAMES), p=np.array(masks.chances) / sum(masks.chances)))]
     return name, make(name, shape, masks, rng)
 
@@ -77,7 +77,7 @@ def make(
 
 
 def box(shape: tuple[int, ...], masks: Masks, rng: np.random.Generator) -> np.ndarray:
-    """bool [h, w], True in a random box that is smaller than the frame along each side."""
+    """Mask bool [h, w], True in a random box that is smaller than the frame along each side."""
     rows, columns = shape
     height = width = 0
     for _ in range(TRIES):

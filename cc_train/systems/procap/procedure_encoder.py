@@ -27,8 +27,8 @@ BYTE_PAIRS = 49408
 class Config:
     """Sizes. latent: channels of a frame's features; frames: of a sequence, both ends included.
 
-    standardised: the features' channels are standardised first. compare_ends: what is said of the
-    caption is read off the difference between both ends as well, see `relation`.
+    standardised: the features' channels are standardised first. compare_ends: the head that judges
+    the caption also reads the difference between both ends, see `relation`.
     """
 
     width: int = 768
@@ -79,21 +79,22 @@ class AxialPositions(nn.Module):
         self.weights = nn.ParameterList(nn.Parameter(std * torch.randn(s)) for s in shapes)
 
     def no_weight_decay(self) -> set[str]:
-        """Weight decay spares all tables: they are embeddings."""
+        """Names of parameters without weight decay: all tables, since they are embeddings."""
         return {f"weights.{number}" for number in range(len(self.weights))}
 
     def forward(self) -> Tensor:
-        """[frames · rows · columns, width]."""
+        """Position embeddings [frames · rows · columns, width]."""
         time, row, column = self.weights
         summed: Tensor = time + row + column
         return summed.flatten(0, 3)
 
     @torch.no_grad()
     def init_sinusoidal(self, scale: float = 0.5) -> None:
-        """Rows and columns as sines and cosines, half of the channels each; times as noise.
+        """Initialises rows and columns as sines and cosines, half of the channels each; times as
+        noise.
 
-        So from the first step a token can find its neighbours, and its own place in the other
-        frames; from noise this alone takes thousands of steps on a small data set.
+        So a token can find its neighbours, and its own position in other frames, from the first
+        step on; learned from noise, this takes thousands of steps on a small data set.
         """
         time, *places = self.weights
         time.normal_(std=scale)
@@ -113,7 +114,9 @@ def sinusoids(count: int, width: int) -> Tensor:
 
 
 class ProcedureEncoder(nn.Module):
-    """The encoder with its heads. position_std: how positions start; the reference's is 1."""
+    """The encoder with its heads.
+
+    position_std: initial standard deviation of the positions; 1 in the reference."""
 
     def __init__(self, config: Config, position_std: float = 1.0) -> None:
         super().__init__()
@@ -144,8 +147,8 @@ class ProcedureEncoder(nn.Module):
         """Embeddings [B, C, D] of the control tokens; `related` puts [REL] before them.
 
         text: byte-pair ids [B, text_length], padded with 0; every position has a padding id of its
-        own. reference_quirks: those ids count from 0, as in the reference's second stage, and
-        so are words of the first.
+        own. reference_quirks: padding ids start at 0, as in the reference's second stage, where
+        they collide with the ids of words.
         """
         first = 0 if reference_quirks else self.config.text_vocabulary
         padding = first + torch.arange(text.shape[1], device=text.device)
@@ -156,7 +159,7 @@ class ProcedureEncoder(nn.Module):
         return torch.cat((*tokens[: 1 if related else 0], words, *tokens[1:]), dim=1)
 
     def relation_rows(self, first: int) -> list[int]:
-        """The positions that `relation` reads. first: that of the first frame's first token."""
+        """The positions that `relation` reads. first: position of the first frame's first token."""
         if not self.config.compare_ends:
             return [REL]
         count = self.config.frame_tokens
@@ -165,13 +168,13 @@ class ProcedureEncoder(nn.Module):
         return [REL, *words, *range(first, first + count), *range(last, last + count)]
 
     def relation(self, states: Tensor) -> Tensor:
-        """What `to_logits_rel` reads, of the states [B, R, D] at `relation_rows`.
+        """The input of `to_logits_rel`, from the states [B, R, D] at `relation_rows`.
 
-        The state at [REL], [B, D], as in the paper. With `compare_ends`, [B, 3 D], also the largest
-        difference between after and before in each channel, and its product with the words. One
-        place that changed is lost in the mean that attention makes of all places, and stands out in
-        the largest. Neither caption nor change says by itself whether they go together, so that a
-        linear head has nothing to begin with; their product has.
+        It is the state at [REL], [B, D], as in the paper. With `compare_ends` it is [B, 3 D]: also
+        the largest difference between after and before in each channel, and its product with the
+        words. A single changed place is lost in the mean over all places that attention computes,
+        but not in the maximum. A linear head on caption and change separately cannot judge whether
+        they match; on their product it can.
         """
         if not self.config.compare_ends:
             return states[:, 0]
@@ -193,13 +196,13 @@ class ProcedureEncoder(nn.Module):
     def frames(self, features: Tensor, visible: Tensor | None = None) -> Tensor:
         """Embeddings [B, T · n, D] of frame features [B, T, n, latent].
 
-        visible: bool [B, T · n]; elsewhere the mask vector stands instead. Positions are added to
-        all.
+        visible: bool [B, T · n]; other tokens are replaced by the mask vector. Positions are added
+        to all.
         """
         return self.placed(self.embed(features), visible)
 
     def placed(self, embedded: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The same of what `embed` made of the frames, [B, T, n, D]."""
+        """The embeddings that `embed` returned, [B, T, n, D], with masks and positions applied."""
         embedded = embedded.flatten(1, 2)
         if visible is not None:
             embedded = torch.where(visible[..., None], embedded, self.image_mask)
@@ -208,7 +211,7 @@ class ProcedureEncoder(nn.Module):
     def forward(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
         """Hidden states [B, C + N, D] of control and frame embeddings.
 
-        reference_quirks: restrict the rows at which [ST1] and [VID] would stand after a [REL].
+        reference_quirks: mask the rows at which [ST1] and [VID] would be after a [REL].
         """
         mask = self._mask(control, frames, reference_quirks)
         hidden: Tensor = self.transformer(torch.cat((control, frames), dim=1), mask=mask)
@@ -219,8 +222,8 @@ class ProcedureEncoder(nn.Module):
     ) -> list[Tensor]:
         """`forward` of several pairs of control and frames, as one batch.
 
-        rows: which of each variant's hidden states are wanted, None for all: the last block
-        computes no others.
+        rows: the hidden states to compute for each variant, None for all; the last block computes
+        no others.
         """
         control, frames = (torch.cat(part) for part in zip(*inputs, strict=True))
         mask = self._mask(control, frames)
@@ -233,7 +236,8 @@ class ProcedureEncoder(nn.Module):
         ]
 
     def _mask(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Mask:
-        """A GPU has faster kernels without a mask than with one of all rows; a CPU has not."""
+        """The attention mask; on a GPU only of the rows that need one, since its kernels without
+        a mask are faster."""
         first = control.shape[1] - 2 if not reference_quirks else self.config.text_length + 1
         length = control.shape[1] + frames.shape[1]
         whole = attention_mask(length, (first, first + 1), control.device)

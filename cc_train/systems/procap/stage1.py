@@ -47,10 +47,10 @@ CLIP_BLOCKS = "visual.transformer."
 class Network(Section):
     """Sizes of the procedure encoder; --init with CLIP's weights needs its width.
 
-    position_std: how embeddings and positions start; the reference's is 1. sinusoidal_init: rows
-    and columns start as sines and cosines. mimetic: attention starts as in
-    `cc_train/layers/mimetic.py`. compare_ends: whether a caption is the change's own is read off
-    the difference between both ends too, and not off [REL] alone (the paper's way).
+    position_std: initial standard deviation of embeddings and positions; 1 in the reference.
+    sinusoidal_init: rows and columns start as sines and cosines. mimetic: attention starts as in
+    `cc_train/layers/mimetic.py`. compare_ends: the head that judges the caption also reads the
+    difference between both ends, and not only [REL], as in the paper.
     """
 
     width: int = Field(768, ge=64, multiple_of=64)
@@ -88,11 +88,12 @@ class Network(Section):
 class Settings(Section):
     """All settings of `cc-train stage1`. frames: what the encoder sees of a frame.
 
-    cache_mb: see `FrameFeatures`. crop: train on random parts of the frames, of at least this share
-    of their area; for pixels. vqgan: the file that the tokens were made with, if it has no name of
-    its own; backbone_weights: the same of the features. feature_pooling: how features come to the
-    grid of the tokens, see `to_grid`. max_activation_mb: see `Stage1Objective`. reference_quirks:
-    the encoder sees images in [0, 1], see `FrameFeatures`; stage 2 does as its stage 1.
+    cache_mb: see `FrameFeatures`. crop: train on random crops of the frames, of at least this share
+    of their area; only for pixels. vqgan: the weights that made the tokens, a file if they have no
+    name of their own; backbone_weights: likewise for the features. feature_pooling: how features
+    are brought to the grid of the tokens, see `to_grid`. max_activation_mb: see `Stage1Objective`.
+    reference_quirks: the encoder sees images in [0, 1], see `FrameFeatures`; stage 2 follows its
+    stage 1.
     """
 
     frames: Reads = "tokens"
@@ -121,7 +122,7 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A procedure encoder to be trained. Raises UserError.
+    """The training task: data, procedure encoder, objective. Raises UserError.
 
     request.init: CLIP's weights, whose first blocks the encoder starts from.
     """
@@ -181,7 +182,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 def untrained(
     network: Network, features: FrameFeatures, frames: int, data: Split, console: Console
 ) -> ProcedureEncoder:
-    """An encoder that has learned nothing but the statistics of a backbone's features."""
+    """An untrained encoder, which has only the statistics of a backbone's features."""
     encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
@@ -213,8 +214,8 @@ def read_features(run: Path, trained: Mapping[str, Any], cache_mb: int = 0) -> F
 def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     """The frames that a stage-1 run imagines between two images, uint8 [T, H, W, 3] RGB.
 
-    The first and the last frame are before and after. Everything between them is masked, so they
-    follow from both images and the caption; an empty one stands for none. Raises UserError.
+    The first and the last frame are before and after. All frames between them are masked, so they
+    follow from both images and the caption; an empty caption means none. Raises UserError.
     """
     from cc_train.systems.procap import visualise
 
@@ -262,12 +263,12 @@ def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Batches for validation, the same each time; what cannot be read is left out.
+    """Batches for validation, the same each time; samples that cannot be read are left out.
 
-    ranks: each takes its turn. unreadable: what is left out of all batches, if that counts.
-    pair_scenes: as the stream of the training has it; only then a sample's wrong caption and frames
-    are of its own scene. Raises JobFailed if too much cannot be read, and, as `Stream` does, for an
-    image that only its batch decodes.
+    ranks: the ranks take turns. unreadable: counts the samples that are left out, if given.
+    pair_scenes: as in the stream of the training; only then a sample's wrong caption and frames may
+    be of its own scene. Raises JobFailed if too many samples cannot be read, and, as `Stream` does,
+    for a damaged image that is decoded only in its batch.
     """
 
     entries: Sequence[Entry]
@@ -304,7 +305,7 @@ def _picture(
     features: FrameFeatures,
     network: ProcedureEncoder,
 ) -> np.ndarray | None:
-    """What the encoder reconstructs of some held-out sequences."""
+    """A picture of the encoder's reconstructions of some held-out sequences."""
     from cc_train.systems.procap import visualise
 
     batch = next(iter(HeldOut(entries, make_batch)), None)

@@ -1,4 +1,4 @@
-"""ProCap's stage 1: masked reconstruction of a change's frames, told by its caption.
+"""ProCap's stage 1: masked reconstruction of a change's frames, given its caption.
 
 Three losses: msm, the codebook indices of masked tokens; align, whether the caption at [REL] is the
 change's own; consistency, whether the frames at [VID] are in their order. The losses are sums over
@@ -55,7 +55,7 @@ class Losses(Section):
 
 @dataclass(frozen=True)
 class Batch:
-    """What the losses are computed of.
+    """The input of the losses.
 
     text: byte-pair ids [B + E, L], those of the batch and of E others whose captions are wrong
     ones. frames: features [B, F, n, C], the T of the sequence first, then what only the damaged
@@ -80,7 +80,7 @@ class Batch:
 
 
 def denominators(visible: Tensor, negative_is_valid: Tensor, settings: Losses) -> dict[str, Tensor]:
-    """How many terms each loss sums up; it is divided by that, or by 1. Tensors as in `Batch`."""
+    """Number of terms of each loss, by which it is divided (by 1 if there are none)."""
     consistent, aligned = _sample_weights(visible, negative_is_valid, settings)
     return {"msm": (~visible).sum(), "align": aligned.sum(), "consistency": consistent.sum()}
 
@@ -93,7 +93,7 @@ def sums(
 ) -> dict[str, Tensor]:
     """Sums of the losses over a batch; those of weight 0 are left out.
 
-    variants: only their terms; those of all variants add up to the whole.
+    variants: only the terms of these; the sums of single variants add up to the whole.
     """
     return losses_of(encoder, batch, settings, hidden_states(encoder, batch, settings, variants))
 
@@ -104,7 +104,7 @@ def hidden_states(
     settings: Losses,
     variants: Sequence[Variant] = VARIANTS,
 ) -> dict[Variant, Tensor]:
-    """States: of `true` at all positions, [B, L + T · n, D]; of the others where they are read."""
+    """Hidden states by variant: `true` at all positions, [B, L + T · n, D]; others where read."""
     variants = [name for name in variants if name in _needed(settings)]
     control = encoder.control(batch.text)
     own = control[: len(batch.visible)]
@@ -132,7 +132,7 @@ def hidden_states(
 def losses_of(
     encoder: ProcedureEncoder, batch: Batch, settings: Losses, hidden: Mapping[Variant, Tensor]
 ) -> dict[str, Tensor]:
-    """The sums of the losses that these states make."""
+    """The sums of the losses of these states."""
     losses: dict[str, Tensor] = {}
     for name, rows in _rows(encoder, batch).items():
         if not getattr(settings, name):
@@ -163,10 +163,10 @@ def _reconstruction_loss(encoder: ProcedureEncoder, batch: Batch, states: Tensor
 def right_of(
     encoder: ProcedureEncoder, batch: Batch, settings: Losses, hidden: Mapping[Variant, Tensor]
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """How many decisions of each sample are right, and of how many, by figure; float32 [B] each.
+    """Numbers of right decisions and of all decisions of each sample, by figure; float32 [B] each.
 
-    accuracy: the codes of masked tokens. align_accuracy, consistency_accuracy: whether the true
-    input is taken for true and the other one for false, of samples that count.
+    accuracy: the codes of masked tokens. align_accuracy, consistency_accuracy: the true input is
+    judged true and the other one false, in samples that count.
     """
     masked = ~batch.visible
     guessed = encoder.to_logits(_of_frames(batch, hidden["true"])).argmax(-1)
@@ -186,13 +186,17 @@ def right_of(
 def _rows(
     encoder: ProcedureEncoder, batch: Batch
 ) -> dict[Literal["align", "consistency"], list[int]]:
-    """Where a binary loss is read: at [REL] and maybe both ends; at [VID], after text and [ST1]."""
+    """Rows of the states that each binary loss reads.
+
+    `align` reads [REL] and, depending on the network, both ends; `consistency` reads [VID], which
+    follows the text and [ST1].
+    """
     vid = batch.text.shape[1] + VID
     return {"align": encoder.relation_rows(vid + 1), "consistency": [vid]}
 
 
 def _read(encoder: ProcedureEncoder, name: str, states: Tensor) -> Tensor:
-    """What the head of a binary loss reads, [B, D or 3 D], of the states at its rows."""
+    """The input of a binary loss's head, [B, D or 3 D], from the states at its rows."""
     return encoder.relation(states) if name == "align" else states[:, 0]
 
 
@@ -228,7 +232,7 @@ def binary_loss(
 def _sample_weights(
     visible: Tensor, negative_is_valid: Tensor, settings: Losses
 ) -> tuple[Tensor, Tensor]:
-    """Which samples count for consistency, and which for alignment, as numbers [B]."""
+    """Weights [B], 0 or 1, of the samples for consistency and for alignment."""
     consistent = torch.ones(len(visible), device=visible.device)
     if settings.ignore_fully_masked:
         consistent = visible.any(dim=1).float()
@@ -237,7 +241,7 @@ def _sample_weights(
 
 
 class Stage1Objective(Objective):
-    """The losses of the first stage, each divided by its terms and weighed.
+    """The objective of stage 1; see `Objective` in `cc_train.training.trainer`.
 
     A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
     features float16 [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
@@ -245,8 +249,8 @@ class Stage1Objective(Objective):
     negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its
     `variants` besides.
     held_out: such batches for validation, those of this rank. picture: makes the grid of a
-    validation. max_activation_mb: on a CPU, variants that keep more than this for the backward pass
-    go one by one.
+    validation. max_activation_mb: on a CPU, variants run one by one if together they would keep
+    more than this for the backward pass.
     """
 
     network: ProcedureEncoder
@@ -280,7 +284,7 @@ class Stage1Objective(Objective):
         return denominators(batch["visible"], batch["negative_is_valid"], self.settings)
 
     def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """One for each part of `division`, as the encoder sees it."""
+        """One chunk for each part of `division`, as input of the encoder."""
         seen = self._seen(batch, _needed(self.settings))
         return [{**seen, "variants": variants} for variants in self.division(batch["visible"])]
 
@@ -355,7 +359,7 @@ def _batch(seen: Mapping[str, Any]) -> Batch:
 
 
 class Tally:
-    """Sums and what they are divided by, by name."""
+    """Sums and the counts that divide them, by name."""
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
@@ -368,7 +372,7 @@ class Tally:
 
     @classmethod
     def summed(cls, parts: Sequence[tuple[dict[str, float], dict[str, float]]]) -> Tally:
-        """One of sums and counts of several."""
+        """The tally of several sums and counts, added up."""
         whole = cls()
         for sums, counts in parts:
             for name, value in sums.items():
@@ -377,13 +381,13 @@ class Tally:
         return whole
 
     def means(self) -> dict[str, float]:
-        """Those of which there is something."""
+        """Means by name; a name without any count is left out."""
         return {name: value / self.counts[name] for name, value in self.sums.items()
                 if self.counts[name]}  # fmt: skip
 
 
 def _groups(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Which samples have each mask, and which changed, bool [B] by name."""
+    """Groups of samples by mask and by change, bool [B] by name."""
     masks = {name: raw["mask"] == number for number, name in enumerate(MASKS)}
     return {**masks, "changed": raw["changed"], "unchanged": ~raw["changed"]}
 

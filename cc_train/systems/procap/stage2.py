@@ -65,19 +65,19 @@ class Settings(Section):
     """All settings of `cc-train stage2`.
 
     network, frames and feature_pooling: only without --init; with it they are stage 1's, as are the
-    networks that vqgan and backbone_weights name. cache_mb: see `FrameFeatures`. encoder_lr_scale:
-    the encoder's share of the learning rate. freeze: the encoder learns nothing. vocabulary: a file
-    to use in place of the words of the training captions.
+    networks of vqgan and backbone_weights. cache_mb: see `FrameFeatures`. encoder_lr_scale: factor
+    on the encoder's learning rate. freeze: the encoder is not trained. vocabulary: a file to use
+    instead of the words of the training captions.
     min_word_count: rarer words become [UNK].
-    decay_norms: weight decay falls on norms too, as in the reference. reference_quirks: two
+    decay_norms: norms have weight decay too, as in the reference. reference_quirks: two
     deviations of the reference's encoder in stage 2, see `ProCap`; the range of the images is that
     of stage 1.
     comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
-    pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, for
-    `frames: features`; null takes before and after as they come. facts: what a renderer knows is
-    learned as well, see `FactLosses`; with a comparison and ordered pairs alone. Refused where no
-    data set has any. mirror: the share of scenes that are seen mirrored, see `MirroredBatches`;
-    with ordered pairs alone.
+    pairs_per_scene: number of ordered pairs drawn from each scene, see `OrderedPairBatches`, for
+    `frames: features`; null takes before and after as they come. facts: a renderer's facts are
+    learned as well, see `FactLosses`; it needs a comparison and ordered pairs, and is refused if no
+    data set has facts. mirror: the share of scenes that are mirrored, see `MirroredBatches`; it
+    needs ordered pairs.
     """
 
     frames: Reads | None = None
@@ -113,9 +113,9 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError.
+    """The training task: data, captioner, objective. Raises UserError.
 
-    request.init: the folder of a stage-1 run; without it the encoder starts from nothing.
+    request.init: the folder of a stage-1 run; without it the encoder starts untrained.
     """
     _check(settings)
     data, codec = split.captioned(request.shards, request.valid, settings, request.console)
@@ -151,7 +151,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 
 def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBatches:
-    """Raises UserError for settings that do not go together."""
+    """Makes the batches of the settings. Raises UserError if these do not go together."""
     inputs, length = network.inputs, settings.decoder.length
     if settings.pairs_per_scene is None:
         if settings.mirror:
@@ -183,15 +183,16 @@ def _check_comparison(settings: Settings, width: int) -> None:
     """Raises UserError if the encoder's width cannot be divided among the comparison's heads."""
     if settings.comparison is not None and width % settings.comparison.heads:
         raise UserError(
-            f"comparison.heads: {width} channels are not in {settings.comparison.heads} even parts",
-            "Set another number",
+            f"the encoder's width ({width}) is not divisible by comparison.heads "
+            f"({settings.comparison.heads})",
+            "Change comparison.heads",
         )
 
 
 def make(
     settings: Settings, data: Split, codec: TextCodec, init: Path | None, console: Console
 ) -> ProCap:
-    """A captioner to be trained. Raises UserError."""
+    """The captioner before training; with `init` its encoder is stage 1's. Raises UserError."""
     k = settings.queries.k
     if init is None:
         network = settings.network or Network()
@@ -296,7 +297,7 @@ def _from_stage1(
 
 
 def _check_sizes(settings: Settings, trained: Mapping[str, Any], init: Path) -> None:
-    """Raises UserError where the settings name another encoder than the stage-1 run at `init`."""
+    """Raises UserError if the settings describe another encoder than the stage-1 run `init`."""
     network = None if settings.network is None else settings.network.model_dump(mode="json")
     # A run lacks the settings that came after it; it was trained with their defaults.
     stored = {**Network().model_dump(mode="json"), **trained["network"]}
@@ -312,7 +313,7 @@ def _check_sizes(settings: Settings, trained: Mapping[str, Any], init: Path) -> 
 
 
 def _made_with(settings: Settings, data: Split, init: Path | None) -> Mapping[str, Any]:
-    """What names the VQGAN: stage 1; without it the samples, or for features the settings."""
+    """The settings that name the VQGAN: those of stage 1, or without it those of the samples."""
     if init is not None:
         return stored_run.read(init, "stage1").settings
     if settings.frames != "features" or settings.vqgan is None:
@@ -322,7 +323,7 @@ def _made_with(settings: Settings, data: Split, init: Path | None) -> Mapping[st
 
 
 def _check_backbone(settings: Settings, data: Split, init: Path, features: FrameFeatures) -> None:
-    """Raises UserError where the shards, or the settings, are not those of stage 1's features."""
+    """Raises UserError if the shards or the settings do not match the features of stage 1."""
     seen = features.backbone
     if settings.feature_pooling not in (None, seen.pooling if seen else None):
         raise UserError(

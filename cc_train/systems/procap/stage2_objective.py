@@ -26,8 +26,8 @@ UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "rel_")
 class Stage2Objective(CaptionObjective):
     """`CaptionObjective` with a learning rate of its own for the encoder.
 
-    encoder_lr_scale: the encoder's share of the learning rate. freeze: the encoder learns nothing.
-    decay_norms: biases alone are spared the weight decay, as in the reference. facts: weights of
+    encoder_lr_scale: factor on the encoder's learning rate. freeze: the encoder is not trained.
+    decay_norms: only biases have no weight decay, as in the reference. facts: weights of
     the losses of what a renderer knows, on batches of `OrderedPairBatches` and for a captioner with
     a comparison; the caption's loss is then divided by its words, as the pair captioner's is.
     """
@@ -97,7 +97,7 @@ class Stage2Objective(CaptionObjective):
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """batch: a chunk."""
+        """The losses of a chunk, which `batch` is."""
         network = self.network
         embedded = network.encoder.embed(batch["frames"])
         if "first" in batch:
@@ -124,9 +124,9 @@ class Stage2Objective(CaptionObjective):
 
 
 def _seen(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What is known of images, once for each time that a pair shows one: [2P] and their objects.
+    """The facts of images, repeated for each pair that shows an image: [2P] and their objects.
 
-    The states of an image are others in every pair, for its encoder sees both images at once.
+    The states of an image differ from pair to pair, since the encoder sees both images at once.
     """
     shown = torch.cat((batch["first"], batch["second"]))
     places, objects = torch.nonzero(shown[:, None] == batch["object_image"], as_tuple=True)

@@ -1,4 +1,4 @@
-"""Pictures of what stage 1 reconstructs, and of what the encoder imagines between two images."""
+"""Pictures of stage 1's reconstructions, and of the frames imagined between two images."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def between(states: Tensor, encoder: ProcedureEncoder) -> Tensor:
 
 @torch.inference_mode()
 def procedure(features: FrameFeatures, before_after: Tensor, inner: Tensor) -> Tensor:
-    """A whole procedure as pictures uint8 [B, T, H, W, 3]: both ends and what is between them.
+    """A whole procedure as pictures uint8 [B, T, H, W, 3]: both ends and the frames between.
 
     Both ends are decoded from the tokens of their images, so they show the best that the VQGAN can
     draw. before_after: images uint8 [B, 2, H, W, 3] RGB, or their tokens int64 [B, 2, n]. inner:
@@ -76,14 +76,14 @@ def procedure(features: FrameFeatures, before_after: Tensor, inner: Tensor) -> T
 
 
 def head_is_trained(encoder: ProcedureEncoder) -> bool:
-    """Whether stage 1 trained the head of the tokens: stage 2 leaves it as it starts."""
+    """Whether stage 1 trained the head of the tokens, which stage 2 leaves untrained."""
     norm = encoder.to_logits[0]
     assert isinstance(norm, nn.LayerNorm)
     return not (torch.equal(norm.weight, torch.ones_like(norm.weight)) and not norm.bias.any())
 
 
 def _decoded(features: FrameFeatures, tokens: Tensor) -> np.ndarray:
-    """uint8 [B, T, H, W, 3] of indices [B, T, h, w]."""
+    """Pictures uint8 [B, T, H, W, 3] of indices [B, T, h, w]."""
     pixels = features.vqgan.decode(tokens.flatten(0, 1)).permute(0, 2, 3, 1)
     images: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
     return images.reshape(*tokens.shape[:2], *images.shape[1:])

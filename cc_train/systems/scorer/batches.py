@@ -1,6 +1,6 @@
 """Samples of training shards → batches of two halves: changed pairs, and pairs of distractors.
 
-A scene's changed pair and its other view come together, or some of all ordered pairs of its images.
+A scene contributes its changed pair and its other view, or some of all ordered pairs of its images.
 The contrast is within each half.
 """
 
@@ -31,11 +31,11 @@ HALVES: tuple[Half, ...] = ("changed", "unchanged")
 class ScorerBatches:
     """`ScorerBatches(…)(samples, rngs)` is a batch for ScorerObjective.
 
-    length: ids of a caption with its marks. backbone: whose features are taken.
-    halves: those of the data set. swap: the chance that the first image of a scene and its
-    other view change places. pairs_per_scene: ordered pairs drawn of each scene instead, see
-    `OrderedPairBatches`. grid: rows and columns of the cells in which places are said; then a half
-    also has what is known of its ordered pairs.
+    length: number of ids of a caption with its marks. backbone: the backbone of the features.
+    halves: those of the data set. swap: the probability that the first image of a scene and its
+    other view change places. pairs_per_scene: number of ordered pairs drawn from each scene, with
+    no swap, see `OrderedPairBatches`. grid: rows and columns of the cells by which positions are
+    given; with it, a half also holds the facts of its ordered pairs.
     """
 
     codec: TextCodec
@@ -49,11 +49,11 @@ class ScorerBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """Of each half {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
+        """A batch by half: {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
 
-        With a grid also facts, places, and of the images before and then after, [2 · B], objects
-        and centres, as in `OrderedPairBatches`. B may be 0 in one of them. Raises UserError for
-        samples without these features.
+        With a grid, each half also holds facts, places, and the objects and centres of its images,
+        [2 · B], first all before and then all after, as in `OrderedPairBatches`. B may be 0 in one
+        half. Raises UserError for samples without these features.
         """
         if self.pairs_per_scene is not None:
             return self._ordered(samples, rngs, self.pairs_per_scene)
@@ -98,7 +98,7 @@ class ScorerBatches:
     def _arrays(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> list[np.ndarray]:
-        """Before and after of each sample; in some scenes the other view stands for before."""
+        """Before and after of each sample; in some scenes the other view replaces before."""
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
         arrays = list(stack(samples, [before_after(sample, "features") for sample in samples]))

@@ -1,8 +1,8 @@
-"""SCORER's decoder for inference: one position at a time, its weights laid out for that.
+"""SCORER's decoder for inference: one position at a time, with weights laid out for that.
 
-It computes what `Speaker.forward` gives at a position, from the keys and values of the words so
-far. Keys and values of the differences are never made: for one query and a long memory it is less
-to bring the query to the memory (see `cc_train.decoding.cached_decoder`).
+It computes the result of `Speaker.forward` at a position, from the keys and values of the words so
+far. Keys and values of the differences are never made: for one query and a long memory it is
+cheaper to project the query onto the memory (see `cc_train.decoding.cached_decoder`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cc_train.systems.scorer.decoder import Attention, Layer, Speaker
 class SpeakerCache:
     """The words so far of B sentences.
 
-    keys, values: [layers, B, heads, length, width / heads] each. looked: what the last layer's
-    softmax over places is taken of, the mean over heads, [B, length, N]. count: positions that are
-    filled; `CachedSpeaker.step` fills one more.
+    keys, values: [layers, B, heads, length, width / heads] each. looked: the last layer's scores of
+    the places before the softmax, the mean over heads, [B, length, N]. count: number of filled
+    positions; `CachedSpeaker.step` fills one more.
     """
 
     keys: Tensor
@@ -34,7 +34,7 @@ class SpeakerCache:
     count: int = 0
 
     def select(self, rows: Tensor) -> SpeakerCache:
-        """Those of the sentences with these row numbers, int64 [B']."""
+        """The cache of the sentences with these row numbers, int64 [B']."""
         return SpeakerCache(self.keys[:, rows], self.values[:, rows], self.looked[rows], self.count)
 
 
@@ -57,7 +57,7 @@ class CachedSpeaker:
         self._out = Packed(speaker.logit.weight, speaker.logit.bias)
 
     def start(self, memory: Tensor) -> SpeakerCache:
-        """No words yet of the B sentences of some differences, memory [B, N, width]."""
+        """The empty cache for B sentences. memory: the differences, [B, N, width]."""
         config = self.config
         head = config.width // config.heads
         shape = (config.layers, len(memory), config.heads, config.length, head)
@@ -66,7 +66,7 @@ class CachedSpeaker:
 
     @torch.inference_mode()
     def step(self, ids: Tensor, memory: Tensor, state: SpeakerCache) -> Tensor:
-        """Logits [B, words] of the word after ids int64 [B]; their keys and values join `state`.
+        """Logits [B, words] of the word after ids int64 [B]; adds keys and values to `state`.
 
         memory: the differences, [B, N, width].
         """

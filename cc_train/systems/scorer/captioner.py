@@ -1,4 +1,4 @@
-"""SCORER: two images → a sentence, by what differs once each is told from the other.
+"""SCORER: two images → a sentence, from differences after each is reconstructed from the other.
 
 Names of tensors follow the public code's checkpoint: `change_detector` and `speaker`.
 """
@@ -23,8 +23,8 @@ from cc_train.text import TextCodec
 class ScorerCaptioner(WithFrozen, EncoderDecoder):
     """Two images, or their stored features → a sentence.
 
-    backbone: no part of the network's tensors. standardise: channels of the features are
-    standardised first, which the public code does not do.
+    backbone: not in `state_dict`. standardise: the channels of the features are standardised first,
+    which the public code does not do.
     """
 
     backbone: FrozenBackbone
@@ -51,7 +51,7 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
         return self.change_detector.config.rows, self.change_detector.config.columns
 
     def pooled(self, features: Tensor) -> Tensor:
-        """A backbone's features [N, C, h, w] on the grid of the decoder, float32."""
+        """A backbone's features [N, C, h, w], float32, pooled to the grid of the decoder."""
         return to_grid(features.float(), self.grid, "mean")
 
     def features(self, before_after: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
         return difference
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Of the next word at each position, [B, L, words]."""
+        """Logits of the next word at each position, float [B, L, words]."""
         logits: Tensor = self.speaker(ids, memory)
         return logits
 
@@ -80,6 +80,6 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
         return CachedSpeaker(self.speaker)
 
     def attention(self, state: Any) -> Tensor:
-        """Where each word looked, [B, length, rows, columns]; see `EncoderDecoder`."""
+        """Attention of each word, [B, length, rows, columns]; see `EncoderDecoder.attention`."""
         assert isinstance(state, SpeakerCache)
         return state.looked.float().softmax(2).unflatten(2, self.grid)

@@ -26,8 +26,8 @@ INITIAL_STD = 0.02
 class Config:
     """Sizes of the decoder.
 
-    words: in the vocabulary. word_width: channels of a word's embedding. width: of the layers, and
-    of what they attend to. length: positions of a caption, its begin and end marks included.
+    words: number of words in the vocabulary. word_width: channels of a word's embedding. width: of
+    the layers and of their memory. length: positions of a caption, with begin and end marks.
     """
 
     words: int = 76
@@ -39,11 +39,11 @@ class Config:
     dropout: float = 0.1
 
     def check(self) -> None:
-        """Raises UserError for widths that cannot be divided as they must."""
+        """Raises UserError if the width is not divisible by the heads, or the word width is odd."""
         if self.width % self.heads:
             raise UserError(
-                f"a width of {self.width} is not in {self.heads} even parts",
-                "Set encoder.width or decoder.heads",
+                f"encoder.width ({self.width}) is not divisible by decoder.heads ({self.heads})",
+                "Change one of them",
             )
         if self.word_width % 2:
             raise UserError(f"decoder.word_width {self.word_width} is odd", "Set an even one")
@@ -67,10 +67,10 @@ class Attention(nn.Module):
         self.query, self.key, self.value = (Linear(config.width, config.width) for _ in range(3))
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """[B, L, width] of x [B, L, width] and `memory` [B, N, width].
+        """Attention of x [B, L, width] to `memory` [B, N, width], [B, L, width].
 
-        mask: bool [B, 1, L, N], False where nothing is seen. causal: without a mask, a position
-        sees itself and those before it.
+        mask: bool [B, 1, L, N], False where a position is not seen. causal: without a mask, a
+        position sees itself and those before it.
         """
         mixed = F.scaled_dot_product_attention(
             split(self.query(x), self.heads),
@@ -83,7 +83,7 @@ class Attention(nn.Module):
         return mixed.transpose(1, 2).flatten(2)
 
     def scores(self, x: Tensor, memory: Tensor) -> Tensor:
-        """[B, L, N]: what the softmax is taken of, the mean over heads."""
+        """Scores before the softmax, the mean over heads, [B, L, N]."""
         # The mean over heads of their products is that of the whole vectors.
         products = self.query(x) @ self.key(memory).transpose(1, 2)
         scale: float = (x.shape[2] // self.heads) ** -0.5 / self.heads
@@ -127,7 +127,7 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor | None, looks: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """[B, L, width]; and, if `looks`, the scores of the places."""
+        """New states [B, L, width], and the scores of the places if `looks`."""
         x = self.norm1(self.self_attention(x, x, mask, mask is None) + x)
         looked = self.dec_enc_attention.scores(x, memory) if looks else None
         x = self.norm2(x + self.dec_enc_attention(x, memory, None, False))
@@ -135,7 +135,7 @@ class Layer(nn.Module):
 
 
 class Positions(nn.Module):
-    """Adds sines and cosines of the place."""
+    """Adds sines and cosines of the position."""
 
     pe: Tensor
 
@@ -164,7 +164,7 @@ class Core(nn.Module):
     def forward(
         self, ids: Tensor, memory: Tensor, visible: Tensor | None, looks: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """States [B, L, width]; and, if `looks`, the scores of the places of the last layer."""
+        """States [B, L, width], and the last layer's scores of the places if `looks`."""
         mask, looked = None, None
         if visible is not None:
             length = ids.shape[1]
@@ -198,7 +198,7 @@ class Speaker(nn.Module):
         """States [B, L, width] of ids int64 [B, L] and differences [B, N, width].
 
         visible: [B, L], 0 at positions that no other sees. Without it a position sees all before
-        it: what follows a caption's end has then other states, which no loss reads.
+        it; then the states after a caption's end differ, but no loss reads them.
         """
         states: Tensor = self.core(ids, memory, visible, False)[0]
         return states
@@ -209,7 +209,7 @@ class Speaker(nn.Module):
         return logits
 
     def looked(self, ids: Tensor, memory: Tensor, visible: Tensor | None = None) -> Spoken:
-        """States, and where the last layer looked."""
+        """States, and the last layer's scores of the places."""
         return Spoken(*self.core(ids, memory, visible, True))
 
     @classmethod

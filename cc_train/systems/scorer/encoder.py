@@ -1,4 +1,4 @@
-"""SCORER's encoder: each image is told again from what the other one shows; then their difference.
+"""SCORER's encoder: reconstructs each image from the other one, and takes their difference.
 
 Names follow the public code's `change_detector_state`. Source: Tu et al., ICCV 2023, and its code.
 """
@@ -26,8 +26,8 @@ POSITIONS = 14  # rows and columns that the public code has positions for
 class Config:
     """Sizes of the encoder.
 
-    channels: of the features. rows, columns: of their grid. width: channels within. positions: rows
-    and columns that there are positions for, at least those of the grid.
+    channels: of the features. rows, columns: of their grid. width: channels within. positions:
+    number of rows and columns with positions, at least those of the grid.
     """
 
     channels: int = 1024
@@ -43,13 +43,14 @@ class Config:
         """Raises UserError if the width cannot be divided among the heads, or is odd."""
         if self.width % self.heads or self.width % 2:
             raise UserError(
-                f"encoder.width {self.width} is not in {self.heads} even parts",
-                "Set encoder.width or encoder.heads",
+                f"encoder.width ({self.width}) has to be even and divisible by encoder.heads "
+                f"({self.heads})",
+                "Change one of them",
             )
 
 
 class Queries(NamedTuple):
-    """What the last layer matches, [B, N, width] each; scale: what a matching is multiplied by."""
+    """Vectors that the last layer matches, [B, N, width] each. scale: factor on a matching."""
 
     before: Tensor
     after: Tensor
@@ -59,7 +60,7 @@ class Queries(NamedTuple):
 
 
 class EncodedPairs(NamedTuple):
-    """What the encoder makes of B pairs, N = rows · columns places each.
+    """The encoding of B pairs, with N = rows · columns places each.
 
     before, after: projected features with positions, [B, N, width]. difference: what the decoder
     attends to, [B, N, width]. queries: for the contrast.
@@ -74,7 +75,7 @@ class EncodedPairs(NamedTuple):
 class Attention(nn.Module):
     """Multi-head attention to the other image without a projection after it, and a norm.
 
-    logit_scale: the logarithm of what the matching of queries and keys is multiplied by.
+    logit_scale: the logarithm of the factor on the matching of queries and keys.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -85,7 +86,7 @@ class Attention(nn.Module):
         self.logit_scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, N, width] told from `other`; and the queries of x, the keys of `other`."""
+        """x [B, N, width] reconstructed from `other`, the queries of x, the keys of `other`."""
         query, key = self.query(x), self.key(other)
         mixed = F.scaled_dot_product_attention(
             split(query, self.heads),
@@ -104,7 +105,7 @@ class Layer(nn.Module):
         self.attention = Attention(width, heads, dropout)
 
     def forward(self, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor, Queries]:
-        """Both images, each told from the other as it came in; and what is matched."""
+        """Both images, each reconstructed from the other one's input, and the vectors to match."""
         both, other = torch.cat((before, after)), torch.cat((after, before))
         attended, query, key = self.attention(both, other)
         new_before, new_after = attended.chunk(2)
@@ -132,7 +133,7 @@ class ChangeDetector(nn.Module):
         )
 
     def forward(self, before: Tensor, after: Tensor) -> EncodedPairs:
-        """What the encoder makes of features [B, channels, rows, columns] of both images."""
+        """The encoding of features [B, channels, rows, columns] of both images."""
         projected_before, projected_after = self.project(torch.cat((before, after))).chunk(2)
         one, other = projected_before, projected_after
         for layer in self.scorer:
@@ -141,7 +142,7 @@ class ChangeDetector(nn.Module):
         return EncodedPairs(projected_before, projected_after, difference, queries)
 
     def project(self, features: Tensor) -> Tensor:
-        """[N, rows · columns, width] of features [N, channels, rows, columns], with positions."""
+        """Features [N, channels, rows, columns] → [N, rows · columns, width], with positions."""
         rows, columns = features.shape[2:]
         x: Tensor = self.img(torch.cat((features, coordinates(features)), dim=1))
         across = self.w_embedding.weight[:columns].expand(rows, -1, -1)
@@ -150,7 +151,7 @@ class ChangeDetector(nn.Module):
         return x.flatten(2).transpose(1, 2) + positions
 
     def clamp_scale(self) -> None:
-        """Bounds the temperature of the last layer, the only one that is matched."""
+        """Bounds the temperature of the last layer, the only one whose vectors are matched."""
         last = self.scorer[-1]
         assert isinstance(last, Layer)
         last.attention.logit_scale.data.clamp_(max=LARGEST_SCALE)

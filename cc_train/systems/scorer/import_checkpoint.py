@@ -38,10 +38,10 @@ def make_run(
     decoder_heads: int | None = None,
     backbone_weights: str | None = None,
 ) -> Iterator[str]:
-    """Writes a run folder from a checkpoint; lines about what was read. Raises UserError.
+    """Writes a run folder from a checkpoint, and yields lines about it. Raises UserError.
 
-    heads, decoder_heads: where the file does not say them. backbone_weights: torchvision's of
-    ResNet-101; without them the run captions stored features alone.
+    heads, decoder_heads: for files that do not hold them. backbone_weights: torchvision's of
+    ResNet-101; without them the run captions only stored features.
     """
     if checkpoints.steps(run):
         raise UserError(f"{run}: already holds a run", "Give another --out")
@@ -113,7 +113,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _heads(content: Mapping[str, Any], part: str, file: str, option: str) -> int:
-    """The heads that the sizes in a checkpoint name; shapes do not tell. Raises UserError."""
+    """Number of heads from the sizes in a checkpoint; shapes do not show it. Raises UserError."""
     sizes: Any = content.get(SIZES)
     for name in ("model", part):
         sizes = sizes.get(name) if isinstance(sizes, Mapping) else None
@@ -144,7 +144,7 @@ def _settings(
 
 
 def _layers(tensors: Mapping[str, Tensor], prefix: str) -> int:
-    """How many numbers follow a prefix in the tensors' names."""
+    """Number of layers: of different numbers that follow a prefix in the tensors' names."""
     return len({n[len(prefix) :].partition(".")[0] for n in tensors if n.startswith(prefix)})
 
 

@@ -1,4 +1,4 @@
-"""What SCORER learns from: captions, the contrast between pairs, CBR, and what a renderer knows.
+"""The objective of SCORER: captions, contrast between pairs, CBR, and facts of a renderer.
 
 A step has two halves through the same network: changed pairs, and pairs of distractors. The
 contrast is within a half.
@@ -34,8 +34,8 @@ from cc_train.training.caption_objective import CaptionObjective, right_words
 class Losses(Section):
     """Weights of the losses beside the caption's; 0 leaves one out.
 
-    contrast: between the differences of pairs. cbr: between what a sentence makes of the before
-    image and the after images.
+    contrast: between the images of pairs. cbr: between the after images and those reconstructed
+    from the before image and the sentence.
     """
 
     contrast: float = Field(0.1, ge=0)
@@ -44,11 +44,11 @@ class Losses(Section):
 
 @dataclass(frozen=True)
 class Ways:
-    """Where the paper and its public code differ.
+    """Choices between the paper and its public code, which differ in these points.
 
-    per_head: tokens are matched in each head by itself. trained_cbr: CBR's weights learn. slots:
-    a sentence's mean is over all positions of a caption and not over its words. sampled: captions
-    are drawn in validation.
+    per_head: each attention head matches tokens by itself. trained_cbr: CBR's weights are trained.
+    slots: a sentence is the mean over all positions of a caption, not over its words alone.
+    sampled: validation samples its captions instead of decoding greedily.
     """
 
     per_head: bool = True
@@ -60,9 +60,9 @@ class Ways:
 class ScorerObjective(CaptionObjective):
     """`Objective` on batches of `ScorerBatches`: caption + contrast + CBR, the mean of both halves.
 
-    A caption's loss is divided by the words of its half. reconstruction: CBR; None where its weight
-    is 0. halves: those of the data set. seed: of the captions that are drawn in validation.
-    supervision: what a renderer knows is learned as well; its losses are of both halves together.
+    A caption's loss is divided by the words of its half. reconstruction: CBR; None if its weight is
+    0. halves: those of the data set. seed: of the captions that validation samples. supervision:
+    the losses of a renderer's facts, over both halves together.
     """
 
     network: ScorerCaptioner
@@ -113,7 +113,7 @@ class ScorerObjective(CaptionObjective):
         return counts
 
     def chunks(self, batch: Any) -> list[Any]:
-        """The halves: each has a backward pass of its own, so that one at a time is in memory."""
+        """The halves: each has its own backward pass, so that only one is in memory at a time."""
         chunks = [{"half": half, **batch[half]} for half in self.halves]
         # All ranks gather together, also those that have no pair for a half.
         return [one for one in chunks if len(one["ids"]) or self.ranks.world > 1]
@@ -139,9 +139,8 @@ class ScorerObjective(CaptionObjective):
             parts["cbr"] = (contrast(matched) + contrast(matched.T)) / 2
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
-        # How many halves have pairs in this step, on whatever rank. A caption has 2 labels or more,
-        # a word and the end; a half without captions counts 1, to which the trainer raises a 0. The
-        # bound lies between the two: after a division these are not exactly whole numbers.
+        # The mean is over the halves that have pairs on any rank. The trainer clamps an empty count
+        # to 1, and every caption has at least 2 tokens: more than 1.5 means the half has pairs.
         counts = torch.stack([denominators[half] * self.ranks.world for half in self.halves])
         present = (counts > 1.5).sum().clamp(min=1)
         shares = {name: part / present for name, part in {"total": total, **parts}.items()}
@@ -151,7 +150,7 @@ class ScorerObjective(CaptionObjective):
         return shares
 
     def matchings(self, encoded: EncodedPairs) -> tuple[Tensor, Tensor]:
-        """Of all ranks' pairs, [B, B] each: before by after, and after by before."""
+        """Similarities among all ranks' pairs, [B, B] each: before by after, after by before."""
         queries = encoded.queries
         return (
             self._matched(queries.before, queries.after_keys, queries.scale),
@@ -159,7 +158,7 @@ class ScorerObjective(CaptionObjective):
         )
 
     def cbr_matching(self, encoded: EncodedPairs, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Of all ranks' pairs, [B, B]: after images made up from a sentence by real ones.
+        """Similarities, [B, B], of all ranks' reconstructed after images to the real ones.
 
         hidden: the decoder's states of the true captions, of ids [B, L].
         """
@@ -171,7 +170,7 @@ class ScorerObjective(CaptionObjective):
         return self._matched(queries, keys, self.reconstruction.scale)
 
     def _matched(self, queries: Tensor, keys: Tensor, scale: Tensor) -> Tensor:
-        """Each rank matches its own queries with all keys; then all have all rows."""
+        """Matches each rank's own queries with all keys; then gathers the rows of all ranks."""
         heads = self.network.change_detector.config.heads if self.ways.per_head else 1
         rows = token_matching(queries, self.ranks.gather(keys.float()), heads)
         return self.ranks.gather(scale * rows)
@@ -189,7 +188,7 @@ class ScorerObjective(CaptionObjective):
 
 
 class Sampling:
-    """A `CaptionModel` whose captions are drawn by their probabilities, the same for a seed."""
+    """A `CaptionModel` that samples captions by their probabilities, reproducibly by a seed."""
 
     def __init__(self, network: ScorerCaptioner, seed: int) -> None:
         self.network, self.inputs, self.device = network, network.inputs, network.device

@@ -47,8 +47,10 @@ text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
 
 
 class Encoder(Section):
-    """Sizes of the encoder. largest_grid: features on a finer grid are averaged down to so many
-    rows and columns. standardise: channels of the features, which the public code does not.
+    """Sizes of the encoder.
+
+    largest_grid: features on a finer grid are averaged down to at most so many rows and columns.
+    standardise: standardise the channels of the features, which the public code does not do.
     """
 
     width: int = Field(512, ge=8, multiple_of=2)
@@ -73,18 +75,18 @@ class Settings(Section):
     """All settings of `cc-train scorer`.
 
     backbone_weights: a file for a backbone whose weights have no name here. matching: tokens are
-    matched in each head by itself (the paper), or by all channels at once (its code).
-    cbr: its weights learn (the paper), or stay as they were drawn (its code). sentence: the mean of
+    matched in each head by itself (the paper), or by all channels at once (its code). cbr: the
+    weights of CBR are trained (the paper), or stay as initialised (its code). sentence: the mean of
     a sentence is over its words (the paper), or over all positions of a caption (its code).
-    validation: captions are the likeliest ones (the paper), or drawn (its code). words: captions
-    are split as everywhere here, or as in the public code. reference_quirks: what these five are
-    where they are not set: the code's way, or the paper's. swap: the chance that a
-    scene's first image and its other view change places. vocabulary: a file to use in place of the
-    words of the training captions. min_word_count: rarer words become [UNK].
-    pairs_per_scene: ordered pairs drawn of each scene, see `OrderedPairBatches`, and no swap; null
-    takes the change and the other view as they come. facts: what a renderer knows of ordered pairs
-    is learned as well, see `SceneLosses`; in neither the paper nor its code. mirror: the share of
-    scenes that are seen mirrored, see `MirroredBatches`; in neither.
+    validation: captions are decoded greedily (the paper), or sampled (its code). words: captions
+    are split as everywhere here, or as in the public code. reference_quirks: the default of these
+    five: true for the code, false for the paper. swap: the probability that a scene's first image
+    and its other view change places. vocabulary: a file to use instead of the words of the training
+    captions. min_word_count: rarer words become [UNK]. pairs_per_scene: number of ordered pairs
+    drawn from each scene, see `OrderedPairBatches`, without swap; null takes the change and the
+    other view as they come. facts: a renderer's facts of ordered pairs are learned as well, see
+    `SceneLosses`. mirror: the share of scenes that are mirrored, see `MirroredBatches`. Neither
+    facts nor mirror is in the paper or its code.
     """
 
     backbone_weights: str | None = None
@@ -119,7 +121,7 @@ class Settings(Section):
 
     @property
     def ways(self) -> Ways:
-        """Each of them as set, else by `reference_quirks`."""
+        """The choices between paper and code: as set, else by `reference_quirks`."""
         quirks = self.reference_quirks
         return Ways(
             per_head=(self.matching or ("summed" if quirks else "per_head")) == "per_head",
@@ -130,12 +132,12 @@ class Settings(Section):
 
     @property
     def split_words(self) -> WordSplitting:
-        """How captions become words."""
+        """The way in which captions are split into words."""
         return self.words or ("blanks" if self.reference_quirks else "treebank")
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A captioner to be trained. Raises UserError.
+    """The training task: data, captioner, objective. Raises UserError.
 
     request.init: another run of this system, whose network this one starts from.
     """
@@ -199,11 +201,11 @@ def _initialise(
     codec: TextCodec,
     entries: Sequence[Entry],
 ) -> None:
-    """Takes over the run that --init names, or else what standardises the features of `entries`."""
+    """Takes over the run that --init names, or else sets the feature statistics of `entries`."""
     if request.init is not None:
         _start_from(network, request.init, settings, codec)
         if settings.losses.cbr and settings.ways.trained_cbr:
-            request.console.print("CBR begins anew: a run keeps the captioner's weights alone")
+            request.console.print("CBR starts from scratch: a run does not store its weights")
     elif network.standardise is not None:
         source = network.backbone.spec.source
         statistics = feature_statistics.compute(entries, source, request.console, network.pooled)
@@ -225,7 +227,7 @@ def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -
 def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ScorerCaptioner:
-    """A captioner with nothing learned. Raises UserError for sizes that do not go together."""
+    """An untrained captioner. Raises UserError for sizes that do not go together."""
     channels, rows, columns = backbone.spec.grid
     rows, columns = _coarser(rows, columns, settings.encoder.largest_grid)
     height, width = about["size"]
@@ -242,8 +244,8 @@ def make(
     sizes.check()
     if settings.losses.cbr and sizes.width % CBR_HEADS:
         raise UserError(
-            f"encoder.width {sizes.width} is not in CBR's {CBR_HEADS} even parts",
-            "Set encoder.width to a multiple, or losses.cbr=0",
+            f"encoder.width ({sizes.width}) is not divisible by the {CBR_HEADS} heads of CBR",
+            f"Set encoder.width to a multiple of {CBR_HEADS}, or losses.cbr=0",
         )
     of_words = decoder.Config(len(codec), width=sizes.width, **settings.decoder.model_dump())
     of_words.check()
@@ -253,16 +255,16 @@ def make(
 
 
 def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
-    """The grid of features once it is no larger, by the smallest factor.
+    """The grid of features, reduced by the smallest factor that makes it no larger than `largest`.
 
-    Raises UserError where that is no factor of the grid: a larger one would lose more than asked.
+    Raises UserError if the grid is not divisible by it: a larger factor would lose more detail.
     """
     factor = -(-max(rows, columns) // largest)
     if rows % factor or columns % factor:
         raise UserError(
-            f"features of {rows} × {columns} are not in whole squares of {factor} × {factor}, as "
-            f"encoder.largest_grid={largest} asks",
-            "Set another one, or build the shards with another image_size",
+            f"a grid of {rows} × {columns} features is not divisible by {factor}, which "
+            f"encoder.largest_grid={largest} requires",
+            "Change encoder.largest_grid, or build the shards with another image_size",
         )
     return rows // factor, columns // factor
 
@@ -270,7 +272,7 @@ def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
 def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec: TextCodec) -> None:
     """Takes over what another run of this system learned. Raises UserError.
 
-    Of the words, those that both know; others begin as in a new run.
+    Only words of both vocabularies are taken over; others begin as in a new run.
     """
     run = stored_run.read(init, "scorer")
     trained = BackboneSpec.of_json(run.settings["backbone"])
@@ -286,7 +288,7 @@ def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec:
 
 
 def _rows(other: TextCodec, codec: TextCodec) -> list[int | None]:
-    """Of each id of a codec the id in another one of the same word or mark, None where none is."""
+    """For each id of `codec`, the id of the same word or mark in `other`; None if it has none."""
     old = {other.decode([i]): i for i in range(len(other)) if other.decode([i])}
     rows = [old.get(codec.decode([i]) or "\0") for i in range(len(codec))]
     marks = {getattr(codec.marks, n): getattr(other.marks, n) for n in ("begin", "end", "pad")}

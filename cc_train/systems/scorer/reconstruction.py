@@ -1,6 +1,7 @@
-"""CBR: the after image is made up from the before image and the sentence, and matched with itself.
+"""CBR: reconstructs the after image from before and the sentence, and matches it with the real one.
 
-Only training needs it. Names are those of the golden vectors: the public code stores it nowhere.
+Only training needs it. Names are those of the golden vectors, since the public code never stores
+its weights.
 Source: Tu et al., ICCV 2023, and its code.
 """
 
@@ -14,7 +15,7 @@ from cc_train.systems.scorer.encoder import LARGEST_SCALE
 
 
 class Contrast(nn.Module):
-    """Queries of what was made up, keys of what is there, and the temperature of their matching."""
+    """Queries of reconstructions, keys of real images, and the temperature of their matching."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,23 +34,23 @@ class Reconstruction(nn.Module):
         self.contra = Contrast(width)
 
     def forward(self, before: Tensor, sentence: Tensor) -> Tensor:
-        """The after image made up, [B, N, width], of before [B, N, width], sentence [B, width]."""
+        """Reconstructed after image [B, N, width] of before [B, N, width], sentence [B, width]."""
         joined = torch.cat((before, sentence[:, None].expand_as(before)), dim=2)
         x = _pointwise(self.conv1, joined)
         x = self.mh_att(x, x, x, need_weights=False)[0]
         return _pointwise(self.conv2[0], x)
 
     def queries(self, made_up: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """What is matched: queries of the made-up image, keys of the real one, [B, N, width]."""
+        """Queries of the reconstruction and keys of the real image, [B, N, width] each."""
         return self.contra.query(made_up), self.contra.key(after)
 
     @property
     def scale(self) -> Tensor:
-        """What a matching is multiplied by."""
+        """The factor on a matching."""
         return self.contra.logit_scale.exp()
 
     def clamp_scale(self) -> None:
-        """Bounds the temperature, as that of the encoder."""
+        """Bounds the temperature, as in the encoder."""
         self.contra.logit_scale.data.clamp_(max=LARGEST_SCALE)
 
 

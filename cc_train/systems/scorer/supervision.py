@@ -1,7 +1,7 @@
-"""What a renderer knows of a pair, learned by SCORER beside the captions; not in the paper.
+"""A renderer's facts of a pair, learned by SCORER besides captions; not in the paper.
 
-The published way has captions alone. From few pairs its decoder does not learn where to look: see
-docs/results.md.
+The published method learns from captions alone. With few pairs its decoder does not learn where to
+look: see docs/results.md.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from cc_train.training.fact_losses import FactLosses
 class SceneLosses(FactLosses):
     """Weights of the losses; 0 leaves one out.
 
-    look: of where the decoder looks at each word of a changed pair's caption: the place of the
-    change before, or after where something was added.
+    look: of the decoder's attention at each word of a changed pair's caption; the target is the
+    place of the object before, or after if it was added.
     """
 
     look: float = Field(0.5, ge=0)
 
 
 class Supervision(nn.Module):
-    """Losses of batches whose halves hold what is known (`ScorerBatches` with a grid).
+    """Losses of batches whose halves hold facts (`ScorerBatches` with a grid).
 
-    Facts are read from the differences alone, which are what the decoder attends to; looks and
-    centres of all objects from the projected images. weights: of the losses. width: D of both.
+    Facts are predicted from the differences, to which the decoder attends; looks and centres of all
+    objects from the projected images. weights: of the losses. width: D of both.
     """
 
     def __init__(self, weights: SceneLosses, width: int, grid: tuple[int, int]) -> None:
@@ -44,7 +44,7 @@ class Supervision(nn.Module):
         self.reader = FactReader(width)
 
     def denominators(self, half: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """How many terms each loss has in a half."""
+        """Number of terms of each loss in a half."""
         counts = fact_losses.denominators(half)
         return {**counts, "look": _looking(half)[1].sum()}
 

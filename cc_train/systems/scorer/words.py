@@ -66,7 +66,7 @@ class ScorerWords(Vocabulary):
     def encode(self, caption: str, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and labels of a caption, int64 [length] each; see `TextCodec`.
 
-        A word that is not known is <UNK>; the public code ends with an error.
+        An unknown word becomes <UNK>; the public code ends with an error.
         """
         return padded([self.ids.get(word, UNK) for word in words_of(caption)], self.marks, length)
 

@@ -41,13 +41,13 @@ class Network(Section):
 
 
 class Weights(Section):
-    """How the losses are weighed, and when the discriminator and dead codes take part.
+    """Weights of the losses, and the schedule of the discriminator and of dead codes.
 
     pixel, squared: of the absolute and of the squared error of pixels in [−1, 1]. A small object of
         a wrong colour weighs far more in the second (not in the reference, so it is 0 by default).
-    discriminator_start: step from which the generator has to fool it; before, nothing of it runs.
-    revive_every, revive_until: at every so many steps, until that step, codes that were not used
-        since the last time are moved onto features of the batch. 0 never.
+    discriminator_start: step from which the discriminator takes part; before, it does not run.
+    revive_every, revive_until: every so many steps, until that step, codes that were not used since
+        the last time are moved onto features of the batch; 0 is never.
     """
 
     pixel: float = Field(1.0, ge=0)
@@ -66,7 +66,7 @@ class Weights(Section):
 
 
 class VqganObjective(Objective):
-    """Generator and discriminator in phase.
+    """The `Objective` of generator and discriminator, which are its two phases.
 
     held_out: batches of images [N, 3, H, W] in [0, 1] for validation. weight_decay: of filters;
     norms, biases and codes never decay.
@@ -153,7 +153,7 @@ class VqganObjective(Objective):
         return {"total": total, **losses}
 
     def _adaptive(self, rebuilt: Tensor, fooled: Tensor) -> Tensor:
-        """The weight that makes both gradients equally long at the last layer."""
+        """The weight with which both gradients have the same norm at the last layer."""
         last = self.network.decoder.conv_out.weight
         one = torch.autograd.grad(rebuilt, last, retain_graph=True)[0].norm()
         other = torch.autograd.grad(fooled, last, retain_graph=True)[0].norm()
@@ -182,7 +182,7 @@ class VqganObjective(Objective):
 def measure(
     network: VQGAN, batches: Iterable[Tensor], device: str
 ) -> tuple[dict[str, float], np.ndarray | None]:
-    """PSNR in dB, mean absolute error, and how the codebook is used; a picture of some images.
+    """PSNR in dB, mean absolute error, and use of the codebook; and a picture of some images.
 
     perplexity: 2 to the entropy of the codes' frequencies; used: share of codes that occur.
     """

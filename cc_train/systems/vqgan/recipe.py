@@ -30,10 +30,10 @@ Frame = tuple[Sample, str]
 
 
 class Data(Section):
-    """What is trained on: square crops of `crop` px of all frames.
+    """The training data: square crops of `crop` px of all frames.
 
-    held_out: share of the ids that is kept for validation. validation_frames: how many of their
-        frames are validated on, whole.
+    held_out: share of the ids that is held out for validation. validation_frames: number of their
+        frames that are used for it, uncropped.
     """
 
     crop: int = Field(112, ge=16)
@@ -54,7 +54,10 @@ class Settings(Section):
 
 
 def prepare(settings: Settings, request: Request) -> Task:
-    """A VQGAN to be trained. Raises UserError. request.init: weights of the same sizes."""
+    """The training task: frames, VQGAN, objective. Raises UserError.
+
+    request.init: weights of the same sizes.
+    """
     samples = read_index(request.shards)
     ids = [str(sample.meta.get("id")) for sample in samples]
     train, held_out = order.hold_out(samples, ids, settings.data.held_out)
@@ -141,7 +144,7 @@ def _tensor(images: np.ndarray) -> Tensor:
 
 
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
-    """What a packed VQGAN does on samples that training did not see."""
+    """Scores of a packed VQGAN on samples that training did not see."""
     network, _, _ = networks.vqgan(str(file))
     frames = HeldOut(samples, 200, network.config.factor)
     with torch.inference_mode():

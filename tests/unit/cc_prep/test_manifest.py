@@ -36,8 +36,8 @@ def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "message"),
     [
         ("interpolate: {dept: 2}", 'interpolate.dept: unknown key. Did you mean "depth"?'),
-        ("image_size: 8\nimage_size: 9", "line 4: image_size stands there twice"),
-        ("interpolate: {depth: 2, depth: 3}", "depth stands there twice"),
+        ("image_size: 8\nimage_size: 9", "line 4: image_size occurs twice"),
+        ("interpolate: {depth: 2, depth: 3}", "depth occurs twice"),
         ("bogus: 1", "bogus: unknown key. Known here: name, layout"),
         ("interpolate: {depth: three}", "interpolate.depth: input should be a valid integer"),
         ("interpolate: {depth: -1}", "greater than or equal to 0, not -1"),
@@ -84,7 +84,7 @@ def test_an_own_key_beside_a_merged_one_stands_once(tmp_path: Path) -> None:
         ("none.yaml", [], "no manifest none.yaml"),
         ("clevr", ["depth"], "not key=value"),
         ("clevr", ["interpolate.depth=["], "not YAML (expected the node content"),
-        ("clevr", ["interpolate={depth: 2, depth: 3}"], "not YAML (depth stands there twice)"),
+        ("clevr", ["interpolate={depth: 2, depth: 3}"], "not YAML (depth occurs twice)"),
         ("clevr", ["name.x=1"], "name has no keys below it"),
         ("clevr", ["interpolate.depht=2"], 'Did you mean "depth"?'),
     ],
@@ -130,7 +130,7 @@ def test_readme_lists_every_key_with_its_default() -> None:
     [
         ("{unchanged: 3}", "say nothing without classes"),
         ("{land_cover: true}", "say nothing without classes"),
-        ("{classes: {road: 1, tree: 1}}", "a value stands for two classes"),
+        ("{classes: {road: 1, tree: 1}}", "two classes have the same value"),
         ('{classes: {road: 1, tree: "#00ff00"}}', "all of them are colours"),
     ],
 )

@@ -66,7 +66,7 @@ def test_lists_of_pairs_keep_their_order_whatever_the_batch(
 
 
 def test_a_mask_comes_with_the_caption(scene: tuple[Path, Path, Path]) -> None:
-    """Of a system that says where something changed: class ids, at the size of its images."""
+    """A system that predicts masks returns class ids, at the size of its images."""
     caption = Captioner(Talkative(), Path())(*scene[:2])
     assert caption.mask is not None
     assert (caption.mask.dtype, caption.mask.shape) == (np.uint8, SIZE)
@@ -93,8 +93,8 @@ GREY = np.zeros((32, 32), np.uint8)
         ),
         ((np.zeros((3, 32, 32), np.uint8), GREY), r"uint8 \[3, 32, 32\], not uint8 \[H, W, 3\]"),
         ((GREY[:8], GREY[:8]), r"too small \(32×8, at least 16 a side\)\. Give a larger image"),
-        ((GREY, "nowhere.png"), r"^nowhere.png: missing image\. Look at the path$"),
-        ((GREY, __file__), r"^[^ ]*: unreadable image \(cannot identify .*\)\. Save it anew"),
+        ((GREY, "nowhere.png"), r"^nowhere.png: missing image\. Check the path$"),
+        ((GREY, __file__), r"^[^ ]*: unreadable image \(cannot identify .*\)\. Save it again"),
         (("clip.MP4", GREY), "clip.MP4: is a video. Name a frame of it: clip.MP4#frame=0"),
         ((GREY,), "one image"),
         (([(GREY, GREY), (GREY,)],), "no list of pairs"),

@@ -18,7 +18,7 @@ from pipelines.state.journal import Done, Journal, State
 
 
 def state(folder: Path) -> State:
-    """Of 30 pairs in three shards: one shard done, one under way."""
+    """Counts of 30 pairs in three shards: one shard done, one in progress."""
     folder_state = State(str(folder))
     reject = Reject("k", "i", "s", "change", "train-000000", "r", "m")
     folder_state.write_done(

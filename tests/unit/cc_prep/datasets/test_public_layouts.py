@@ -261,7 +261,7 @@ def test_what_is_odd_is_noted(tmp_path: Path) -> None:
     keys = [f"spot-{split}-change" for split in ("train-7", "val-9", "test-8")]
     inspection = inspect(settings, settings.splits)
     assert inspection.notes == [
-        "train: 1 captions stand in their pair already",
+        "train: 1 captions are repeated within their pair",
         "train: 1 captions have characters beyond ASCII (é 1)",
         "train: 1 captions have control or invisible characters (U+200B 1)",
         f"3 pairs show what another shows: {' = '.join(keys)}",
@@ -308,10 +308,10 @@ COUNTS = {
     "edit": {"train": (3061, 0), "val": (383, 0), "test": (495, 0)},
 }
 NOTES = {
-    "spot": ["train: 3 captions stand in their pair already"],
+    "spot": ["train: 3 captions are repeated within their pair"],
     "edit": [
-        "val: 4 captions stand in their pair already",
-        "test: 1 captions stand in their pair already",
+        "val: 4 captions are repeated within their pair",
+        "test: 1 captions are repeated within their pair",
     ],
 }
 # Of these, some were looked at: all their captions, or some, say that nothing changed.

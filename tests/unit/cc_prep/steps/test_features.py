@@ -50,7 +50,7 @@ def test_sides_that_do_not_fit_are_rejected(extractor: FeatureExtractor) -> None
     with pytest.raises(RejectedPair) as caught:
         extractor(frames(2, 40), [0])
     assert caught.value.reason is Reason.SIZE_NOT_DIVISIBLE
-    assert "steps of 16 px" in str(caught.value)
+    assert "divisible by 16" in str(caught.value)
 
 
 def test_mirrored_images_are_looked_at_as_images() -> None:

@@ -74,7 +74,7 @@ def test_each_type_says_what_differs(change: str) -> None:
 
 
 def test_facts_are_read_with_their_pairs(synth_root: Path) -> None:
-    """Of every changed pair the object's place lies in its mask, and its looks are the scene's."""
+    """In every changed pair the object's place is in its mask, and its looks are the scene's."""
     for pair in all_pairs(synth_root):
         assert pair.facts is not None
         if pair.kind != CHANGE:

@@ -118,9 +118,9 @@ def test_pauses_that_a_header_names() -> None:
 @pytest.mark.parametrize(
     ("trouble", "line"),
     [
-        (Trouble(401), r"not allowed \(HTTP 401\). Look at the key in A_KEY_OF_TESTS"),
+        (Trouble(401), r"not allowed \(HTTP 401\). Check the key in A_KEY_OF_TESTS"),
         (Trouble(403), r"not allowed \(HTTP 403\)"),
-        (Trouble(404), r"not there \(HTTP 404\). Look at --url, .* has a model 'seer'"),
+        (Trouble(404), r"not there \(HTTP 404\). Check --url, .* has a model 'seer'"),
         (Trouble(429, body={"error": {"code": "insufficient_quota", "message": "Pay"}}),
          "the account is used up"),
         (Trouble(400, body={"error": {"message": f"no images\nwith {KEY}"}}),
@@ -132,7 +132,7 @@ def test_pauses_that_a_header_names() -> None:
         (Trouble(200, body=b"<html>"), "the reply is no JSON"),
         (Trouble(200, body={"error": {"message": "no such option"}}), "no such option"),
         (Trouble(200, body={"error": "no such option"}), "no such option"),
-        (Trouble(200, body={"error": {"code": 401}}), "Look at the key"),
+        (Trouble(200, body={"error": {"code": 401}}), "Check the key"),
         (Trouble(200, body={"choices": []}), "the reply holds no chat completion"),
         (Trouble(200, body={"choices": [{"message": {"content": 3}}]}), "no chat completion"),
     ],

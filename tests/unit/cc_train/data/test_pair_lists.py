@@ -73,7 +73,7 @@ def test_lines_that_are_no_objects(tmp_path: Path, line: str) -> None:
 
 
 def test_what_is_no_list_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere\.csv: no such file or folder\. Look at the path"):
+    with pytest.raises(UserError, match=r"nowhere\.csv: no such file or folder\. Check the path"):
         list(read_pairs(tmp_path / "nowhere.csv"))
     (tmp_path / "pairs.json").write_text("[]")
     with pytest.raises(UserError, match=r"pairs\.json: neither a CSV nor JSON lines\. Give a CSV"):

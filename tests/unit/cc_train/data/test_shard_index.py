@@ -158,8 +158,8 @@ def test_a_shard_without_its_whole_end(tmp_path: Path, missing: int, index: bool
     ("names", "message"),
     [
         (["a.f00.jpg", "a.json"], "comes before its .json"),
-        (["a.json", "b.json", "a.f00.jpg"], "the key stands there twice"),
-        (["a.json", "a.json"], "the key stands there twice"),
+        (["a.json", "b.json", "a.f00.jpg"], "the key occurs twice"),
+        (["a.json", "a.json"], "the key occurs twice"),
     ],
 )
 def test_what_breaks_the_convention(tmp_path: Path, names: list[str], message: str) -> None:

@@ -237,7 +237,7 @@ def test_a_part_that_is_read_late_is_named(tmp_path: Path) -> None:
     batches = Stream(
         entries, damaged, batch_size=2, seed=7, settings=StreamSettings(), ranks=Ranks()
     )
-    with pytest.raises(JobFailed, match=r"\.mask\.png: no image: look at .*cc-prep verify"):
+    with pytest.raises(JobFailed, match=r"\.mask\.png: no image: check .*cc-prep verify"):
         batches(0)
 
 

@@ -105,5 +105,5 @@ def test_mistakes(pattern: str, tmp_path: Path) -> None:
         open_shards(str(tmp_path / "*.tar"))
     damaged = tmp_path / "train-000000.tar"
     damaged.write_bytes(Path(glob(pattern)[0]).read_bytes().replace(b'"frames": 4', b'"frames": 5'))
-    with pytest.raises(UserError, match=r"train-000000.tar: .*tokens are .* Make this shard anew"):
+    with pytest.raises(UserError, match=r"train-000000.tar: .*tokens are .* Rebuild this shard"):
         list(open_shards(str(damaged)))

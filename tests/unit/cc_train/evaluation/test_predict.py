@@ -174,7 +174,7 @@ def test_too_many_unreadable_samples_to_validate_on_end_the_training(tmp_path: P
     with pytest.raises(JobFailed, match=r"^1 of 2 .* d-test-0-change: .* raise stream.skip_bad$"):
         validation(entries, tmp_path, 0.1)(captioner)
     harm(pattern, entries[1])
-    with pytest.raises(JobFailed, match=r"^2 of 2 samples to validate on cannot be read: look at"):
+    with pytest.raises(JobFailed, match=r"^2 of 2 samples to validate on cannot be read: check"):
         validation(entries, tmp_path, 1.0)(captioner)
 
 

@@ -105,7 +105,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_references_are_known_by_their_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a protocol of two pairs; the order and the punctuation of captions do not matter."""
+    """The digest of a protocol's pairs depends on neither order nor punctuation of captions."""
     items = [coco.Item(f"{i}.png", ("a red car left", "one car is gone")) for i in range(2)]
     content = protocols.get("levir-cc").model_dump()
     content |= {"pairs": 2, "references_a_pair": (2, 2), "references": 4, "pairs_digest": None}

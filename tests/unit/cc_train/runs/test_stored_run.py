@@ -62,7 +62,7 @@ def test_a_damaged_run_is_one_line(
     def build(run: Run) -> nn.Linear:
         return nn.Linear(stored_run.settings_of(run, Settings, ["mirror"]).width, 1)
 
-    with pytest.raises(UserError, match=f"somewhere: no captioner .{reason}.*Train it anew"):
+    with pytest.raises(UserError, match=f"somewhere: no captioner .{reason}.*Train it again"):
         stored_run.network_of(run_of(settings, tensors), build, "cpu")
 
 

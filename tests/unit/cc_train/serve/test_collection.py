@@ -107,9 +107,9 @@ def test_a_pair_that_cannot_be_stored_is_nowhere(tmp_path: Path) -> None:
     (tmp_path / LEVIR).unlink()
     (tmp_path / LEVIR).mkdir()
     for id in ("one", "three"):
-        with pytest.raises(UserError, match=rf"^{id} cannot be stored \(Is a directory\)\. Look"):
+        with pytest.raises(UserError, match=rf"^{id} cannot be stored \(Is a directory\)\. Check"):
             collection.put(id, picture(30), picture(30), ["other"], "train", "change")
-    with pytest.raises(UserError, match=r"^two cannot be removed \(Is a directory\)\. Look"):
+    with pytest.raises(UserError, match=r"^two cannot be removed \(Is a directory\)\. Check"):
         collection.remove("two")
     assert (tmp_path / TABLE).read_text() == table
     assert sorted((tmp_path / "images").rglob("*.*")) == files

@@ -142,7 +142,7 @@ def test_errors_are_shown_in_a_line(page: Tab, tmp_path: Path) -> None:
 
 
 def test_heat_mask_and_imagined_frames(page: Tab) -> None:
-    """Of a captioner that says all of it."""
+    """The page of a captioner with all optional outputs."""
     pairs = [(str(EXAMPLES / "scene1_before.jpg"), str(EXAMPLES / "scene1_after.jpg"))]
     with started(
         Server(CaptionService(Captioner(Talkative(), Path()), "talkative"), pairs)

@@ -196,7 +196,7 @@ def test_a_pair_that_cannot_be_stored_is_one_line(
     pair = {**PAIR, "id": "full", "captions": ["x"], "split": "train", "kind": "change"}
     status, value = ask(server, "POST", "/pairs", pair)
     assert status == 400
-    assert value["error"].startswith("full cannot be stored (No space left on device). Look at")
+    assert value["error"].startswith("full cannot be stored (No space left on device). Check")
     assert all(row["id"] != "full" for row in ask(server, "GET", "/pairs")[1])
 
 

@@ -68,7 +68,7 @@ def test_an_id_stands_where_a_run_does(server: Hub, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "cc-train caption again before.png" in (tmp_path / "again/README.md").read_text()
     done = cc_train("pair", "--init", ID, "--shards", "no.tar", "--out", "run")
-    assert done.stderr.endswith("look at the path\n"), done.stderr
+    assert done.stderr.endswith("quote the pattern\n"), done.stderr
 
 
 def test_files_of_other_kinds_are_not_fetched(server: Hub, captioner: Captioner) -> None:
@@ -84,8 +84,8 @@ def test_files_of_other_kinds_are_not_fetched(server: Hub, captioner: Captioner)
 def test_mistakes_are_one_line(server: Hub, tmp_path: Path) -> None:
     server.repositories[ID] = {"README.md": b"# nothing"}
     for place, message in {
-        "someone/none": "someone/none: no folder here, and the hub says: .*Look at the name",
-        f"{ID}@v2": "the hub says: .*Look at the name and the revision",
+        "someone/none": "someone/none: no folder here, and the hub says: .*Check the name",
+        f"{ID}@v2": "the hub says: .*Check the name and the revision",
         ID: f"{ID}: no captioner on the hub",
     }.items():
         with pytest.raises(UserError, match=message) as error:
@@ -101,7 +101,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"someone/mine: no folder here.*Look at the net") as error:
+    with pytest.raises(UserError, match=r"someone/mine: no folder here.*Check the net") as error:
         Captioner.from_pretrained(ID)
     assert "\n" not in str(error.value)
 

@@ -17,7 +17,7 @@ CAPTIONS, ENTITIES = ["the red cube moved to the left"], [["red cube"]]
 
 @pytest.fixture(scope="module")
 def folder(folder: Path) -> Path:
-    """Of a model with a processor beside it."""
+    """The folder of a model with a processor beside it."""
     return small_mllm.save_with_processor(folder)
 
 

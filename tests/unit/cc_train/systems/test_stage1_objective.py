@@ -370,7 +370,7 @@ def test_a_damaged_image_to_validate_on_is_told_in_a_line() -> None:
 
     entries: Any = [Entry()]
     maker: Any = make
-    with pytest.raises(JobFailed, match="k: no image of frame 0: look at the shards"):
+    with pytest.raises(JobFailed, match="k: no image of frame 0: check the shards"):
         list(HeldOut(entries, maker))
 
 

@@ -16,5 +16,5 @@ def test_rejects_come_with_their_reason_and_the_way_on(tmp_path: Path) -> None:
     rejects.write(str(tmp_path), [one])
     assert jobs._first_rejects(str(tmp_path)) == (
         f"d-train-1-change: missing image, /d/1.png; all reasons: {tmp_path}/rejects.parquet. "
-        "Mend them and run the same command with --retry-rejects"
+        "Fix them and run the same command with --retry-rejects"
     )

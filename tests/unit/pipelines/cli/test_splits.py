@@ -114,7 +114,7 @@ def test_a_column_that_rows_of_a_pair_leave_out_or_disagree_on(tmp_path: Path) -
     settings = manifest.load("own", root=str(tmp_path))
     assert table.groups(settings, "site") == {"1": "A", "2": "A"}
     place.write_text("\n".join([*lines, "a.png,b.png,B,1"]))
-    with pytest.raises(UserError, match="row 5: '1' stands in an earlier row with another site"):
+    with pytest.raises(UserError, match="row 5: '1' is in an earlier row with another site"):
         table.groups(settings, "site")
 
 

@@ -121,13 +121,13 @@ def test_what_a_pair_has_once_may_stand_in_any_row(tmp_path: Path) -> None:
         write_csv(tmp_path, [{**images, "split": part} for part in parts])
         assert [pair.split for pair in every(settings(tmp_path))] == ["val"]
     write_csv(tmp_path, [{**images, "split": part} for part in ("val", "train")])
-    with pytest.raises(UserError, match="row 3: 'a' stands in an earlier row with another split"):
+    with pytest.raises(UserError, match="row 3: 'a' is in an earlier row with another split"):
         every(settings(tmp_path))
     write_csv(tmp_path, [first, {**images, "kind": "same"}])
     assert every(settings(tmp_path))[0].kind == "no_change"
     for name, other in (("mask", "o.png"), ("kind", "changed"), ("change_type", "y")):
         write_csv(tmp_path, [first, {**images, name: other}])
-        with pytest.raises(UserError, match=f"row 3: 'a' stands in an earlier row with .* {name}"):
+        with pytest.raises(UserError, match=f"row 3: 'a' is in an earlier row with .* {name}"):
             every(settings(tmp_path))
 
 
@@ -174,7 +174,7 @@ def test_the_same_images_under_two_ids(tmp_path: Path) -> None:
         ([{"before": "a", "after": "b", "captions": "one"}], "row 2: captions are no JSON list"),
         (
             [{"id": "x", "before": a, "after": "b"} for a in "ac"],
-            "row 3: 'x' stands in an earlier row with another before",
+            "row 3: 'x' is in an earlier row with another before",
         ),
     ],
 )
