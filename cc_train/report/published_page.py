@@ -44,7 +44,7 @@ def _protocols() -> Iterator[str]:
         "",
         "`--protocol NAME` checks that the pairs and references that are scored are those below,",
         "and writes the name and its revision into the signature. All protocols use the official",
-        "test split and the same measures ([Evaluation](captioner.md#evaluation)).",
+        "test split and the same measures ([Evaluation](evaluation.md#scores)).",
         "If the official captions were available to us, their digest is checked. Otherwise the",
         "digest of the ids and groups of the pairs is checked, and the number of references of",
         "each pair; the digest of the references is then only in the signature.",
