@@ -80,8 +80,8 @@ def _protocols() -> Iterator[str]:
 def _introduction() -> Iterator[str]:
     yield from (
         "All scores are × 100, of the official test split, as the source prints them. None of them",
-        "was measured by us; [the zoo](zoo.md) has what we measured. Here the best system is on top;",
-        "`cc-train compare` prints it last. The marks mean:",
+        "was measured by us; [the zoo](zoo.md) has what we measured. Here the best system is on",
+        "top; `cc-train compare` prints it last. The marks mean:",
         "",
     )
     yield from (f"- *{mark}*: {meaning}." for mark, meaning in MARKS.items())
