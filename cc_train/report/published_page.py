@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from cc_prep import storage
 from cc_train.evaluation import protocols, published
@@ -19,6 +21,14 @@ published.yaml under cc_train/evaluation, not this page. -->
 `cc-train compare RUN --dataset clevr` puts your evaluation beside these figures, and
 `cc-train compare --dataset clevr --latex` prints them as LaTeX. On the site, a click on the head of
 a column sorts its table."""
+
+# A bullet of Markdown whose further lines are indented.
+BULLET: dict[str, Any] = {
+    "initial_indent": "- ",
+    "subsequent_indent": "  ",
+    "break_long_words": False,
+    "break_on_hyphens": False,
+}
 
 
 def write(out: str) -> None:
@@ -44,7 +54,7 @@ def _protocols() -> Iterator[str]:
         "",
         "`--protocol NAME` checks that the pairs and references that are scored are those below,",
         "and writes the name and its revision into the signature. All protocols use the official",
-        "test split and the same measures ([Evaluation](captioner.md#evaluation)).",
+        "test split and the same measures ([Evaluation](evaluation.md#scores)).",
         "If the official captions were available to us, their digest is checked. Otherwise the",
         "digest of the ids and groups of the pairs is checked, and the number of references of",
         "each pair; the digest of the references is then only in the signature.",
@@ -62,14 +72,16 @@ def _protocols() -> Iterator[str]:
     yield ""
     for name, one in listed.items():
         yield from (f"**`{name}`** (revision {one.revision}): {one.title}.", "")
-        yield from (f"- {line}" for line in one.left_open)
+        for line in one.left_open:
+            yield from textwrap.wrap(line, 108, **BULLET)
         yield from (f"- References: `{one.prepare}`", "")
 
 
 def _introduction() -> Iterator[str]:
     yield from (
         "All scores are × 100, of the official test split, as the source prints them. None of them",
-        "was measured by us; [the zoo](zoo.md) has what we measured. The marks mean:",
+        "was measured by us; [the zoo](zoo.md) has what we measured. Here the best system is on",
+        "top; `cc-train compare` prints it last. The marks mean:",
         "",
     )
     yield from (f"- *{mark}*: {meaning}." for mark, meaning in MARKS.items())
@@ -94,7 +106,8 @@ def _table(table: Table) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
     yield ""
     remarks = [(row.name, row.remarks(table.group)) for row in reversed(table.rows)]
-    lines = [f"- {name}: {remark}" for name, remark in remarks if remark]
+    noted = [f"{name}: {remark}" for name, remark in remarks if remark]
+    lines = [line for one in noted for line in textwrap.wrap(one, 108, **BULLET)]
     yield from (*lines, *([""] if lines else []))
 
 

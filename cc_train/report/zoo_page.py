@@ -34,7 +34,13 @@ Each row says how it is known:
 
 BLEU-4 and CIDEr of the rows marked ✓ were computed again from their captions when this page was
 made. Two rows are comparable if their references (the start of a digest) are the same; the
-signature of each row is in its `scores.json`."""
+signature of each row is in its `scores.json`.
+
+**A row of your own.** The commands below go from raw files to a row in the folder `out/zoo`
+(`ROWS`). They use the default weights: `SYSTEM=procap` the package's small CLIP4IDC and VQGAN, and
+`SYSTEM=scorer` features of `efficientnet-lite0`, so neither is the published system.
+`PREPARE='--set tokenize.weights=FILE'` adds options to the preparation, `TRAIN='--steps 10'` to
+every training."""
 
 
 def write(zoo: Path, out: str) -> None:
@@ -170,8 +176,8 @@ def _below(entries: Sequence[Entry]) -> Iterator[str]:
         row, weights = entry.row, entry.row.weights
         text = f"- **{row.system}**: `{row.command}`."
         if weights is not None:
-            place = f"at {weights.place}" if weights.place else "are not handed on"
-            text += f" Weights {place}: {weights.bytes:,} bytes, SHA-256 `{weights.sha256[:16]}…`."
+            place = f" at {weights.place}" if weights.place else ""
+            text += f" Weights{place}: {weights.bytes:,} bytes, SHA-256 `{weights.sha256[:16]}…`."
         if row.captions is not None:
             digest = row.captions.sha256[:16]
             text += (
@@ -188,7 +194,7 @@ def _commands(dataset: str) -> Iterator[str]:
     """What a user with the data runs, from raw files to a row."""
     protocol = protocols.of_dataset(dataset)[0]
     root = f"{dataset.upper()}_ROOT=/data/{dataset}"
-    yield f"A row of your own, from raw files, by the protocol `{protocol}`:"
+    yield f"A row of your own by the protocol `{protocol}`:"
     yield ""
     for system in SYSTEMS.values():
         yield f"    make zoo-row DATASET={dataset} SYSTEM={system} {root}"

@@ -221,7 +221,7 @@ register(
 
         It learns to reconstruct the masked tokens of the frames, to tell whether caption and frames
         belong together, and whether the frames are in order. --init takes CLIP's weights
-        (ViT-B-32.pt): the encoder starts from their first blocks. docs/captioner.md lists the
+        (ViT-B-32.pt): the encoder starts from their first blocks. docs/procap.md lists the
         settings. Several GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
 
         \b
@@ -240,7 +240,7 @@ register(
         """Trains ProCap's captioner on training shards: procedure queries and a decoder.
 
         --init takes the folder of a stage-1 run; without it the encoder starts from random weights.
-        The best checkpoint is the one with the highest CIDEr in validation. docs/captioner.md lists
+        The best checkpoint is the one with the highest CIDEr in validation. docs/procap.md lists
         the settings.
 
         \b

@@ -30,7 +30,7 @@ def score(
 
     `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
     `Scores.left_out` says why a measure is missing, and `Scores.signature` is what a paper cites
-    beside them (docs/captioner.md, Evaluation).
+    beside them (docs/evaluation.md, Scores).
 
     Raises UserError where predictions and references do not fit, and for an unknown measure.
     """

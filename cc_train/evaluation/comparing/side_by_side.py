@@ -151,7 +151,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         f"{row.name}: mean ± standard deviation of {len(row.members)} runs" for row in several
     ]
     if any(row.exact for row in ours):
-        notes.append("type and exact: share of the changed pairs; see docs/captioner.md, Facts")
+        notes.append("type and exact: share of the changed pairs; see docs/evaluation.md, Facts")
     notes += _on_masks(ours)
     if any(row.sources for row in rows):
         notes.append("published rows: as their papers give them, of the official test split")

@@ -125,8 +125,8 @@ def test_defaults_in_the_docs() -> None:
 
 
 SETTINGS_TABLES = {
-    "stage1": ("captioner.md", "### Settings of stage 1"),
-    "stage2": ("captioner.md", "### Settings of stage 2"),
+    "stage1": ("procap.md", "### Settings of stage 1"),
+    "stage2": ("procap.md", "### Settings of stage 2"),
     "pair": ("pair.md", "## Settings"),
     "chain": ("chain.md", "## Settings"),
     "scorer": ("scorer.md", "## Settings"),
@@ -201,7 +201,7 @@ def test_the_tables_of_procap_have_every_key(name: str) -> None:
 
 def test_what_an_empty_section_of_stage_2_is() -> None:
     """Keeps away: a table that says what `facts={}` takes, and takes something else."""
-    text = (ROOT / "docs/captioner.md").read_text("utf-8")
+    text = (ROOT / "docs/procap.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `null` \|.* `{}` is `([^`]+)`", text, re.MULTILINE)
     assert [key for key, _ in rows] == ["comparison", "facts"]
     for key, written in rows:
