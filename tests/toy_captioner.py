@@ -12,7 +12,6 @@ from cc_train.data import collate, split
 from cc_train.data.stream import StreamSettings
 from cc_train.evaluation.validation import Validation
 from cc_train.runs import stored_run
-from cc_train.runs.stored_run import Run
 from cc_train.training.caption_objective import CaptionObjective
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
@@ -48,14 +47,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     objective = CaptionObjective(network, score, 0.0, 0.0, request.device)
     batches = collate.CaptionBatches("pixels", words, LENGTH)
     about = {"samples": data.about(), "text": words.describe(), "size": data.size}
-    return over_samples(
-        data, batches, objective, settings, request=request, about=about, files=words.files()
-    )
+    return over_samples(data, batches, objective, settings,
+                        request=request, about=about, files=words.files())  # fmt: skip
 
 
-def load(run: Run, device: str) -> Toy:
-    size, words = run.settings["size"], text.load(run.folder, run.settings["text"])
-    width = run.settings["width"]
+def load(run: stored_run.Run, device: str) -> Toy:
+    size, width = run.settings["size"], run.settings["width"]
+    words = text.load(run.folder, run.settings["text"])
     return stored_run.network_of(run, lambda _: Toy(tuple(size), words, width), device)
 
 

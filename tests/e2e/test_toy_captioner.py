@@ -164,9 +164,9 @@ def test_the_step_is_that_of_the_weights_that_captioned(
     shutil.copytree(run, tmp_path / "run")
     score = score_captioner.score
 
-    def while_it_trains_on(*arguments: Any) -> Any:
+    def while_it_trains_on(*arguments: Any, **named: Any) -> Any:
         shutil.rmtree(tmp_path / "run/checkpoints")
-        return score(*arguments)
+        return score(*arguments, **named)
 
     monkeypatch.setattr(score_captioner, "score", while_it_trains_on)
     done = cc_train("evaluate", tmp_path / "run", "--shards", shards)

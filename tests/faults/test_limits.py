@@ -27,7 +27,10 @@ from cc_train.data import shard_index as catalogue
 from cc_train.distributed import Ranks
 from cc_train.data.stream import Stream, StreamSettings
 entries = catalogue.read([sys.argv[1]])
-stream = Stream(entries, lambda samples, dice: {"n": len(samples)}, 8, 0, StreamSettings(), Ranks())
+stream = Stream(
+    entries, lambda samples, rngs: {"n": len(samples)}, batch_size=8, seed=0,
+    settings=StreamSettings(), ranks=Ranks(),
+)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 for number in range(300):
     stream(number)

@@ -110,14 +110,14 @@ def test_words_of_mirrored_captions_can_be_learned() -> None:
 
 def test_captions_that_are_cut_are_counted() -> None:
     """Keeps away: a decoder that learns half of each caption, of which nothing is said."""
-    console = Console(record=True, file=io.StringIO())
+    console = Console(record=True, file=io.StringIO(), soft_wrap=True)
     texts = ("it is gone", "it is gone", "the small red cube is gone.", "nothing")
     some = [Entry(f"d-{i}-change", "a.tar", 0, 1, captions=(t,)) for i, t in enumerate(texts)]
     for codec in (Vocabulary.of(texts), ScorerWords.of(texts)):
         split.note_cut_captions(some, codec, 9, console)
         assert console.export_text() == ""
         split.note_cut_captions(some, codec, 4, console)
-        most = 9 if isinstance(codec, Vocabulary) else 8  # SCORER's words have no full stop
+        most = 8 if isinstance(codec, ScorerWords) else 9  # SCORER's words have no full stop
         assert console.export_text() == (
             "3 of 4 captions are cut to 2 words in training: decoder.length is 4. With "
             f"decoder.length={most} none is\n"

@@ -121,7 +121,10 @@ def test_manifests_of_the_paper_s_settings_keep_its_decoder(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [({"facts": {}}, "^facts: "), ({"decoder": {"width": 16, "heads": 3}}, "^decoder.width 16")],
+    [
+        ({"facts": {}}, "^facts: "),
+        ({"decoder": {"width": 16, "heads": 3}}, r"^decoder\.width \(16\) "),
+    ],
 )
 def test_settings_are_checked_before_any_data(
     tmp_path: Path, values: dict[str, object], expected: str
