@@ -34,8 +34,6 @@ from cc_prep.steps.interpolation import RifeInterpolator
 from cc_prep.steps.scoring import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_train.data import shard_index
-from cc_train.data.stream import Stream, StreamSettings
-from cc_train.distributed import Ranks
 
 STEPS, THREADS, FRAMES = (1, 4, 16), 2, 9
 Cost = tuple[float, float]  # seconds, MB
@@ -108,17 +106,9 @@ def stream(pairs: int) -> Cost:
     with tempfile.TemporaryDirectory() as name:
         bench_stream.write(Path(name), pairs)
         entries = shard_index.read([f"{name}/*.tar"])
-        batch = bench_stream.BATCH
-        loader = Stream(
-            entries,
-            lambda s, d: {"n": len(s)},
-            batch_size=batch,
-            seed=0,
-            settings=StreamSettings(),
-            ranks=Ranks(),
-        )
+        loader = bench_stream.stream_of(entries, bench_stream.counted)
         began = time.perf_counter()
-        for number in range(pairs // batch):
+        for number in range(pairs // bench_stream.BATCH):
             loader(number)
         return time.perf_counter() - began, peak()
 

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -31,6 +31,7 @@ from cc_prep.formats.training_shards import TrainingSample, encode
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.weights.registry import SHIPPED
 from cc_train.data import shard_index
+from cc_train.data.shard_index import Entry
 from cc_train.data.stream import Stream, StreamSettings
 from cc_train.distributed import Ranks
 
@@ -51,17 +52,8 @@ def main(pairs: int, repeats: int) -> None:
         write(folder, pairs)
         write_hdf5(folder, pairs)
         entries = shard_index.read([f"{folder}/*.tar"])
-        stream = Stream(
-            entries,
-            lambda s, d: {"n": len(s)},
-            batch_size=BATCH,
-            seed=0,
-            settings=StreamSettings(),
-            ranks=Ranks(),
-        )
-        pixels = Stream(
-            entries, decoded, batch_size=BATCH, seed=0, settings=StreamSettings(), ranks=Ranks()
-        )
+        stream = stream_of(entries, counted)
+        pixels = stream_of(entries, decoded)
         steps = pairs // BATCH
         seconds = turns(
             {
@@ -120,6 +112,18 @@ def drawn_sequences(numbers: Iterable[int]) -> Iterator[tuple[FrameSequence, np.
             captions=("x",),
         )
         yield FrameSequence(pair, frames), rng
+
+
+def stream_of(entries: Sequence[Entry], make_batch: Callable[..., dict[str, object]]) -> Stream:
+    """The trainer's stream of these samples."""
+    return Stream(
+        entries, make_batch, batch_size=BATCH, seed=0, settings=StreamSettings(), ranks=Ranks()
+    )
+
+
+def counted(samples: list[TrainingSample], rng: object) -> dict[str, object]:
+    """The number of samples alone: a batch that costs nothing to make."""
+    return {"n": len(samples)}
 
 
 def decoded(samples: list[TrainingSample], rng: object) -> dict[str, object]:

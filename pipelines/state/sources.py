@@ -78,7 +78,7 @@ def _is_whole(recorded: Any) -> bool:
 
 
 def settings(manifest: Manifest) -> dict[str, Any]:
-    """The settings that decide the content of a pair, besides those of a fingerprint."""
+    """The settings that decide the content of a pair, besides `recorded_settings`."""
     values = manifest.model_dump(mode="json", include={*SECTIONS})
     digests = {
         split: hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()

@@ -241,7 +241,7 @@ def _sample_weights(
 
 
 class Stage1Objective(Objective):
-    """The objective of stage 1; see `Objective` in `cc_train.training.trainer`.
+    """The objective of stage 1; see `Objective` in `cc_train.training.objective`.
 
     A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
     features float16 [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
