@@ -18,6 +18,8 @@ SCENES  ?= 1300
 IMAGES_ALONE := --set interpolate.method=crossfade --set interpolate.depth=0 \
   --set score.weights=none --set keyframes.k=0 --set tokenize.weights=none
 FEATURES_ALONE := --set features.backbone=efficientnet-lite0 $(IMAGES_ALONE)
+# Those of captioner-mini, so that --init can start from it.
+MINI_FEATURES  := --set features.backbone=efficientnet-lite0-x2 $(IMAGES_ALONE)
 VENV    := .venv
 BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
@@ -122,7 +124,7 @@ SHARDS_ARE_WHOLE = grep -qs '"complete": true' '$(OUT)/shards/provenance.json' &
   ls '$(OUT)'/shards/train-*.tar '$(OUT)'/shards/val-*.tar > /dev/null 2>&1
 pair: $(SETUP)  ## OUT/shards with features → the pair captioner: OUT/pair
 	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
+	  $(MAKE) --no-print-directory shards ARGS="$(MINI_FEATURES) $$PREPARE"
 	$(BIN)/cc-train pair --config '$(DATASET)' --out '$(OUT)/pair' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
@@ -134,7 +136,7 @@ scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
 
 chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that also masks the change: OUT/chain
 	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
+	  $(MAKE) --no-print-directory shards ARGS="$(MINI_FEATURES) $$PREPARE"
 	$(BIN)/cc-train chain --config '$(DATASET)' --out '$(OUT)/chain' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
@@ -145,7 +147,7 @@ chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that also
 RENDERED   := $(filter synth pairs,$(DATASET))
 MLLM_NAMED := $(if $(findstring model.weights,$(ARGS))$(CC_TRAIN_MLLM_WEIGHTS),yes)
 FOUND      ?= $(if $(RENDERED),,yes)
-MLLM_SHARDS = $(if $(RENDERED),$(FEATURES_ALONE) --set image_size=112,$(IMAGES_ALONE)) $(PREPARE)
+MLLM_SHARDS = $(if $(RENDERED),$(MINI_FEATURES) --set image_size=112,$(IMAGES_ALONE)) $(PREPARE)
 MLLM_TRAIN  = $(if $(RENDERED),--init captioner-mini \
   $(if $(FOUND),--set attention.where=vision --set entity.source=retrieved))
 SYNTH_DATA  = $${SYNTH_ROOT:-data/synth}

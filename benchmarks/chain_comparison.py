@@ -30,7 +30,7 @@ PLAN = Plan(
              "contradictions", "false alarms", "exact", "CIDEr"),
     results="benchmarks/results/chain.jsonl",
     mark="chain comparison",
-    options=("--init", "captioner-mini"),
+    start="captioner-mini",
 )  # fmt: skip
 main = command(PLAN)
 

@@ -29,8 +29,8 @@ PLAN = Plan(
     results="benchmarks/results/mllm.jsonl",
     mark="mllm comparison",
     scenes=Scenes(fresh=None, findings=("changes", "entities")),
-    # Validated once, after the last of its steps: of two values of a setting the last one counts.
-    options=("--init", "captioner-mini", "--set", "loop.validate_every=200"),
+    start="captioner-mini",
+    validations=1,
 )
 main = command(PLAN)
 

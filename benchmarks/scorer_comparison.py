@@ -34,6 +34,7 @@ PLAN = Plan(
     figures=("exact", "told apart", "type", "color", "shape", "CIDEr", "validation CIDEr"),
     results="benchmarks/results/scorer.jsonl",
     mark="scorer comparison",
+    backbone="efficientnet-lite0",
 )
 main = command(PLAN)
 

@@ -11,7 +11,8 @@ from typing import Any
 import click
 import yaml
 
-from cc_prep import manifest
+from cc_prep import manifest, storage
+from cc_train.runs import run_folder
 from lib import tables, trainings
 from lib.lab import Lab, place_of_results
 from lib.results import Results, digest, stored
@@ -40,7 +41,8 @@ class Plan:
     """The plan of a comparison.
 
     system: of the trainings. variants: their settings by name. figures: the table's columns.
-    options: further ones of every training. results: the file. mark: where a page has the table.
+    start: the captioner of the package that every training starts from. backbone: of the features.
+    results: the file. mark: where a page has the table.
     """
 
     system: str
@@ -50,7 +52,9 @@ class Plan:
     results: str
     mark: str
     scenes: Scenes = Scenes()
-    options: Sequence[str] = ()
+    backbone: str = "efficientnet-lite0-x2"
+    start: str | None = None
+    validations: int = 2
 
 
 class Comparison(Lab[str]):
@@ -60,10 +64,12 @@ class Comparison(Lab[str]):
         super().__init__(folder, results)
         self.plan, self._is_prepared = plan, False
         scenes, known = plan.scenes, yaml.safe_load(manifest.text_of(CONFIG))
-        of_manifest = [known["features"], known["image_size"], known["train"][plan.system],
+        features = {**known["features"], "backbone": plan.backbone}
+        of_manifest = [features, known["image_size"], known["train"][plan.system],
                        *(known.get(job) for job in scenes.findings)]  # fmt: skip
         of_scenes = [scenes.count, scenes.seed, *(scenes.fresh or ()), *scenes.findings]
-        self._conditions = digest([of_manifest, *of_scenes, plan.steps, *plan.options])
+        start = [] if plan.start is None else [plan.start, _weights_digest(plan.start)]
+        self._conditions = digest([of_manifest, *of_scenes, plan.steps, *start])
 
     def name(self, variant: str) -> str:
         return variant
@@ -89,18 +95,20 @@ class Comparison(Lab[str]):
         root, out = self.folder / name, self.folder / f"{name}-pairs"
         trainings.render(root, count, seed)
         for job in (*self.plan.scenes.findings, "build"):
-            run("cc-prep", job, CONFIG, "--root", root, "--out", out)
+            run("cc-prep", job, CONFIG, "--root", root, "--out", out,
+                *sets(f"features.backbone={self.plan.backbone}"))  # fmt: skip
 
     def train(self, variant: str, seed: int) -> Path:
         plan, settings = self.plan, self.plan.variants[variant]
         name = digest([*settings], 8)
         folder = self.folder / "runs" / f"{name}-{self._conditions}-{seed}"
         shards = self.folder / "scenes-pairs/shards"
-        validate = f"loop.validate_every={max(1, plan.steps // 2)}"
+        validate = f"loop.validate_every={max(1, plan.steps // plan.validations)}"
+        start = () if plan.start is None else ("--init", plan.start)
         run("cc-train", plan.system, "--config", CONFIG, "--out", folder, "--steps", plan.steps,
             "--shards", shards / "train-*.tar", "--valid", shards / "val-*.tar",
             *sets("loop.threads=1", f"loop.seed={seed}", validate),
-            *plan.options, *sets(*settings))  # fmt: skip
+            *start, *sets(*settings))  # fmt: skip
         return folder
 
     def test_shards(self, variant: str = "") -> Path:
@@ -162,6 +170,11 @@ class Comparison(Lab[str]):
         """Means over the seeds with 95 % intervals (Student's t)."""
         rows = {**self.known(self.plan.variants), **self.beside()}
         return tables.table_of(rows, self.plan.figures)
+
+
+def _weights_digest(captioner: str) -> str:
+    """SHA-256 of the weights of a captioner of the package."""
+    return storage.sha256(run_folder.weights_file(Path(captioner)))
 
 
 def _references(scores: Mapping[str, Any]) -> str:

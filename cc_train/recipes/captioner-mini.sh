@@ -16,7 +16,9 @@ $prep synth "$at/large" --scenes "$(scenes 250)" --seed 992 --size 224 --wording
 # The fresh scenes in other words; nothing is rendered again.
 [ -e "$at/rich" ] || { rm -rf "$at/rich.part"; cp -r "$at/fresh" "$at/rich.part"; mv "$at/rich.part" "$at/rich"; }
 $prep synth "$at/rich" --scenes "$(scenes 500)" --seed 990 --size 112 --wording rich
-for set in scenes fresh still large rich; do
+# Half of the scenes to train on are seen mirrored at a time.
+$prep build pairs --root "$at/scenes" --out "$at/scenes-shards" --set features.mirrored=true
+for set in fresh still large rich; do
   $prep build pairs --root "$at/$set" --out "$at/$set-shards"
 done
 # Real videos, of which it should say that it knows nothing.
@@ -24,7 +26,7 @@ $prep videos "$at/videos"
 $prep build pairs --root "$at/videos" --out "$at/videos-shards" \
   --set layout=video --set 'splits=[train]' --set video.gap=24 --set video.stride=24
 
-$train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} \
+$train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} --set mirror=0.5 \
   --shards "$at/scenes-shards/shards/train-*.tar" --shards "$at/scenes-shards/shards/test-*.tar" \
   --valid "$at/scenes-shards/shards/val-*.tar"
 for set in still large rich; do
@@ -33,6 +35,6 @@ done
 rm -rf "$at/packed"
 $train export "$at/run" "$at/packed/captioner-mini" \
   --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
-  --data "scenes that \`cc-prep synth\` renders" --license mit
+  --data "scenes that \`cc-prep synth\` renders (seed 7)" --license mit
 $train caption "$at/packed/captioner-mini" --shards "$at/videos-shards/shards/*.tar"
 echo "To ship it: copy $at/packed/captioner-mini without its evaluation into cc_train/assets"

@@ -7,9 +7,9 @@ prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
 scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
-# Scenes to train on, and 250 (500 pairs) that nobody trained or chose on.
+# Scenes to train on, and 500 (1,000 pairs) that nobody trained or chose on.
 $prep synth "$at/scenes" --scenes "$(scenes 1300)" --seed 8 --size 112 --wording plain
-$prep synth "$at/fresh" --scenes "$(scenes 250)" --seed 990 --size 112 --wording plain
+$prep synth "$at/fresh" --scenes "$(scenes 500)" --seed 990 --size 112 --wording plain
 for set in scenes fresh; do
   $prep build pairs --root "$at/$set" --out "$at/$set-shards"
 done
@@ -21,6 +21,5 @@ $train chain --init captioner-mini --out "$at/run" --steps "${STEPS:-230}" \
 rm -rf "$at/packed"
 $train export "$at/run" "$at/packed/chain-mini" \
   --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
-  --data "scenes that \`cc-prep synth\` renders" \
-  --license mit
+  --data "scenes that \`cc-prep synth\` renders (seed 8)" --license mit
 echo "To ship it: copy $at/packed/chain-mini without its evaluation into cc_train/assets"

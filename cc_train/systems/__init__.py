@@ -144,7 +144,7 @@ register(
 
         It compares the two images explicitly. On rendered data it also learns what the renderer
         knows: type of change, looks and places. The shards are built with
-        --set features.backbone=efficientnet-lite0. --init takes another run, or captioner-mini.
+        --set features.backbone=efficientnet-lite0-x2. --init takes another run, or captioner-mini.
         docs/pair.md lists the settings.
 
         \b
@@ -161,7 +161,7 @@ register(
         of them, and rounds in which each refines the other.
 
         The shards hold masks, and features of a frozen backbone
-        (--set features.backbone=efficientnet-lite0); from pairs without a mask it learns the
+        (--set features.backbone=efficientnet-lite0-x2); from pairs without a mask it learns the
         captions alone. --init takes another run, or one of cc-train pair, such as captioner-mini,
         for the encoder and the decoder. docs/chain.md lists the settings.
 
