@@ -128,19 +128,23 @@ class Comparison(Lab[str]):
             if "beside" in line and line["conditions"] == self._conditions
         }
 
-    def is_known(self, name: str, place: str) -> bool:
-        """Whether this captioner or evaluation has a result under this name."""
-        return any(line["beside"] == place for line in self.beside().get(name, {}).values())
+    def is_known(self, name: str, place: str, weights: str = "") -> bool:
+        """Whether this captioner, with these weights, or evaluation has a result under this name."""
+        return any(
+            (line["beside"], line.get("weights", "")) == (place, weights)
+            for line in self.beside().get(name, {}).values()
+        )
 
     def add_beside(self, captioners: NamedPlaces) -> None:
         """Evaluates captioners that have no result yet as if they were variants."""
-        missing = [(name, place) for name, place in captioners if not self.is_known(name, place)]
-        if missing:
+        for name, place in captioners:
+            weights = _weights_digest(place)
+            if self.is_known(name, place, weights):
+                continue
             self.prepare()
-        for name, place in missing:
-            out = self.folder / "evaluations" / name.replace(" ", "-")
+            out = self.folder / "evaluations" / f"{name.replace(' ', '-')}-{weights[:8]}"
             scores = trainings.evaluate(place, out, self.test_shards())
-            self.add(name, self._conditions, 0, scores, {"beside": place})
+            self.add(name, self._conditions, 0, scores, {"beside": place, "weights": weights})
 
     def add_scored(self, evaluations: NamedPlaces) -> None:
         """Adds the figures of evaluations that our command made elsewhere, such as a zoo's row.
@@ -173,7 +177,7 @@ class Comparison(Lab[str]):
 
 
 def _weights_digest(captioner: str) -> str:
-    """SHA-256 of the weights of a captioner of the package."""
+    """SHA-256 of the weights of a run, or of a captioner of the package."""
     return storage.sha256(run_folder.weights_file(Path(captioner)))
 
 

@@ -115,6 +115,7 @@ def test_results_of_todays_variants_count(comparison: ModuleType, tmp_path: Path
     assert [*lab.beside()] == ["captioner"]
     assert lab.is_known("captioner", "captioner-mini")
     assert not lab.is_known("captioner", "another")
+    assert not lab.is_known("captioner", "captioner-mini", "weights of another version")
 
 
 @pytest.mark.parametrize("system", ["scorer", "chain", "mllm"])
@@ -186,7 +187,7 @@ def test_a_comparison_trains_what_has_no_result(
     commands.clear()
     CliRunner().invoke(main, [*arguments, "--steps", "4"], catch_exceptions=False)
     assert commands == []
-    CliRunner().invoke(main, [*arguments, "--beside", "b=run"], catch_exceptions=False)
+    CliRunner().invoke(main, [*arguments, "--beside", "b=captioner-mini"], catch_exceptions=False)
     assert len([command for command in commands if command[1] == "pair"]) == 4
     assert "| b | 1 | 50.0 |  |" in page.read_text()
     done = CliRunner().invoke(main, [*arguments, "--beside", "one=run"])
@@ -206,3 +207,19 @@ def test_a_trial_of_one_step_can_be_trained(
     assert "loop.validate_every=1" in next(each for each in commands if each[1] == "pair")
     done = CliRunner().invoke(comparison.command(plan), ["--out", str(tmp_path), "--steps", "0"])
     assert done.exit_code == 2, done.output
+
+
+def test_another_start_or_backbone_is_other_conditions(
+    comparison: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: results that started from an earlier captioner-mini among those of today's."""
+
+    def conditions(**changes: str) -> str:
+        plan = comparison.Plan("chain", 2, {"as it is": ()}, ("exact",), "file", "mark", **changes)
+        lab = comparison.Comparison(tmp_path, tmp_path / "file", plan)
+        return str(lab.conditions("as it is"))
+
+    untrained, today = conditions(), conditions(start="captioner-mini")
+    monkeypatch.setattr(comparison, "_weights_digest", lambda _: "0")
+    others = {conditions(start="captioner-mini"), conditions(backbone="efficientnet-lite0")}
+    assert len({untrained, today, *others}) == 4

@@ -16,6 +16,8 @@ from tests.commands import cc_train
 from tests.hub_server import COMMIT, Hub, serving
 
 ID = "someone/mine"
+FILES = {"README.md", "model.safetensors", "backbone.safetensors", "settings.json",
+         "vocabulary.json"}  # fmt: skip
 NOISE = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
 
 
@@ -44,7 +46,7 @@ def test_a_captioner_goes_to_the_hub_and_comes_back(
 ) -> None:
     assert captioner.push_to_hub(ID) == f"{server.address}/{ID}"
     files = server.repositories[ID]
-    assert files.keys() == {"README.md", "model.safetensors", "settings.json", "vocabulary.json"}
+    assert files.keys() == FILES
     assert f'Captioner.from_pretrained("{ID}")' in files["README.md"].decode()
     fetched = Captioner.from_pretrained(ID, device="cpu")
     assert fetched(NOISE[0], NOISE[1]) == captioner(NOISE[0], NOISE[1])
@@ -76,9 +78,7 @@ def test_files_of_other_kinds_are_not_fetched(server: Hub, captioner: Captioner)
     captioner.push_to_hub(ID)
     server.repositories[ID] |= {"model.bin": b"pickle", "run.py": b"print()"}
     folder = hub.locate(ID)
-    assert {path.name for path in folder.iterdir()} == {
-        "README.md", "model.safetensors", "settings.json", "vocabulary.json"
-    }  # fmt: skip
+    assert {path.name for path in folder.iterdir()} == FILES
 
 
 def test_mistakes_are_one_line(server: Hub, tmp_path: Path) -> None:
