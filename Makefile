@@ -122,22 +122,14 @@ stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
 export PREPARE TRAIN MLLM_SHARDS
 SHARDS_ARE_WHOLE = grep -qs '"complete": true' '$(OUT)/shards/provenance.json' && \
   ls '$(OUT)'/shards/train-*.tar '$(OUT)'/shards/val-*.tar > /dev/null 2>&1
-pair: $(SETUP)  ## OUT/shards with features → the pair captioner: OUT/pair
+CAPTIONER_FEATURES = $(if $(filter scorer,$@),$(FEATURES_ALONE),$(MINI_FEATURES))
+pair:  ## OUT/shards with features → the pair captioner: OUT/pair
+scorer:  ## OUT/shards with features → SCORER's captioner: OUT/scorer
+chain:  ## OUT/shards with masks and features → a captioner that also masks the change: OUT/chain
+pair scorer chain: $(SETUP)
 	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS="$(MINI_FEATURES) $$PREPARE"
-	$(BIN)/cc-train pair --config '$(DATASET)' --out '$(OUT)/pair' \
-	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
-
-scorer: $(SETUP)  ## OUT/shards with features → SCORER's captioner: OUT/scorer
-	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS="$(FEATURES_ALONE) $$PREPARE"
-	$(BIN)/cc-train scorer --config '$(DATASET)' --out '$(OUT)/scorer' \
-	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
-
-chain: $(SETUP)  ## OUT/shards with masks and features → a captioner that also masks the change: OUT/chain
-	@$(SHARDS_ARE_WHOLE) || \
-	  $(MAKE) --no-print-directory shards ARGS="$(MINI_FEATURES) $$PREPARE"
-	$(BIN)/cc-train chain --config '$(DATASET)' --out '$(OUT)/chain' \
+	  $(MAKE) --no-print-directory shards ARGS="$(CAPTIONER_FEATURES) $$PREPARE"
+	$(BIN)/cc-train $@ --config '$(DATASET)' --out '$(OUT)/$@' \
 	  --shards '$(OUT)/shards/train-*.tar' --valid '$(OUT)/shards/val-*.tar' $(ARGS)
 
 # Pairs of synth and pairs train SmolLM2-135M with a vision connector, which reads features of images of
@@ -189,7 +181,7 @@ chain-mini: $(SETUP)  ## train a captioner that also masks the change, from capt
 	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh cc_train/recipes/chain-mini.sh
 
 # How the small default weights were made: about four hours on two cores; see docs/weights.md.
-assets: $(SETUP)  ## train the small default weights anew: ASSETS/weights
+assets: $(SETUP)  ## train the small default weights from nothing: ASSETS/weights
 	BIN=$(BIN) ASSETS='$(ASSETS)' sh cc_train/recipes/assets.sh
 
 test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time

@@ -4,12 +4,12 @@
         [--results FILE] [--docs docs/results.md]
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on the
-test split and writes tables and curves. Everything can be stopped and goes on where it was. RESULTS
+test split and writes tables and curves. Everything can be stopped and resumed. RESULTS
 has a line of JSON for each training that is done under the same conditions: the manifest (of a
 captioner without stage 1 not that of stage 1), the number of scenes and of steps. It is meant to be
 kept in the repository, since the trainings take many hours on two cores. With another file and
-another OUT everything is trained anew; a manifest with other steps needs another OUT too, since
-cc-train goes on with runs of fewer steps and refuses all other changes. Stage 1 is trained on
+another OUT everything is trained again; a manifest with other steps needs another OUT too, since
+cc-train resumes runs of fewer steps and refuses all other changes. Stage 1 is trained on
 scenes of its own, so that all captioners see the same pairs.
 
 With --share or --steps it is a trial: folders of its own below OUT, its results in OUT unless
@@ -31,9 +31,9 @@ from lib.ablation_rows import FEATURES, TABLES, Row, Stage1
 from lib.lab import Lab, place_of_results
 from lib.results import Results, digest
 from lib.trainings import render, run, sets
-from rich.console import Console
 
 from cc_prep import manifest
+from cc_prep.console import on_stderr
 from cc_train import configs
 from cc_train.systems.procap.stage1 import Settings
 
@@ -184,7 +184,7 @@ class Ablation(Lab[Row]):
     @staticmethod
     def _from_nothing() -> list[object]:
         """Stage 2 without stage 1 sees the same, with an encoder of the same sizes."""
-        stage1 = configs.load(Settings, "stage1", CONFIG, [], Console(stderr=True))
+        stage1 = configs.load(Settings, "stage1", CONFIG, [], on_stderr())
         network = stage1.network.model_dump_json()
         return sets("vqgan=vqgan-mini", f"frames={stage1.frames}", f"network={network}")
 

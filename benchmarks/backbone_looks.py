@@ -51,7 +51,7 @@ class Objects:
 
     @classmethod
     def of(cls, root: str) -> Objects:
-        """Features and objects of the changed pairs of rendered scenes."""
+        """Images and objects of the changed pairs of rendered scenes."""
         images: list[np.ndarray] = []
         rows: list[tuple[int, Looks]] = []
         for pair in rendered.changed(root):

@@ -25,6 +25,12 @@ def first_line(error: BaseException) -> str:
     return lines[0][:200]
 
 
+def named_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message, or the type alone."""
+    name, line = type(error).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"
+
+
 @contextmanager
 def prefix_error_with(place: object) -> Iterator[None]:
     """Puts the file before the message of a UserError raised in the block."""

@@ -63,12 +63,12 @@ class Inputs:
     """What a captioner reads of a sample.
 
     size: height and width of the images in px. reads: what it takes of a training shard's sample;
-    images are taken in any case. mask_classes: names of the classes 1 … K of its masks; empty where
-    it says none, or does not know them. tokenizer: SHA-256 of the VQGAN whose tokens it reads; None
-    where it reads no tokens. backbone: whose features it reads; None where it reads none. A
-    captioner that reads features takes images as well, and computes their features itself.
-    entities: how many names of things that were found in a pair it reads at most; 0 for those that
-    read none (see `ReadsEntities`).
+    images are taken as well, and turned into these. mask_classes: names of the classes 1 … K of its
+    masks; empty where it says none, or does not know them. tokenizer: SHA-256 of the VQGAN whose
+    tokens it reads; None where it reads no tokens. backbone: whose features it reads; None where it
+    reads none, or those of any backbone. takes_images: False where it has no weights of its
+    backbone, and so takes stored features only. entities: how many names of things that were found
+    in a pair it reads at most; 0 for those that read none (see `ReadsEntities`).
     """
 
     size: tuple[int, int]
@@ -76,6 +76,7 @@ class Inputs:
     mask_classes: tuple[str, ...] = ()
     tokenizer: str | None = None
     backbone: FeatureSource | None = None
+    takes_images: bool = True
     entities: int = 0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
-from cc_prep.errors import JobFailed, UserError, first_line
+from cc_prep.errors import JobFailed, UserError, first_line, named_line
 from cc_prep.models.cpu.allocator import ONE_ARENA
 from pipelines.cluster.broken import BrokenDevices, release
 from pipelines.cluster.output import LOG, divert_output, restore_output
@@ -190,4 +190,4 @@ def _cause(error: BaseException) -> Exception:
         return JobFailed(f"a worker met: {place}{os.strerror(error.errno)}")
     if isinstance(error, JobFailed):
         return JobFailed(str(error).partition("\n")[0])  # Ray adds lines of its own to it
-    return JobFailed(f"{type(error).__name__}: {first_line(error)} (Ray's log: {LOG})")
+    return JobFailed(f"{named_line(error)} (Ray's log: {LOG})")

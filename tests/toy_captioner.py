@@ -10,11 +10,10 @@ from cc_train import systems, text
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import collate, split
 from cc_train.data.stream import StreamSettings
-from cc_train.evaluation.validation import Validation
 from cc_train.runs import stored_run
 from cc_train.training.caption_objective import CaptionObjective
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples
+from cc_train.training.task import Request, Task, over_samples, validation
 
 LENGTH = 24
 
@@ -43,7 +42,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     words = split.vocabulary(data.train, None, 1, request.console)
     network = Toy(tuple(data.size), words, settings.width)
-    score = Validation(data.valid, request.run, request.ranks, settings.stream.skip_bad)
+    score = validation(data, settings, request, network.inputs)
     objective = CaptionObjective(network, score, 0.0, 0.0, request.device)
     batches = collate.CaptionBatches("pixels", words, LENGTH)
     about = {"samples": data.about(), "text": words.describe(), "size": data.size}

@@ -129,7 +129,7 @@ class Comparison(Lab[str]):
         }
 
     def is_known(self, name: str, place: str, weights: str = "") -> bool:
-        """Whether this captioner, with these weights, or evaluation has a result under this name."""
+        """Whether this captioner with these weights, or evaluation, has a result of this name."""
         return any(
             (line["beside"], line.get("weights", "")) == (place, weights)
             for line in self.beside().get(name, {}).values()

@@ -93,8 +93,8 @@ def peak(pid: int | str = "self") -> float:
 
 @contextmanager
 def watching(command: str) -> Iterator[Callable[[], float]]:
-    """Yields a function that returns the peak memory in MB, since the start of the block, of our
-    largest child process whose command line starts with `command`.
+    """Yields a function that returns the largest peak memory in MB of our child processes, of those
+    that ran since the block began and whose command line starts with `command`.
     """
     over, largest = threading.Event(), [0.0]
 

@@ -76,14 +76,15 @@ class Latents(nn.Module):
 
 @dataclass(frozen=True)
 class Backbone:
-    """make: from the tensors of a checkpoint. empty: the network that its own `state_dict` fits.
+    """make: from the tensors of a checkpoint. of_state: a network into
+    which its own `state_dict` can be loaded.
 
     weights: the name of its default weights, if there are any. multiple: the sides of an image
     are multiples of it; None where that depends on the weights.
     """
 
     make: Callable[[Mapping[str, Tensor]], nn.Module]
-    empty: Callable[[Mapping[str, Tensor]], nn.Module]
+    of_state: Callable[[Mapping[str, Tensor]], nn.Module]
     weights: str | None
     multiple: int | None
 
@@ -126,7 +127,7 @@ def rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
             f"this version knows no backbone {name}",
             f"Use the version that made this captioner. Known here: {', '.join(BACKBONES)}",
         )
-    network = BACKBONES[name].empty(tensors)
+    network = BACKBONES[name].of_state(tensors)
     network.load_state_dict(dict(tensors))
     return network.requires_grad_(False).eval()
 

@@ -60,7 +60,7 @@ class RIFE(nn.Module):
         return middle[..., :height, :width]
 
     def _large_motion(self, before: Tensor, after: Tensor, size: tuple[int, int]) -> Tensor:
-        """The middle frame by the same estimate at doubled scales, padded to multiples of 64."""
+        """The middle frame, estimated at doubled scales and padded to multiples of at least 64."""
         doubled = tuple(2 * scale for scale in SCALES)
         shape = before.shape[-2:]
         before, after = (self._pad(x, max(64, self.pad_multiple)) for x in (before, after))

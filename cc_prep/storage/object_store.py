@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from cc_prep.errors import StoreFailed, UserError, first_line
+from cc_prep.errors import StoreFailed, UserError, named_line
 
 TRIES = 5
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
@@ -113,7 +113,7 @@ def _explained(place: str, error: Exception) -> Exception:
         return UserError(f"{place}: {error}", "Give the store's keys, as its own tools want them")
     if not _may_pass(error):
         return error
-    reason = f"{type(error).__name__}: {first_line(error)}"
+    reason = named_line(error)
     return StoreFailed(f"{place}: the store failed {TRIES} times, the last with {reason}")
 
 

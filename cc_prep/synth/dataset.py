@@ -1,4 +1,4 @@
-"""Writes a synthetic data set in CLEVR-Change's own layout; `datasets/clevr_change.py` reads it.
+"""Writes a synthetic data set in CLEVR-Change's own layout.
 
 Beyond the published files there are `scenes/000000.json` (objects and positions; written last, so a
 scene whose file is there is whole), `masks/000000.png`, `masks_before/…` and `masks_after/…`,

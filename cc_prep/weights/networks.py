@@ -147,6 +147,12 @@ def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
             f"{file}: no ddconfig with resolution and attn_resolutions in it",
             "Give the YAML beside the checkpoint",
         )
+    size, listed = (known[key] for key in DECIDE_ATTENTION)
+    if type(size) is not int or type(listed) is not list or {*map(type, listed)} - {int}:
+        raise UserError(
+            f"{file}: resolution has to be a number, and attn_resolutions a list of numbers",
+            "Give the YAML beside the checkpoint",
+        )
     return {name: values[name] for name in ("ddconfig", "n_embed", "embed_dim") if name in values}
 
 

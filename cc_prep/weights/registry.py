@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cc_prep import storage
-from cc_prep.errors import UserError, first_line
+from cc_prep.errors import UserError, named_line
 from cc_prep.weights import download, torchscript
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             content = _load(path)
     except Exception as error:  # a damaged file makes either library raise nearly anything
         raise UserError(
-            f"{path}: not a checkpoint of tensors ({type(error).__name__}: {first_line(error)})",
+            f"{path}: not a checkpoint of tensors ({named_line(error)})",
             "Only tensors are read, as safetensors or torch.save write them; or fetch it again",
         ) from None
     for wrapper in ("state_dict", "model", "weights"):

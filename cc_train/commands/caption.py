@@ -28,7 +28,7 @@ from cc_train.training.settings import pick_device
 
 @dataclass(frozen=True)
 class Options:
-    """The command's arguments and options, as it describes them; None where one is not given."""
+    """The command's arguments and options, as its help describes them; None where none is given."""
 
     places: tuple[str, ...] = ()
     pairs: str | None = None

@@ -107,7 +107,7 @@ def _check(options: Options) -> None:
         if options.run is not None or (options.references is None) == (not options.shards):
             raise UserError(
                 "--predictions needs either --references or --shards, and no RUN",
-                "Say, cc-train evaluate --predictions FILE --references FILE",
+                "Use, for example, cc-train evaluate --predictions FILE --references FILE",
             )
         return
     if options.run is None or not options.shards:

@@ -12,6 +12,7 @@ import torch
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.media.images import resize
+from cc_prep.steps.imported_features import UNKNOWN
 from cc_train.text import TextCodec
 
 Reads = Literal["pixels", "tokens", "features"]
@@ -34,7 +35,12 @@ class FeatureSource(NamedTuple):
         return cls(features.backbone, features.sha256)
 
     def __str__(self) -> str:
-        return f"{self.name} (SHA-256 {self.sha256[:12]}…)"
+        return f"{self.name} ({digest_in_words(self.sha256)})"
+
+
+def digest_in_words(sha256: str | None) -> str:
+    """The first digits of a network's SHA-256, or that it is not known."""
+    return "SHA-256 not known" if sha256 in (None, UNKNOWN) else f"SHA-256 {sha256[:12]}…"
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from cc_train.text import TextCodec
 class Scene:
     """The images of one scene and all its ordered pairs.
 
-    features: float16 [C, h, w] of each image, by number. objects: the facts about the objects that
-    an image shows, by number.
-    size: height and width of the images in px.
+    features: float16 [C, h, w] of each image, by number. objects: the looks of the objects that an
+    image shows, by its number. size: height and width of the images in px.
     """
 
     size: tuple[int, int] = (0, 0)
@@ -119,9 +118,9 @@ def _stacked(features: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> list[int]:
-    """Numbers of at most `count` random pairs; one is unchanged if there are both kinds.
+    """Numbers of at most `count` random pairs.
 
-    A count of 1 draws from all pairs.
+    Of several, one is unchanged if there are both kinds. A count of 1 draws from all pairs.
     """
     if count == 1:
         return [int(rng.integers(len(pairs)))]

@@ -18,6 +18,7 @@ from cc_prep.formats import training_shards
 from cc_prep.formats.tar import DamagedShard, parts_of
 from cc_prep.formats.training_shards import INDEX_META, TrainingSample
 from cc_prep.records import Facts
+from cc_prep.words import counted
 from cc_train.data.sequence_index import expand
 
 ADVICE = "Give shards that `cc-prep build` wrote, or rebuild them"
@@ -194,12 +195,18 @@ def _indexed(folder: str) -> dict[str, list[Entry]] | None:
     return entries
 
 
+def first_of_shards(entries: Sequence[Entry]) -> list[Entry]:
+    """The first entry of each shard."""
+    return [*{entry.shard: entry for entry in reversed(entries)}.values()]
+
+
 def _require_distinct_keys(entries: Sequence[Entry]) -> None:
     """Raises UserError for a key of several samples."""
-    repeated = {key: n for key, n in Counter(entry.key for entry in entries).items() if n > 1}
+    repeated = [key for key, n in Counter(entry.key for entry in entries).items() if n > 1]
     if repeated:
         raise UserError(
-            f"{len(repeated)} keys are in these shards twice, such as {min(repeated)}",
+            f"{counted(len(repeated), 'key')} in these shards more than once, such as "
+            f"{min(repeated)}",
             f"Give each data set once. {NAMES}",
         )
 

@@ -58,7 +58,7 @@ class Split:
 
 
 class DecoderSettings(Protocol):
-    """What `captioned` reads of a decoder's settings: the words of a caption and two marks."""
+    """What `captioned` reads of a decoder's settings: the number of a caption's words and marks."""
 
     @property
     def length(self) -> int: ...
@@ -84,12 +84,19 @@ class CaptionSettings(Protocol):
 
 
 def captioned(
-    shards: Sequence[str], valid: Sequence[str], settings: CaptionSettings, console: Console
+    shards: Sequence[str],
+    valid: Sequence[str],
+    settings: CaptionSettings,
+    console: Console,
+    codec: type[Vocabulary] = Vocabulary,
 ) -> tuple[Split, Vocabulary]:
-    """The samples that a captioner is trained and validated on, and its words. Raises UserError."""
+    """The samples that a captioner is trained and validated on, and its words. Raises UserError.
+
+    codec: the kind of vocabulary.
+    """
     data = with_captions(read(shards, valid, settings.validation_split, console), console)
     file, least = settings.vocabulary, settings.min_word_count
-    words = vocabulary(data.train, file, least, console, settings.mirror > 0)
+    words = vocabulary(data.train, file, least, console, mirrored=settings.mirror > 0, codec=codec)
     note_cut_captions(data.train, words, settings.decoder.length, console)
     return data, words
 
@@ -169,6 +176,7 @@ def note_cut_captions(
 ) -> None:
     """Says how many training captions are too long for a decoder, which learns their first part.
 
+    The captions that a renderer wrote of reversed pairs are not counted; they are about as long.
     length: `decoder.length`, which counts the begin and the end mark too.
     """
     captions = Counter(caption for entry in entries for caption in entry.captions)
@@ -181,5 +189,5 @@ def note_cut_captions(
     if cut:
         console.print(
             f"{cut:,} of {lengths.total():,} captions are cut to {length - 2} words in training: "
-            f"decoder.length is {length}. With decoder.length={max(lengths)} none is"
+            f"decoder.length is {length}. With decoder.length={max(lengths)} none of these is"
         )

@@ -59,7 +59,10 @@ class OrderedPair:
 
 
 def reversed_facts(facts: Facts) -> Facts:
-    """The facts of (after, before), with `reversed_captions` as its captions."""
+    """The facts of (after, before).
+
+    Captions of that pair are the `reversed_captions` of `facts`, which the result does not hold.
+    """
     return Facts(
         REVERSED.get(facts.type, facts.type),
         facts.after,

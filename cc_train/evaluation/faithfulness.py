@@ -26,11 +26,8 @@ from cc_train.evaluation.facts import LOOKS
 EMPTY = 20  # px up to which a mask says that nothing changed
 MOST = 0.5  # share of a mask's pixels that must be exceeded on objects that the caption fits
 OVERLAP = 0.5  # intersection over union with the true mask, where the changed object is meant
-SEEN_BEFORE = (
-    "drop",
-    "color",
-    "material",
-)  # types of change whose captions describe the object in the first image
+# Types of change whose captions describe the object in the first image.
+SEEN_BEFORE = ("drop", "color", "material")
 
 
 @dataclass(frozen=True)

@@ -25,28 +25,28 @@ BATCH = 32
 def check(entries: Sequence[Entry], inputs: Inputs, console: Console) -> None:
     """Checks the first sample of each shard, before anything is computed.
 
-    Prints a note for shards whose features are of another backbone, so that they are computed from
-    the stored images. Raises UserError for a shard without anything that the captioner reads.
+    Prints a note for shards with features that the captioner does not read, since its own are then
+    computed from the stored images. Raises UserError for a shard without anything that it reads.
     """
     if inputs.reads == "tokens":
         shard_index.require_tokenizer(entries, inputs.tokenizer, "the captioner's VQGAN")
-    if inputs.reads != "features":
         return
-    first_samples = {entry.shard: entry for entry in reversed(entries)}.values()
-    others = 0
-    for entry in first_samples:
+    first_entries = shard_index.first_of_shards(entries)
+    others = []
+    for entry in first_entries:
         try:
             sample = entry.read()
+            reads = _reads(sample, inputs)
+            before_after(sample, reads, inputs.size)
         except (DamagedShard, FileNotFoundError):
             continue  # `predict` names it, or leaves it out
-        others += _reads(sample, inputs) == "pixels" and sample.features is not None
+        if inputs.reads == "features" and reads == "pixels" and sample.features is not None:
+            others.append(sample)
     if others:
-        height, width = inputs.size
         console.print(
-            f"{others} of {len(first_samples)} shards hold other features than this captioner "
-            f"reads: those of {inputs.backbone or 'its backbone'} of {width}×{height} images. They "
-            "are computed from the stored images. This takes longer, and where these are JPEGs, "
-            "some captions differ",
+            f"{len(others)} of {len(first_entries)} shards hold {_stored_features(others[0])}. "
+            f"This captioner reads {_own_features(inputs)}, and computes them from the stored "
+            "images. This takes longer, and where these are JPEGs, some captions differ",
         )  # fmt: skip
 
 
@@ -138,18 +138,27 @@ def _reads(sample: TrainingSample, inputs: Inputs) -> Reads:
     """
     if inputs.reads != "features" or _has_features(sample, inputs):
         return inputs.reads
+    images = "no images of before and after"
     if {0, len(sample.tokens) - 1} <= set(sample.images):
-        return "pixels"
-    features, stored = sample.features, "no features"
-    if features is not None:
-        stored = f"features of {FeatureSource.of(features)}"
-    height, width = inputs.size
+        if inputs.takes_images:
+            return "pixels"
+        images = "the captioner has no weights of the backbone to compute them from images"
     raise UserError(
-        f"{sample.key} holds {stored} of {_size(sample)} images, not those of "
-        f"{inputs.backbone or 'any backbone'} of {width}×{height} images, which the captioner "
-        "reads, and no images of before and after",
+        f"{sample.key} holds {_stored_features(sample)}, not {_own_features(inputs)}, which the "
+        f"captioner reads, and {images}",
         "Rebuild these shards with the features that the captioner was trained on",
     )
+
+
+def _stored_features(sample: TrainingSample) -> str:
+    if sample.features is None:
+        return "no features"
+    return f"features of {FeatureSource.of(sample.features)} of {_size(sample)} images"
+
+
+def _own_features(inputs: Inputs) -> str:
+    height, width = inputs.size
+    return f"those of {inputs.backbone or 'its backbone'} of {width}×{height} images"
 
 
 def _has_features(sample: TrainingSample, inputs: Inputs) -> bool:

@@ -19,14 +19,16 @@ from cc_prep.models import backbones
 from cc_prep.models.cpu.convolution import image_by_image
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_prep.weights import networks
-from cc_train.data.collate import FeatureSource
+from cc_train.data.collate import FeatureSource, digest_in_words
 from cc_train.data.split import Split
 from cc_train.layers import named_weights
 from cc_train.text import TextCodec
 
 FILE = "backbone.safetensors"
 HALF = "float16"  # what features are stored in unless the settings name another precision
-NO_NETWORK = "Give shards with features, or --backbone-weights to cc-train import-scorer"
+NO_NETWORK = (
+    "Give shards with features; or train with backbone_weights, or import with --backbone-weights"
+)
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,15 @@ class BackboneSpec:
 
     def __str__(self) -> str:
         shape = " × ".join(map(str, self.grid))
-        known = self.sha256 not in (None, UNKNOWN)
-        digest = f"SHA-256 {(self.sha256 or '')[:12]}…" if known else "SHA-256 not known"
-        return f"{self.name} ({digest}, {shape}, {self.precision})"
+        return f"{self.name} ({digest_in_words(self.sha256)}, {shape}, {self.precision})"
 
 
 class FrozenBackbone(nn.Module):
     """Images → the features that shards hold of them; stored features as they are. Never trained.
 
-    A network that reads features holds it in a tuple: its tensors are in a file of the run and in
-    no checkpoint. network: None where only stored features can be read (an imported run).
+    A captioner does not register it as a submodule (see `WithFrozen`): its tensors are in a file of
+    the run and in no checkpoint. network: None where only stored features can be read (an imported
+    run).
     """
 
     def __init__(self, network: nn.Module | None, spec: BackboneSpec) -> None:
@@ -103,7 +104,7 @@ class FrozenBackbone(nn.Module):
         return backbones.folded(self.network)
 
     def train(self, mode: bool = True) -> FrozenBackbone:
-        """Never trains."""
+        """Stays in evaluation mode: it never trains."""
         return super().train(False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenBackbone:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Trains `vqgan-mini`, `vqgan-mini-f8` and `clip4idc-mini`, the weights that come with the package:
 # `make assets`.
-# Every step can be stopped and goes on where it was. SHARE=2 STEPS=6 tries the whole way with 2 % of
+# Every step can be stopped and resumed. SHARE=2 STEPS=6 tries the whole way with 2 % of
 # the scenes and 6 steps, in some minutes.
 set -eu
 at=${ASSETS:-out/assets}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trains a small captioner of rendered pairs from nothing: `make captioner-mini`. Every
-# step can be stopped and goes on where it was. SHARE=1 STEPS=6 tries the whole way with 1 % of the
+# step can be stopped and resumed. SHARE=1 STEPS=6 tries the whole way with 1 % of the
 # scenes and 6 steps, in some minutes.
 set -eu
 at=${MINI:-out/captioner-mini}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trains a small captioner that also masks the change, from captioner-mini: `make chain-mini`. Every step
-# can be stopped and goes on where it was. SHARE=2 STEPS=6 tries the whole way with 2 % of the scenes.
+# can be stopped and resumed. SHARE=2 STEPS=6 tries the whole way with 2 % of the scenes.
 set -eu
 at=${CHAIN_MINI:-out/chain-mini}
 prep=${BIN:-.venv/bin}/cc-prep

@@ -1,6 +1,6 @@
 #!/bin/sh
 # From raw files to a row of the zoo: `make zoo-row DATASET=spot SYSTEM=procap SPOT_ROOT=/data/spot`.
-# Every step can be stopped and goes on where it was. PREPARE is added to the preparation, such as
+# Every step can be stopped and resumed. PREPARE is added to the preparation, such as
 # `--set tokenize.weights=FILE`; TRAIN to every training, such as `--steps 10`. Both are quoted as in a
 # shell: `--set 'splits=[train]'`.
 set -eu

@@ -300,4 +300,6 @@ def _read(place: Path) -> Any:
     try:
         return storage.read_json(str(place))
     except ValueError as error:
-        raise UserError(f"{place}: not JSON ({error})", "Write the file again") from None
+        raise UserError(
+            f"{place}: not JSON ({error})", "Evaluate again: cc-train evaluate"
+        ) from None

@@ -281,4 +281,6 @@ def _json(place: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{place}: no such file", "Evaluate first: cc-train evaluate") from None
     except ValueError as error:
-        raise UserError(f"{place}: not JSON ({error})", "Write the file again") from None
+        raise UserError(
+            f"{place}: not JSON ({error})", "Evaluate again: cc-train evaluate"
+        ) from None

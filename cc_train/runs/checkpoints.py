@@ -27,7 +27,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.storage import sha256
 
 FOLDER = "checkpoints"
-DAMAGED = "Restore it, or run the same command: it resumes from the checkpoint before"
+DAMAGED = "Restore it, or run its training again: that resumes from the checkpoint before"
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
@@ -246,7 +246,7 @@ def load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
     except RuntimeError as error:
         raise UserError(
             f"the checkpoint is of another network ({' '.join(str(error).split())[:200]})",
-            "Go on with the version of this package that made it, or give another --out",
+            "Resume with the version of this package that made it, or give another --out",
         ) from None
 
 

@@ -62,7 +62,7 @@ def best_model(folder: Path) -> tuple[Path, int]:
     model = folder / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
     state = checkpoints.read_state(folder, step)
     if sha256(model) != state["sha256"][checkpoints.MODEL]:
-        raise UserError(f"{model}: damaged", "Restore it, or train on from the one before")
+        raise UserError(f"{model}: damaged", checkpoints.DAMAGED)
     return model, step
 
 

@@ -33,9 +33,9 @@ class System:
     name: of the command, and of the section in a manifest. module: of the recipe. help: the help
     text of the command. valid: whether it takes shards to validate on (--valid). ranks: whether
     several processes can train it together. dry_run: the module whose `dry_run(settings)` estimates
-    the cost of a training, as text. The others are for the report: pictures: what the pictures of
-    its validation show. attention: captions have an attention map for each word. imagines: it draws
-    frames between two images. masks: it predicts change masks.
+    the cost of a training, as text. Four are for the report: pictures, a legend of the pictures of
+    its validation; attention, whether captions have an attention map for each word; imagines,
+    whether it draws frames between two images; masks, whether it predicts change masks.
     """
 
     name: str

@@ -53,7 +53,7 @@ def fit(
     if ranks.first:
         run_folder.write_keys(run, source.keys, anew=start == 0)
         if start:
-            _say_that_it_goes_on(trainer, start, console)
+            _note_resuming(trainer, start, console)
         others = open_loggers(settings.loggers, run, config)
         logger = MetricLogger(run, start, settings.steps, console, others)
     with _stoppable() as stop_asked, loader.dead_workers_reported():
@@ -79,7 +79,7 @@ def fit(
     return trainer.figures
 
 
-def _say_that_it_goes_on(trainer: Trainer, start: int, console: Console) -> None:
+def _note_resuming(trainer: Trainer, start: int, console: Console) -> None:
     before, steps = trainer.steps_before, trainer.settings.steps
     for what in trainer.damaged:
         console.print(f"passed over: {what}")

@@ -89,9 +89,7 @@ class MetricLogger:
         named = {f"{part}/{name}": value for name, value in values.items()}
         self._tell(lambda logger: logger.log(step, named))
         words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self.console.print(
-            f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}",
-        )
+        self.console.print(f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}")
 
     def _tell(self, what: Callable[[ExperimentLogger], None]) -> None:
         """Does something with the other loggers. One that fails is named and left out from then on:

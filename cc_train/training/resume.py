@@ -1,4 +1,4 @@
-"""Going on with a run: which settings may have changed meanwhile, and who reads the checkpoint."""
+"""Resuming a run: which settings may have changed meanwhile, and who reads the checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FREE_OF_LOOP = (
 FREE = (
     *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
     f"samples.{VALID_DIGEST}",  # `_check_validation` compares it, with a clearer message
-    "samples.valid_keys_sha256",  # depends on the order of the keys, which changes no step
+    "samples.valid_keys_sha256",  # of older runs; it depends on the order of the keys alone
     "validation_split.scenes",  # older runs lack it; if it changes a split, `samples` differ
 )  # fmt: skip
 GLOBAL_BATCH_SIZE = "global_batch_size"

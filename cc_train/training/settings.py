@@ -118,8 +118,8 @@ class Loop(Section):
 def pick_device(device: str, remedy: str = "Give cpu or auto", tf32: bool = False) -> str:
     """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError.
 
-    On a GPU it also sets what float32 means there from now on: see `set_tf32`. So no caller can
-    forget it. remedy: for a user who wants a GPU that is not there.
+    remedy: for a user who wants a GPU that is not there. tf32: what float32 means on a GPU from now
+    on, see `set_tf32`; it is set here so that no caller forgets it.
     """
     if device not in DEVICES:
         raise UserError(f"device={device}: not known", f"Give {', '.join(DEVICES)}")

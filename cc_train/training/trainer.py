@@ -198,7 +198,9 @@ class Trainer:
     def _denominators(
         self, batches: Sequence[Any], signals: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """Number of terms of each loss in the step, over all ranks, divided by their number."""
+        """Number of terms of each loss in the step, summed over all ranks (at least 1) and divided
+        by the number of ranks.
+        """
         if self.objective.over == "batch" and len(batches) > 1:
             raise UserError(
                 "this training's loss is over a whole batch, which cannot be accumulated",

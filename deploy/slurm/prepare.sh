@@ -10,7 +10,7 @@
 #
 #   sbatch --nodes=4 deploy/slurm/prepare.sh clevr /data/clevr /shared/out/clevr
 #
-# The folders must be shared by all nodes. A job that is requeued goes on where it stopped. For GPUs
+# The folders must be shared by all nodes. A job that is requeued resumes. For GPUs
 # add --gpus-per-node=4 to sbatch; Ray sees them. Further arguments go to `cc-prep build`.
 set -euo pipefail
 

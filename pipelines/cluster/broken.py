@@ -37,8 +37,7 @@ def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
     """The pool without a broken GPU, which is occupied until `release`.
 
     Every free share of a GPU is taken for a moment, and the shares of the broken GPU are not
-    released.
-    Raises JobFailed if nothing is left.
+    released. Raises JobFailed if nothing is left.
     """
     shares = gpu_shares(free_resources(_occupied_gpus()), pool.gpus)
     occupant: Any = ray.remote(num_cpus=0, num_gpus=pool.gpus)(_Occupant)

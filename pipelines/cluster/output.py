@@ -9,6 +9,7 @@ import time
 
 from rich.console import Console
 
+from cc_prep.console import on_stderr
 from cc_prep.weights.download import cache_folder
 
 # Of this process: two jobs of a user at a time have two logs.
@@ -20,8 +21,7 @@ _DIVERTED: dict[int, int] = {}
 
 def messages() -> Console:
     """A console on standard error, separate from Ray's own output."""
-    file = os.fdopen(os.dup(2), "w", encoding="utf-8")
-    return Console(file=file, markup=False, highlight=False, soft_wrap=True)
+    return on_stderr(os.fdopen(os.dup(2), "w", encoding="utf-8"))
 
 
 def divert_output() -> None:

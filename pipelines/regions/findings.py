@@ -165,8 +165,8 @@ class Findings:
 def read_findings(
     manifest: Manifest, source: str, kinds: Sequence[ShardFormat] = KINDS
 ) -> Findings:
-    """The output of these jobs in `source`. Raises UserError if a job is unfinished or the data
-    is other data.
+    """The output of these jobs in `source`. Raises UserError if a job is unfinished or was run
+    on other data.
     """
     records: dict[str, Any] = {}
     for kind in kinds:

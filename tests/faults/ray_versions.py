@@ -45,7 +45,7 @@ def built(out: Path, options: list[str], ray: Path | None) -> dict[str, str]:
         assert output.startswith(str(ray)), output
     command = [str(BIN / "cc-prep"), "build", "synth", "--out", str(out), *options]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    return digests(out)
+    return digests(out, "shards")
 
 
 if __name__ == "__main__":

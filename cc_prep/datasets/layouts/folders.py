@@ -79,7 +79,8 @@ def _places(manifest: Manifest, any_name: bool = False) -> list[str]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Images without their counterpart, captions without images, and files that are no images.
+    """Images without their counterpart, captions and names in unchanged.txt without images, files
+    that are no images, and folders that are left out.
 
     Raises UserError where there are no folders of images.
     """

@@ -349,5 +349,5 @@ def _say_sizes(captioner: MllmCaptioner, request: Request) -> None:
     trained = sum(p.numel() for p in captioner.parameters() if p.requires_grad)
     request.console.print(
         f"{captioner.base.family.name}: {whole / 1e6:,.1f} M parameters, {trained / 1e6:,.2f} M of "
-        f"them trained; {captioner.shape.images * captioner.shape.places} tokens for the images",
+        f"them trained; {captioner.shape.images * captioner.shape.places} tokens for the images"
     )

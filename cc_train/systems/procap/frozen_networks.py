@@ -68,7 +68,7 @@ def find(data: Split, file: str | None) -> VQGAN:
     located = weights.locate(file or made_with)
     if located.sha256 == digest:
         network = networks.vqgan(file or made_with)[0]
-        _check_older(data.train, file or made_with, network)
+        check_older(data, network)
         return network
     config = _tokenizer_config(data.train)
     if config is not None and config.get("sha256") == located.sha256:
@@ -81,7 +81,7 @@ def find(data: Split, file: str | None) -> VQGAN:
     )
 
 
-def _check_older(entries: Sequence[Entry], file: str, network: VQGAN) -> None:
+def check_older(data: Split, network: VQGAN) -> None:
     """Refuses shards whose tokens are of `network` without attention that it has.
 
     Older versions dropped it without a word in the samples; the folder's provenance says so.
@@ -89,19 +89,33 @@ def _check_older(entries: Sequence[Entry], file: str, network: VQGAN) -> None:
     """
     if not network.config.attention:
         return
-    for folder in sorted({entry.shard.rpartition("/")[0] or "." for entry in entries}):
-        settings = (provenance.read(folder) or {}).get("settings", {})
-        config = settings.get("tokenize", {}).get("config")
-        if config is not None and networks.vqgan(file, config)[0].config != network.config:
+    tensors = network.state_dict()
+    used = [*data.train, *data.valid]
+    for folder in sorted({entry.shard.rpartition("/")[0] or "." for entry in used}):
+        config = _config_of_build(folder)
+        if config and VQGAN.from_tensors(tensors, config)[0].config != network.config:
             raise UserError(
-                f"{folder}: tokenize.config dropped attention of {file}, and the samples do not "
+                f"{folder}: tokenize.config dropped attention of the VQGAN, and the samples do not "
                 "say so: an older version built them",
-                "Build these shards anew",
+                "Rebuild these shards",
             )
 
 
+def _config_of_build(folder: str) -> Mapping[str, Any] | None:
+    """The `ddconfig` of `tokenize.config` with which the shards of a folder were built.
+
+    None if there was none, or the folder has no provenance that this version reads.
+    """
+    try:
+        settings = (provenance.read(folder) or {}).get("settings") or {}
+    except UserError:
+        return None
+    config = (settings.get("tokenize") or {}).get("config")
+    return config.get("ddconfig") if isinstance(config, Mapping) else None
+
+
 def _tokenizer_config(entries: Sequence[Entry]) -> dict[str, Any] | None:
-    """What the first readable sample says of `tokenize.config`: the index does not hold it."""
+    """The `tokenizer_config` of the first readable sample; the index does not hold it."""
     for entry in entries:
         try:
             config = entry.read().meta.get(networks.TOKENIZER_CONFIG)

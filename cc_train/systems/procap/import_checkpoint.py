@@ -157,7 +157,10 @@ def _captioner(
                 "Give the word2idx.json that belongs to it",
             )
         if decoder.width % heads:
-            raise UserError(f"a width of {decoder.width} is not in {heads} parts", "Give --heads")
+            raise UserError(
+                f"the decoder's width ({decoder.width}) is not divisible by --heads ({heads})",
+                "Give another --heads",
+            )
         captioner = ProCap(
             encoder,
             decoder,

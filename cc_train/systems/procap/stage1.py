@@ -18,7 +18,7 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.clip import count_layers
 from cc_prep.settings import Section
 from cc_prep.weights.registry import read_tensors
-from cc_train.data import feature_statistics, image_pairs, order, split
+from cc_train.data import feature_statistics, image_pairs, order, shard_index, split
 from cc_train.data.collate import Reads
 from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
@@ -148,6 +148,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.first_caption,
         backbone=features.source,
     )
+    for _ in HeldOut(shard_index.first_of_shards(data.valid), make_batch):
+        pass  # what validation cannot take is refused here, before the first step
     unreadable = Unreadable(
         len(data.valid), settings.stream.skip_bad, request.ranks, request.console
     )

@@ -67,8 +67,7 @@ class Settings(Section):
     network, frames and feature_pooling: only without --init; with it they are stage 1's, as are the
     networks of vqgan and backbone_weights. cache_mb: see `FrameFeatures`. encoder_lr_scale: factor
     on the encoder's learning rate. freeze: the encoder is not trained. vocabulary: a file to use
-    instead of the words of the training captions.
-    min_word_count: rarer words become [UNK].
+    instead of the words of the training captions. min_word_count: rarer words become [UNK].
     decay_norms: norms have weight decay too, as in the reference. reference_quirks: two
     deviations of the reference's encoder in stage 2, see `ProCap`; the range of the images is that
     of stage 1.
@@ -154,10 +153,8 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
     """Makes the batches of the settings. Raises UserError if these do not go together."""
     inputs, length = network.inputs, settings.decoder.length
     if settings.pairs_per_scene is None:
-        if settings.mirror:
-            raise UserError("mirror: ordered pairs alone are mirrored", "Set pairs_per_scene too")
         return CaptionBatches(inputs.reads, network.codec, length, backbone=inputs.backbone)
-    if inputs.backbone is None:
+    if inputs.reads != "features":
         raise UserError(
             f"pairs_per_scene: the captioner reads {inputs.reads}",
             "Set frames=features, or pairs_per_scene=null",
@@ -172,6 +169,8 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
 def _check(settings: Settings) -> None:
     """Raises UserError for settings that do not go together."""
     caption_decoder.Config(**settings.decoder.model_dump()).check()
+    if settings.mirror and settings.pairs_per_scene is None:
+        raise UserError("mirror: ordered pairs alone are mirrored", "Set pairs_per_scene too")
     if settings.facts is not None and None in (settings.comparison, settings.pairs_per_scene):
         raise UserError(
             "facts: they are learned by a comparison of ordered pairs",
@@ -286,6 +285,8 @@ def _from_stage1(
             f"{first['tokenizer']}",
             "Use shards made with the same VQGAN",
         )
+    if features.kind == "tokens":
+        frozen_networks.check_older(data, features.vqgan)
     rows, columns = frozen_networks.grid(first, features.vqgan)
     if (rows, columns) != (encoder.config.rows, encoder.config.columns):
         raise UserError(
@@ -313,7 +314,7 @@ def _check_sizes(settings: Settings, trained: Mapping[str, Any], init: Path) -> 
 
 
 def _made_with(settings: Settings, data: Split, init: Path | None) -> Mapping[str, Any]:
-    """The settings that name the VQGAN: those of stage 1, or without it those of the samples."""
+    """What names the VQGAN: stage 1; without it a file, if features are read, or the samples."""
     if init is not None:
         return stored_run.read(init, "stage1").settings
     if settings.frames != "features" or settings.vqgan is None:

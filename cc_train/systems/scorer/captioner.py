@@ -38,7 +38,12 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
         codec: TextCodec,
         standardise: bool = False,
     ) -> None:
-        inputs = Inputs(size, "features", backbone=backbone.spec.source)
+        inputs = Inputs(
+            size,
+            "features",
+            backbone=backbone.spec.source,
+            takes_images=backbone.network is not None,
+        )
         super().__init__(inputs, codec, decoder.length)
         self.use_frozen("backbone", backbone)
         self.standardise = Standardise(sizes.channels) if standardise else None

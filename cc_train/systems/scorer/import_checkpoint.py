@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cc_prep import storage
-from cc_prep.errors import UserError, first_line
+from cc_prep.errors import UserError, named_line
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -100,7 +100,7 @@ def read(path: Path) -> dict[str, Any]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file makes torch raise nearly anything
         raise UserError(
-            f"{path}: not a checkpoint of tensors ({type(error).__name__}: {first_line(error)})",
+            f"{path}: not a checkpoint of tensors ({named_line(error)})",
             GIVE,
         ) from None
     for name in (ENCODER, DECODER):

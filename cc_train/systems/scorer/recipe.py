@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
@@ -144,10 +143,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     if settings.facts is not None and settings.pairs_per_scene is None:
         raise UserError("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
     loop = settings.loop
-    data = split.read(request.shards, request.valid, settings.validation_split, request.console)
-    data = split.with_captions(data, request.console)
-    codec = vocabulary(settings, data.train, request.console)
-    split.note_cut_captions(data.train, codec, settings.decoder.length, request.console)
+    words = Vocabulary if settings.split_words == "treebank" else ScorerWords
+    data, codec = split.captioned(request.shards, request.valid, settings, request.console, words)
     first = feature_statistics.first_features(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     spec = BackboneSpec.of_json(about["backbone"])
@@ -210,18 +207,6 @@ def _initialise(
         source = network.backbone.spec.source
         statistics = feature_statistics.compute(entries, source, request.console, network.pooled)
         network.standardise.set(statistics.mean, statistics.std)
-
-
-def vocabulary(settings: Settings, entries: Sequence[Entry], console: Console) -> TextCodec:
-    """The words of the training captions, or of a file. Raises UserError if there are none."""
-    return split.vocabulary(
-        entries,
-        settings.vocabulary,
-        settings.min_word_count,
-        console,
-        mirrored=settings.mirror > 0,
-        codec=Vocabulary if settings.split_words == "treebank" else ScorerWords,
-    )
 
 
 def make(

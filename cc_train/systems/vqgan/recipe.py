@@ -67,7 +67,7 @@ def prepare(settings: Settings, request: Request) -> Task:
             "all samples are of one id, none is left to validate on", "Give more shards"
         )
     request.console.print(
-        f"{len(frames):,} frames of {len(train):,} pairs, {len(held_out):,} pairs held out",
+        f"{len(frames):,} frames of {len(train):,} pairs, {len(held_out):,} pairs held out"
     )
     factor = 2 ** (len(settings.network.multipliers) - 1)
     if settings.data.crop % factor:

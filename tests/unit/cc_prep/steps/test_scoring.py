@@ -97,6 +97,8 @@ def test_tokens_of_all_frames(folder: Path) -> None:
     [
         ({}, "no ddconfig"),
         ({"model": {"params": {"ddconfig": {"resolution": 64}}}}, "no ddconfig"),
+        ({"ddconfig": {"resolution": 64, "attn_resolutions": 16}}, "a list of numbers"),
+        ({"ddconfig": {"resolution": None, "attn_resolutions": []}}, "has to be a number"),
         (
             {"ddconfig": {"resolution": 64, "attn_resolutions": []}, "n_embed": 7},
             "n_embed is 7",

@@ -120,7 +120,7 @@ def test_captions_that_are_cut_are_counted() -> None:
         most = 8 if isinstance(codec, ScorerWords) else 9  # SCORER's words have no full stop
         assert console.export_text() == (
             "3 of 4 captions are cut to 2 words in training: decoder.length is 4. With "
-            f"decoder.length={most} none is\n"
+            f"decoder.length={most} none of these is\n"
         )
 
 

@@ -177,7 +177,7 @@ def test_the_same_samples_twice(tmp_path: Path) -> None:
     pattern = write_shards(tmp_path, [4])
     (tmp_path / "copy").mkdir()
     write_shards(tmp_path / "copy", [4])
-    with pytest.raises(UserError, match=r"4 keys .* twice, such as .+--set name=…"):
+    with pytest.raises(UserError, match=r"4 keys .* more than once, such as .+--set name=…"):
         shard_index.read([pattern, str(tmp_path / "copy" / "*.tar")])
 
 

@@ -19,6 +19,7 @@ from cc_prep import records
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import Features, TrainingSample
+from cc_prep.steps.imported_features import UNKNOWN
 from cc_train.captioner import Caption, Inputs
 from cc_train.data import shard_index
 from cc_train.data.collate import FeatureSource
@@ -223,8 +224,8 @@ def test_features_that_are_computed_anew_are_named(tmp_path: Path) -> None:
         (stored, own, ""),
         ([entry], others, ""),  # no features at all: nobody expects them to be read
         (stored, Inputs((8, 8), "pixels"), ""),
-        ([*stored, entry], others, "2 of 3 shards hold other features than this captioner reads: "
-         "those of net-x2 (SHA-256 000000000000…) of 8×8 images"),
+        ([*stored, entry], others, "2 of 3 shards hold features of net (SHA-256 000000000000…) of "
+         "8×8 images. This captioner reads those of net-x2 (SHA-256 000000000000…) of 8×8 images"),
     ):  # fmt: skip
         console = Console(file=io.StringIO(), soft_wrap=True)
         check(entries, inputs, console)
@@ -246,5 +247,15 @@ def test_validation_needs_features_before_the_first_step(
     [entry] = shard_index.read([write(tmp_path / "val-000000.tar", [8], ["so"])])
     without = replace(entry.read(), images={})
     monkeypatch.setattr(shard_index.Entry, "read", lambda _: without)
-    with pytest.raises(UserError, match="holds no features of 8×8 images, not those of any"):
+    with pytest.raises(UserError, match="holds no features, not those of its backbone of 8×8"):
         Validation([entry], tmp_path, inputs=Inputs((8, 8), "features"))
+    with pytest.raises(UserError, match="no image of frame 0 stored"):
+        Validation([entry], tmp_path, inputs=Inputs((8, 8)))
+
+
+def test_a_captioner_of_stored_features_alone_takes_no_images(tmp_path: Path) -> None:
+    """Keeps away: a note that features are computed, and then a refusal at the first caption."""
+    entries = shard_index.read([write(tmp_path / "val-000000.tar", [8], ["so"])])
+    inputs = Inputs((8, 8), "features", backbone=FeatureSource("net", UNKNOWN), takes_images=False)
+    with pytest.raises(UserError, match=r"those of net \(SHA-256 not known\) of .* has no weights"):
+        Validation(entries, tmp_path, inputs=inputs)

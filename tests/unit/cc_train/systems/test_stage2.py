@@ -33,10 +33,11 @@ def prepared(
     init: Path | None = None,
     *,
     tokenizer: dict[str, Any] | None = None,
+    images: bool = False,
     **values: object,
 ) -> Task:
     """The task of a stage on shards of six scenes of two pairs, one of which is held out."""
-    shards, vqgan = token_shards.write(folder, SCENES, tokenizer=tokenizer)
+    shards, vqgan = token_shards.write(folder, SCENES, images=images, tokenizer=tokenizer)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
     loop = {"batch_size": 2, "device": "cpu", "epochs": 1}
     own = {"loop": loop, "vqgan": str(vqgan), **values}
@@ -145,8 +146,8 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
     network, file, unused = networks.vqgan(vqgan, config)
     tokenizer = networks.tokenizer_meta(network, file, unused, config)
     values = {"network": NETWORK, "frames": "pixels", "vqgan": vqgan}
-    for system in ("stage1", "stage2"):
-        task = prepared(tmp_path, system, tokenizer=tokenizer, **values)
+    for system, more in (("stage1", {"keyframes": {"k": 0}}), ("stage2", {})):
+        task = prepared(tmp_path, system, tokenizer=tokenizer, images=True, **values, **more)
         made_with = load(task.files["vqgan.safetensors"])
         assert made_with.keys() == network.state_dict().keys()
         assert task.about["tokenizer_sha256"] == tokenizer["tokenizer_sha256"]
@@ -157,23 +158,59 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
             prepared(tmp_path, "stage1", tokenizer=meta, **values)
 
 
-@pytest.mark.parametrize(("resolutions", "refused"), [([], True), ([16], False)])
-def test_older_shards_without_some_attention_are_refused(
-    tmp_path: Path, resolutions: list[int], refused: bool
-) -> None:
-    """Keeps away: the same of shards whose samples do not say what was dropped."""
-    place = tmp_path / "vqgan.safetensors"
-    vqgan = str(small_weights.write_vqgan(place, attention=(2,)))
+def dropping(folder: Path, resolutions: list[int]) -> Path:
+    """A folder with a VQGAN with attention, and the provenance of a build that dropped some."""
+    folder.mkdir(exist_ok=True)
+    vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors", attention=(2,))
     config = {"ddconfig": {"resolution": 64, "attn_resolutions": resolutions}}
     record = {
         "format": training_shards.FORMAT.name,
         "format_version": VERSIONS[training_shards.FORMAT.name],
-        "settings": {"tokenize": {"weights": vqgan, "config": config}},
+        "settings": {"tokenize": {"weights": str(vqgan), "config": config}},
     }
-    storage.write_json(str(tmp_path / provenance.FILE), record)
-    values = {"network": NETWORK, "frames": "pixels", "vqgan": vqgan}
-    if refused:
-        with pytest.raises(UserError, match=r"dropped attention of .* Build these shards anew"):
-            prepared(tmp_path, "stage1", tokenizer={}, **values)
-    else:
-        prepared(tmp_path, "stage1", tokenizer={}, **values)
+    storage.write_json(str(folder / provenance.FILE), record)
+    return folder
+
+
+REFUSED = r"dropped attention of .* Rebuild these shards"
+ATTENTION = {"network": NETWORK, "tokenizer": {}, "images": True}
+
+
+def test_older_shards_without_some_attention_are_refused(tmp_path: Path) -> None:
+    """Keeps away: the same of shards whose samples do not say what was dropped; to train on, to
+    validate on, and in a stage 2 on tokens, which takes the VQGAN of its stage 1."""
+    old, new = dropping(tmp_path / "old", []), dropping(tmp_path / "new", [16])
+    with pytest.raises(UserError, match=REFUSED):
+        prepared(old, "stage1", **ATTENTION)
+    stage1_settings = {
+        "frames": "tokens",
+        "network": NETWORK,
+        "losses": {"reference_quirks": False},
+    }
+    run = write_run(new, "stage1", prepared(new, "stage1", **ATTENTION), stage1_settings)
+    with pytest.raises(UserError, match=REFUSED):
+        prepared(old, "stage2", run, tokenizer={})
+    valid, _ = token_shards.write(old, SCENES, "val", tokenizer={})
+    loop = {"batch_size": 2, "device": "cpu"}
+    own = {"network": NETWORK, "loop": loop, "vqgan": str(new / "vqgan.safetensors")}
+    settings = build(stage1.Settings, own, "test", "docs")
+    with pytest.raises(UserError, match=REFUSED):
+        stage1.prepare(settings, Request([f"{new}/train-*.tar"], [valid], new / "x", console=QUIET))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"settings": {"tokenize": null}}'])
+def test_a_foreign_provenance_ends_no_training(tmp_path: Path, text: str) -> None:
+    """Keeps away: a training that is refused for a file that it does not need."""
+    folder = dropping(tmp_path / "old", [])
+    (folder / provenance.FILE).write_text(text)
+    prepared(folder, "stage1", **ATTENTION)
+
+
+def test_pairs_to_validate_on_are_checked_before_the_first_step(tmp_path: Path) -> None:
+    """Keeps away: 5,000 steps of stage 1 that end at the first validation."""
+    shards, vqgan = token_shards.write(tmp_path, SCENES, images=True)
+    valid, _ = token_shards.write(tmp_path / "other", SCENES, "val")
+    own = {"network": NETWORK, "frames": "pixels", "vqgan": str(vqgan), "loop": {"device": "cpu"}}
+    settings = build(stage1.Settings, own, "test", "docs")
+    with pytest.raises(UserError, match=r"set-val-.* holds the images of 0"):
+        stage1.prepare(settings, Request([shards], [valid], tmp_path / "x", console=QUIET))
