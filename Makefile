@@ -17,9 +17,10 @@ ROWS    ?= out/zoo
 SCENES  ?= 1300
 IMAGES_ALONE := --set interpolate.method=crossfade --set interpolate.depth=0 \
   --set score.weights=none --set keyframes.k=0 --set tokenize.weights=none
-FEATURES_ALONE := --set features.backbone=efficientnet-lite0 $(IMAGES_ALONE)
+# Those on which docs/results.md measured SCORER, as in cc_train/recipes/zoo-row.sh.
+SCORER_FEATURES := --set features.backbone=efficientnet-lite0 $(IMAGES_ALONE)
 # Those of captioner-mini, so that --init can start from it.
-MINI_FEATURES  := --set features.backbone=efficientnet-lite0-x2 $(IMAGES_ALONE)
+MINI_FEATURES := --set features.backbone=efficientnet-lite0-x2 $(IMAGES_ALONE)
 VENV    := .venv
 BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
@@ -122,7 +123,7 @@ stage2: $(SETUP)  ## OUT/shards, OUT/stage1 → captioner: OUT/stage2
 export PREPARE TRAIN MLLM_SHARDS
 SHARDS_ARE_WHOLE = grep -qs '"complete": true' '$(OUT)/shards/provenance.json' && \
   ls '$(OUT)'/shards/train-*.tar '$(OUT)'/shards/val-*.tar > /dev/null 2>&1
-CAPTIONER_FEATURES = $(if $(filter scorer,$@),$(FEATURES_ALONE),$(MINI_FEATURES))
+CAPTIONER_FEATURES = $(if $(filter scorer,$@),$(SCORER_FEATURES),$(MINI_FEATURES))
 pair:  ## OUT/shards with features → the pair captioner: OUT/pair
 scorer:  ## OUT/shards with features → SCORER's captioner: OUT/scorer
 chain:  ## OUT/shards with masks and features → a captioner that also masks the change: OUT/chain

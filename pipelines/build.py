@@ -160,8 +160,8 @@ def _feature_weights(manifest: Manifest) -> dict[str, str]:
     multiple = backbones.multiple(settings.backbone, network)
     if manifest.image_size is not None and manifest.image_size % multiple:
         raise UserError(
-            f"image_size ({manifest.image_size}) is not divisible by the cells of "
-            f"{settings.backbone} ({multiple} px)",
+            f"image_size ({manifest.image_size}) is not divisible by {multiple} px, as "
+            f"{settings.backbone} needs it",
             f"Set image_size={max(1, round(manifest.image_size / multiple)) * multiple}",
         )
     return {file.name: file.sha256}

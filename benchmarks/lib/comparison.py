@@ -42,7 +42,8 @@ class Plan:
 
     system: of the trainings. variants: their settings by name. figures: the table's columns.
     start: the captioner of the package that every training starts from. backbone: of the features.
-    results: the file. mark: where a page has the table.
+    validations: of each training, the last one after its last step. results: the file. mark: where
+    a page has the table.
     """
 
     system: str
@@ -68,7 +69,7 @@ class Comparison(Lab[str]):
         of_manifest = [features, known["image_size"], known["train"][plan.system],
                        *(known.get(job) for job in scenes.findings)]  # fmt: skip
         of_scenes = [scenes.count, scenes.seed, *(scenes.fresh or ()), *scenes.findings]
-        start = [] if plan.start is None else [plan.start, _weights_digest(plan.start)]
+        start = [] if plan.start is None else [plan.start, _shipped_weights(plan.start)]
         self._conditions = digest([of_manifest, *of_scenes, plan.steps, *start])
 
     def name(self, variant: str) -> str:
@@ -125,24 +126,23 @@ class Comparison(Lab[str]):
         return {
             line["training"]: {int(line["seed"]): line}
             for line in stored(self.results)
-            if "beside" in line and line["conditions"] == self._conditions
+            if "beside" in line
+            and line["conditions"] == self._conditions
+            and line.get("weights", "") == _shipped_weights(line["beside"])
         }
 
-    def is_known(self, name: str, place: str, weights: str = "") -> bool:
-        """Whether this captioner with these weights, or evaluation, has a result of this name."""
-        return any(
-            (line["beside"], line.get("weights", "")) == (place, weights)
-            for line in self.beside().get(name, {}).values()
-        )
+    def is_known(self, name: str, place: str) -> bool:
+        """Whether this captioner or evaluation has a result under this name."""
+        return any(line["beside"] == place for line in self.beside().get(name, {}).values())
 
     def add_beside(self, captioners: NamedPlaces) -> None:
         """Evaluates captioners that have no result yet as if they were variants."""
-        for name, place in captioners:
-            weights = _weights_digest(place)
-            if self.is_known(name, place, weights):
-                continue
+        missing = [(name, place) for name, place in captioners if not self.is_known(name, place)]
+        if missing:
             self.prepare()
-            out = self.folder / "evaluations" / f"{name.replace(' ', '-')}-{weights[:8]}"
+        for name, place in missing:
+            weights = _shipped_weights(place)
+            out = self.folder / "evaluations" / f"{name} {weights[:8]}".strip().replace(" ", "-")
             scores = trainings.evaluate(place, out, self.test_shards())
             self.add(name, self._conditions, 0, scores, {"beside": place, "weights": weights})
 
@@ -176,9 +176,11 @@ class Comparison(Lab[str]):
         return tables.table_of(rows, self.plan.figures)
 
 
-def _weights_digest(captioner: str) -> str:
-    """SHA-256 of the weights of a run, or of a captioner of the package."""
-    return storage.sha256(run_folder.weights_file(Path(captioner)))
+def _shipped_weights(place: str) -> str:
+    """SHA-256 of the weights of a captioner of the package; empty for any other run."""
+    if not run_folder.is_shipped(place):
+        return ""
+    return storage.sha256(run_folder.weights_file(Path(place)))
 
 
 def _references(scores: Mapping[str, Any]) -> str:

@@ -76,8 +76,8 @@ class Latents(nn.Module):
 
 @dataclass(frozen=True)
 class Backbone:
-    """make: from the tensors of a checkpoint. of_state: a network into
-    which its own `state_dict` can be loaded.
+    """make: from the tensors of a checkpoint. of_state: a network into which its own `state_dict`
+    can be loaded.
 
     weights: the name of its default weights, if there are any. multiple: the sides of an image
     are multiples of it; None where that depends on the weights.

@@ -40,14 +40,14 @@ class FeatureExtractor:
     def __call__(self, frames: np.ndarray, numbers: Sequence[int]) -> Features:
         """Features of some frames, by number, of uint8 [F, H, W, 3].
 
-        Raises RejectedPair if a side is not divisible by that of the backbone's cells.
+        Raises RejectedPair if a side is not divisible by the backbone's `multiple`.
         """
         height, width = frames.shape[1:3]
         if height % self.multiple or width % self.multiple:
             raise RejectedPair(
                 Reason.SIZE_NOT_DIVISIBLE,
-                f"{width}×{height} px: not divisible by {self.multiple} px, the cells of the "
-                "backbone; set image_size",
+                f"{width}×{height} px: not divisible by {self.multiple} px, as the backbone needs "
+                "it; set image_size",
             )
         chosen = sorted(set(numbers))
         pixels = torch.tensor(frames[chosen], device=self.device).permute(0, 3, 1, 2).float() / 255

@@ -28,7 +28,7 @@ from cc_train.training.settings import pick_device
 
 @dataclass(frozen=True)
 class Options:
-    """The command's arguments and options, as its help describes them; None where none is given."""
+    """The command's arguments and options, as its help describes them; None if not given."""
 
     places: tuple[str, ...] = ()
     pairs: str | None = None

@@ -36,15 +36,16 @@ def check(entries: Sequence[Entry], inputs: Inputs, console: Console) -> None:
     for entry in first_entries:
         try:
             sample = entry.read()
-            reads = _reads(sample, inputs)
-            before_after(sample, reads, inputs.size)
         except (DamagedShard, FileNotFoundError):
             continue  # `predict` names it, or leaves it out
+        reads = _reads(sample, inputs)
+        with _damage_named(entry):
+            before_after(sample, reads, inputs.size)
         if inputs.reads == "features" and reads == "pixels" and sample.features is not None:
-            others.append(sample)
+            others.append(_stored_features(sample))
     if others:
         console.print(
-            f"{len(others)} of {len(first_entries)} shards hold {_stored_features(others[0])}. "
+            f"{len(others)} of {len(first_entries)} shards hold {', '.join(sorted({*others}))}. "
             f"This captioner reads {_own_features(inputs)}, and computes them from the stored "
             "images. This takes longer, and where these are JPEGs, some captions differ",
         )  # fmt: skip

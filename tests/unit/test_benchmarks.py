@@ -105,7 +105,8 @@ def test_results_of_todays_variants_count(comparison: ModuleType, tmp_path: Path
         {"training": "same", "settings": ["k=1"]},
         {"training": "changed", "settings": ["k=1"]},
         {"training": "renamed", "settings": ["k=1"]},
-        {"training": "captioner", "beside": "captioner-mini"},
+        {"training": "captioner", "beside": "zoo/captioner-mini"},
+        {"training": "former", "beside": "captioner-mini", "weights": "of another version"},
         {"training": "same", "settings": ["k=1"], "conditions": "others", "seed": 1},
     ]
     these = {"conditions": lab.conditions("same"), "seed": 0}
@@ -113,9 +114,8 @@ def test_results_of_todays_variants_count(comparison: ModuleType, tmp_path: Path
     known = lab.known(variants)
     assert {name: [*seeds] for name, seeds in known.items()} == {"same": [0], "changed": []}
     assert [*lab.beside()] == ["captioner"]
-    assert lab.is_known("captioner", "captioner-mini")
+    assert lab.is_known("captioner", "zoo/captioner-mini")
     assert not lab.is_known("captioner", "another")
-    assert not lab.is_known("captioner", "captioner-mini", "weights of another version")
 
 
 @pytest.mark.parametrize("system", ["scorer", "chain", "mllm"])
@@ -220,6 +220,6 @@ def test_another_start_or_backbone_is_other_conditions(
         return str(lab.conditions("as it is"))
 
     untrained, today = conditions(), conditions(start="captioner-mini")
-    monkeypatch.setattr(comparison, "_weights_digest", lambda _: "0")
+    monkeypatch.setattr(comparison, "_shipped_weights", lambda _: "0")
     others = {conditions(start="captioner-mini"), conditions(backbone="efficientnet-lite0")}
     assert len({untrained, today, *others}) == 4

@@ -149,7 +149,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         backbone=features.source,
     )
     for _ in HeldOut(shard_index.first_of_shards(data.valid), make_batch):
-        pass  # what validation cannot take is refused here, before the first step
+        pass  # a shard that validation cannot take is refused before the first step
     unreadable = Unreadable(
         len(data.valid), settings.stream.skip_bad, request.ranks, request.console
     )

@@ -198,11 +198,12 @@ def test_older_shards_without_some_attention_are_refused(tmp_path: Path) -> None
         stage1.prepare(settings, Request([f"{new}/train-*.tar"], [valid], new / "x", console=QUIET))
 
 
-@pytest.mark.parametrize("text", ["{}", '{"settings": {"tokenize": null}}'])
-def test_a_foreign_provenance_ends_no_training(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("changed", [{"format": "theirs"}, {"settings": {"tokenize": None}}])
+def test_a_foreign_provenance_ends_no_training(tmp_path: Path, changed: dict[str, Any]) -> None:
     """Keeps away: a training that is refused for a file that it does not need."""
     folder = dropping(tmp_path / "old", [])
-    (folder / provenance.FILE).write_text(text)
+    file = str(folder / provenance.FILE)
+    storage.write_json(file, storage.read_json(file) | changed)
     prepared(folder, "stage1", **ATTENTION)
 
 
