@@ -7,10 +7,11 @@ All but `captions alone` also learn what the renderer knows, as manifests/pairs.
         [--docs docs/results.md]
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on
-scenes that nobody trained or chose on, and writes a table. It can be stopped and resumed. RESULTS has a line of JSON for each training under the same conditions. --beside evaluates
-another captioner on the same scenes by the same command; --scored takes an evaluation that was made
-so, such as a row of the zoo. With --steps it is a trial: its results are in OUT unless --results
-names a file, and no page is written.
+scenes that nobody trained or chose on, and writes a table. It can be stopped and resumed. RESULTS
+has a line of JSON for each training under the same conditions. --beside evaluates another captioner
+on the same scenes by the same command; --scored takes an evaluation that was made so, such as a row
+of the zoo. With --steps it is a trial: its results are in OUT unless --results names a file, and no
+page is written.
 """
 
 from __future__ import annotations
