@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,9 +19,10 @@ from cc_prep.weights import Located
 class FeatureExtractor:
     """Runs a backbone on sequences: on a GPU several frames together, on a CPU one at a time.
 
-    Float sums depend on the batch size, so on a CPU it is always one. name: of the backbone.
-    precision: of the values, `float16` or `float32`. mirrored: the features of each mirrored image
-    are computed as well.
+    Float sums depend on the batch size, so on a CPU it is always one. There an image that the call
+    before had, such as the first one of both pairs of a scene, is not computed again. name: of the
+    backbone. precision: of the values, `float16` or `float32`. mirrored: the features of each
+    mirrored image are computed as well.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class FeatureExtractor:
         self.dtype: torch.dtype = getattr(torch, precision)
         self.network = network.to(device).eval()
         self.multiple = backbones.multiple(name, network)
+        self._known: dict[bytes, np.ndarray] = {}  # of the images of the sequence before
 
     def __call__(self, frames: np.ndarray, numbers: Sequence[int]) -> Features:
         """Features of some frames, by number, of uint8 [F, H, W, 3].
@@ -50,12 +53,25 @@ class FeatureExtractor:
                 "it; set image_size",
             )
         chosen = sorted(set(numbers))
-        pixels = torch.tensor(frames[chosen], device=self.device).permute(0, 3, 1, 2).float() / 255
-        mirrored = self._values(pixels.flip(3)) if self.mirrored else None
-        return Features(self.name, self.file.sha256, tuple(chosen), self._values(pixels), mirrored)
+        images = frames[chosen]
+        values = self._computed(images) if self.device != "cpu" else self._looked_up(images)
+        mirrored = values[:, 1] if self.mirrored else None
+        return Features(self.name, self.file.sha256, tuple(chosen), values[:, 0], mirrored)
+
+    def _looked_up(self, images: np.ndarray) -> np.ndarray:
+        """As `_computed`, but only for images that the call before did not have."""
+        keys = [hashlib.sha256(f"{image.shape}".encode() + image.tobytes()).digest()
+                for image in images]  # fmt: skip
+        new = {key: n for n, key in enumerate(keys) if key not in self._known}
+        values = self._computed(images[[*new.values()]]) if new else ()
+        known = {**self._known, **dict(zip(new, values, strict=True))}
+        self._known = {key: known[key] for key in keys}
+        return np.stack([known[key] for key in keys])
 
     @torch.inference_mode()
-    def _values(self, pixels: torch.Tensor) -> np.ndarray:
-        """Features [N, channels, h, w] of images float32 [N, 3, H, W] in [0, 1]."""
-        values: np.ndarray = image_by_image(self.network, pixels).to(self.dtype).cpu().numpy()
-        return values
+    def _computed(self, images: np.ndarray) -> np.ndarray:
+        """Features [N, 1 or 2, channels, h, w] of images uint8 [N, H, W, 3]; 2: also mirrored."""
+        pixels = torch.tensor(images, device=self.device).permute(0, 3, 1, 2).float() / 255
+        ways = [pixels, pixels.flip(3)] if self.mirrored else [pixels]
+        values = image_by_image(self.network, torch.cat(ways)).to(self.dtype)
+        return values.unflatten(0, (len(ways), len(images))).transpose(0, 1).cpu().numpy()
