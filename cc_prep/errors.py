@@ -53,7 +53,7 @@ class StoreFailed(JobFailed):
 
 
 class Reason(str, Enum):
-    """Why a pair was set aside."""
+    """Why a pair was rejected."""
 
     MISSING_IMAGE = "missing image"
     UNREADABLE_IMAGE = "unreadable image"

@@ -1,4 +1,4 @@
-"""`rejects.parquet`: the pairs that a job set aside, and why."""
+"""`rejects.parquet`: the pairs that a job rejected, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Reject:
-    """One pair set aside: which, in which shard it belongs, why."""
+    """One rejected pair: which, in which shard it belongs, why."""
 
     key: str
     id: str

@@ -65,7 +65,7 @@ class VideoFrames:
             begin = self._upcoming.index(first)
         except ValueError:  # it is read again
             return
-        for _ in range(begin):  # pairs that were set aside without being read
+        for _ in range(begin):  # pairs that were rejected without being read
             self._upcoming.popleft()
         self._frames.clear()
         self._uses.clear()

@@ -208,15 +208,15 @@ def with_findings(
             if record is None:
                 continue
             folder = storage.join(source, kind.folder)
-            # Entities are made of the rows of regions, which pairs that were set aside have not.
+            # Entities are made of the rows of regions, which rejected pairs do not have.
             without = len(rejected.get(shard.name, ())) if kind is entities.FORMAT else 0
             _check_covered(folder, kind.folder, shard, record, without)
             if shard.name not in record["shards"]:
-                continue  # every pair of it was set aside
+                continue  # every pair of it was rejected
             places[kind.folder] = storage.join(folder, kind.file(shard.name))
             digest = digest_of(digest, record["shards"][shard.name]["sha256"])
-        set_aside = tuple(sorted(rejected.get(shard.name, ())))
-        enriched.append(ShardWithFindings(shard, digest, **places, rejected=set_aside))
+        without_findings = tuple(sorted(rejected.get(shard.name, ())))
+        enriched.append(ShardWithFindings(shard, digest, **places, rejected=without_findings))
     return enriched
 
 

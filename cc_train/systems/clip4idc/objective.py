@@ -24,6 +24,7 @@ from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.clip4idc.known_facts import FactHeads
 from cc_train.training import fact_losses, optim
 from cc_train.training.fact_losses import FactLosses
+from cc_train.training.loader import to_device
 from cc_train.training.objective import Objective
 
 LARGEST_SCALE = math.log(100)
@@ -140,8 +141,7 @@ def retrieval(
     """
     pairs, texts, captions = [], [], list[str]()
     for batch in batches:
-        tensors = {n: t.to(device) for n, t in batch.items() if isinstance(t, Tensor)}
-        *_, pair, text = embed(network, tensors)
+        *_, pair, text = embed(network, to_device(batch, device))
         pairs.append(pair)
         texts.append(text)
         captions += batch["captions"]

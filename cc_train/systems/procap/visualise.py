@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Batch, as_input, predict
+from cc_train.training.loader import to_device
 
 GREY, GAP = 128, 4
 
@@ -25,7 +26,7 @@ def reconstructions(
     predicted. All are decoded from tokens. raw: a batch of `ProcedureBatches`.
     """
     device = next(network.parameters()).device
-    tensors = {name: value.to(device) for name, value in raw.items() if isinstance(value, Tensor)}
+    tensors = to_device(raw, str(device))
     encoded = features(as_input(tensors["frames"]))
     batch = Batch(
         text=tensors["text"],
