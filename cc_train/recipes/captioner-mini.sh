@@ -18,8 +18,9 @@ $prep synth "$at/large" --scenes "$(scenes 250)" --seed 992 --size 224 --wording
 $prep synth "$at/rich" --scenes "$(scenes 500)" --seed 990 --size 112 --wording rich
 # Half of the scenes to train on are seen mirrored at a time.
 $prep build pairs --root "$at/scenes" --out "$at/scenes-shards" --set features.mirrored=true
+# Names of their own: all scenes have the same numbers, and no pair is one that was trained on.
 for set in fresh still large rich; do
-  $prep build pairs --root "$at/$set" --out "$at/$set-shards"
+  $prep build pairs --root "$at/$set" --out "$at/$set-shards" --set name=$set
 done
 # Real videos, of which it should say that it knows nothing.
 $prep videos "$at/videos"
@@ -35,6 +36,6 @@ done
 rm -rf "$at/packed"
 $train export "$at/run" "$at/packed/captioner-mini" \
   --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
-  --data "scenes that \`cc-prep synth\` renders (seed 7)" --license mit
+  --data "$(scenes 10650) scenes that \`cc-prep synth\` renders (seed 7, 112 px, plain wording)" --license mit
 $train caption "$at/packed/captioner-mini" --shards "$at/videos-shards/shards/*.tar"
 echo "To ship it: copy $at/packed/captioner-mini without its evaluation into cc_train/assets"
