@@ -118,10 +118,11 @@ def test_results_of_todays_variants_count(comparison: ModuleType, tmp_path: Path
     assert not lab.is_known("captioner", "another")
 
 
-@pytest.mark.parametrize("system", ["scorer", "chain", "mllm"])
+@pytest.mark.parametrize("system", ["scorer", "chain"])
 def test_stored_results_are_those_of_todays_plans(comparison: ModuleType, system: str) -> None:
     """Keeps away: a change of the programs after which no published result counts, and all are to
-    be trained anew."""
+    be trained again. Those of mllm started from a former captioner-mini, as docs/results.md says.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
         plan = importlib.import_module(f"{system}_comparison").PLAN
