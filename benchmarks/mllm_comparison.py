@@ -4,10 +4,12 @@
         [--steps N] [--results FILE] [--docs docs/results.md]
 
 Trains SmolLM2-135M with the settings of manifests/pairs.yaml from captioner-mini, on shards that
-also hold found changes and entities. The stored results are of the former captioner-mini and its
-features, so none of them counts for today's: they are all trained again. It is evaluated on the test split, which nobody trains or
+also hold found changes and entities. It is evaluated on the test split, which nobody trains or
 chooses on and whose captions give no entities. Otherwise scenes, shards, trainings and results are
 as in scorer_comparison.py.
+
+The stored results are of the former captioner-mini and its features. None of them counts for
+today's, so this trains all variants again.
 """
 
 from __future__ import annotations
