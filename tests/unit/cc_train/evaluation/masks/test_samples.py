@@ -104,7 +104,7 @@ def test_each_sample_is_read_once_for_its_caption_and_mask(
     assert len(reads) == 3
     reads.clear()
     score_captioner.score(Points(), entries, items, 1, QUIET)
-    assert len(reads) == 2 * 3, "in order and swapped"
+    assert len(reads) == 2 * 3 + 3, "in order and swapped, and before them the first of each shard"
 
 
 def test_a_captioner_or_shards_without_masks(tmp_path: Path) -> None:
