@@ -49,7 +49,7 @@ def test_shards_hold_features_and_no_more_than_asked_for(out: Path, prepare: Com
     assert len(samples) == 12
     for sample in samples:
         assert sample.features is not None
-        assert sample.features.values.shape == (2, 248, 8, 8)
+        assert sample.features.values.shape == (2, 272, 8, 8)
         assert (sample.tokens.shape, sample.scores.shape) == ((2, 0, 0), (2, 0, 2))
         assert sorted(sample.images) == [0, 1]
     for command in ("stats", "report"):
