@@ -10,16 +10,18 @@ from torch import nn
 class WithFrozen(nn.Module):
     """A module that takes a frozen one along when it is moved or cast.
 
-    The frozen module is no submodule: neither `state_dict` nor `parameters` has its tensors.
+    The frozen module is no submodule: neither `state_dict` nor `parameters` has its tensors. It may
+    be None.
     """
 
-    _frozen: nn.Module
+    _frozen: nn.Module | None
 
-    def use_frozen(self, name: str, module: nn.Module) -> None:
+    def use_frozen(self, name: str, module: nn.Module | None) -> None:
         """Sets the attribute `name`, which the class declares, to the frozen module."""
         for attribute in (name, "_frozen"):
             object.__setattr__(self, attribute, module)  # a plain assignment makes a submodule
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._frozen._apply(fn, recurse)
+        if self._frozen is not None:
+            self._frozen._apply(fn, recurse)
         return super()._apply(fn, recurse)

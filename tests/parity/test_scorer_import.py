@@ -106,6 +106,16 @@ def test_a_captioner_says_what_it_said(
         run_import(file, "--vocabulary", tmp_path / "vocab.json", "--out", tmp_path / "run")
 
 
+@pytest.mark.parametrize("option", ["--heads", "--decoder-heads"])
+def test_heads_that_do_not_divide_the_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """Keeps away: a remedy that names a setting which an import does not have."""
+    file = save(tmp_path / "scorer.pt", monkeypatch)
+    with pytest.raises(UserError, match=rf"not divisible by {option} \(5\).*another {option}"):
+        run_import(file, "--vocabulary", vocabulary(tmp_path), "--out", tmp_path / "run", option, 5)
+
+
 def test_nothing_in_it_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = save(tmp_path / "scorer.pt", monkeypatch, extra=Payload(tmp_path / "ran"))
     with pytest.raises(UserError, match="not a checkpoint of tensors"):

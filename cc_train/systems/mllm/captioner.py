@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cc_prep.settings import Section
 from cc_train.captioner import Attention, Caption, Inputs
 from cc_train.layers.frozen_backbone import FrozenBackbone
+from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.mllm import attention_loss, attention_tap, families, images, prompts
 from cc_train.systems.mllm.attention_tap import Rows, Tap
 from cc_train.systems.mllm.grid_features import SeeingLanguageModel
@@ -34,12 +35,15 @@ class Generation(Section):
     length_penalty: float = 1.0
 
 
-class MllmCaptioner(nn.Module):
+class MllmCaptioner(WithFrozen):
     """A frozen model with its adapters: a `CaptionModel` (`cc_train.captioner`).
 
-    Its `state_dict` holds the trained tensors, and none of the published model. layer: the layer
-    whose attention is read, for control and for pictures.
+    Its `state_dict` holds the trained tensors, and none of the published model. backbone: the
+    frozen network whose features it reads, where it reads any. layer: the layer whose attention is
+    read, for control and for pictures.
     """
+
+    backbone: FrozenBackbone | None
 
     def __init__(
         self,
@@ -56,7 +60,7 @@ class MllmCaptioner(nn.Module):
         super().__init__()
         self.base, self.shape, self.prompt_tokenizer = base, shape, prompt_tokenizer
         self.generation, self.inputs, self.model, self.layer = generation, inputs, model, layer
-        self._backbone = (backbone,)  # in a tuple, so that it is no submodule
+        self.use_frozen("backbone", backbone)
         self.text_only = False  # without score and attention, which cost a pass of their own
         names = {name for name, value in self.named_parameters() if value.requires_grad}
         if isinstance(model, SeeingLanguageModel):
@@ -82,9 +86,8 @@ class MllmCaptioner(nn.Module):
 
     def image_inputs(self, before_after: Tensor) -> dict[str, Tensor]:
         """The model's arguments for images uint8 [B, 2, H, W, 3], or for stored features."""
-        backbone = self._backbone[0]
-        if backbone is not None:
-            return {"features": backbone.to(before_after.device)(before_after)}
+        if self.backbone is not None:
+            return {"features": self.backbone(before_after)}
         if self.shape.pasted:
             before_after = images.side_by_side(before_after)
         if self.base.processor is not None:

@@ -70,9 +70,14 @@ def find(data: Split, file: str | None) -> VQGAN:
         network = networks.vqgan(file or made_with)[0]
         check_older(data, network)
         return network
-    config = _tokenizer_config(data.train)
-    if config is not None and config.get("sha256") == located.sha256:
-        network, located, unused = networks.vqgan(file or made_with, {"ddconfig": config})
+    shard, config = _tokenizer_config(data.train)
+    if config.get("sha256") == located.sha256:
+        try:
+            network, located, unused = networks.vqgan(file or made_with, {"ddconfig": config})
+        except UserError:  # it speaks of a setting of cc-prep, or of the weights, which are right
+            raise UserError(
+                f"{shard}: a sample's {networks.TOKENIZER_CONFIG} fits no VQGAN", shard_index.ADVICE
+            ) from None
         if networks.tokenizer_digest(network, located, unused) == digest:
             return network
     raise UserError(
@@ -114,15 +119,18 @@ def _config_of_build(folder: str) -> Mapping[str, Any] | None:
     return config.get("ddconfig") if isinstance(config, Mapping) else None
 
 
-def _tokenizer_config(entries: Sequence[Entry]) -> dict[str, Any] | None:
-    """The `tokenizer_config` of the first readable sample; the index does not hold it."""
+def _tokenizer_config(entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
+    """The first readable sample's shard and `tokenizer_config`, which the index does not hold.
+
+    Empty where the sample has none.
+    """
     for entry in entries:
         try:
             config = entry.read().meta.get(networks.TOKENIZER_CONFIG)
         except (DamagedShard, FileNotFoundError):
             continue  # training counts it, and ends if there are too many
-        return config if isinstance(config, dict) else None
-    return None
+        return entry.shard, config if isinstance(config, dict) else {}
+    return "", {}
 
 
 def grid(first: dict[str, Any], vqgan: VQGAN) -> tuple[int, int]:

@@ -126,8 +126,17 @@ def _heads(content: Mapping[str, Any], part: str, file: str, option: str) -> int
 def _settings(
     encoder: Mapping[str, Tensor], decoder: Mapping[str, Tensor], heads: int, decoder_heads: int
 ) -> tuple[recipe.Settings, tuple[int, int, int]]:
-    """The settings of a checkpoint, and channels and grid of its features. Raises KeyError."""
+    """The settings of a checkpoint, and channels and grid of its features.
+
+    Raises KeyError for a missing tensor, and UserError for heads that do not divide the width.
+    """
     width, channels = encoder["img.0.weight"].shape[:2]
+    for option, count in (("--heads", heads), ("--decoder-heads", decoder_heads)):
+        if width % count:
+            raise UserError(
+                f"the width ({width}) is not divisible by {option} ({count})",
+                f"Give another {option}",
+            )
     side = len(encoder["w_embedding.weight"])
     length, word_width = decoder["core.position_enc.pe"].shape
     values = {

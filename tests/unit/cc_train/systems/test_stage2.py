@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from safetensors.torch import load
 
-from cc_prep import manifest, storage
+from cc_prep import manifest, storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, training_shards
 from cc_prep.formats.base import VERSIONS
@@ -155,6 +155,12 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
     other = {**tokenizer, "tokenizer_sha256": "0" * 64}
     for meta in (other, {**other, "tokenizer_config": None}, {**other, "tokenizer_config": 1}):
         with pytest.raises(UserError, match="their digests differ"):
+            prepared(tmp_path, "stage1", tokenizer=meta, **values)
+    # A damaged one is blamed on its shard, not on the weights or on a setting of cc-prep.
+    of_file = weights.locate(vqgan).sha256
+    for damage in ({"resolution": 64}, {"resolution": "x", "attn_resolutions": []}):
+        meta = {**other, "tokenizer_config": {"sha256": of_file, **damage}}
+        with pytest.raises(UserError, match=r"\.tar: a sample's tokenizer_config .* rebuild them"):
             prepared(tmp_path, "stage1", tokenizer=meta, **values)
 
 
